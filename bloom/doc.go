@@ -26,8 +26,9 @@
 // # In Redis
 //
 // <name> is the string of bits, {<name>}:config the hash with size, hashIterations, expectedInsertions and falseProbability.
-// Neither key expires by itself. Init takes all the memory of a filter at once: 1.2 MB for a million elements at 0.01,
-// and 512 MB at the most. With more than 64 MB, Init and Count block the server for 60 ms and more, and a slot that
+// Neither key expires by itself. Init takes all the memory of a filter at once: 1.3 MB for a million elements at 0.01,
+// and at most 640 MB, for which jemalloc has no closer size than 512 MB needs. Init checks first that the server has it: see [ErrTooLarge]. A filter that
+// Redisson made takes its memory when elements are added, without a check. With more than 64 MB, Init and Count block the server for 60 ms and more, and a slot that
 // moves carries the whole filter with it. [NewSharded] splits one filter into several.
 //
 // Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. More

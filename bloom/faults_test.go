@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // filter has the methods of a Filter and of a Sharded.
@@ -302,4 +305,222 @@ func TestMemoryFull(t *testing.T) {
 	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	made(t, open(s.Client(t), "new"), 1000, 0.01)
+}
+
+// roomFor sets the maxmemory of a server so that so many bytes are left.
+func roomFor(t *testing.T, s *redistest.Server, bytes int64) {
+	t.Helper()
+	used := memory(t, s)
+	s.Do(t, "CONFIG", "SET", "maxmemory", fmt.Sprint(used+bytes))
+}
+
+// memory returns how many bytes a server uses.
+func memory(t *testing.T, s *redistest.Server) int64 {
+	t.Helper()
+	m := s.Do(t, "INFO", "memory")
+	text, err := m.ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(text, "\nused_memory:")
+	var used int64
+	if _, err := fmt.Sscan(rest, &used); err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
+const (
+	mb    = 1 << 20
+	bits1 = 9.585 // what an element takes at 0.01
+)
+
+// elements returns for how many elements a filter at 0.01 has so many bytes, or a little less.
+func elements(bytes int) uint64 { return uint64(float64(bytes) * 8 / (bits1 + 0.001)) }
+
+// writes fails the test if the server does not take a write that needs memory, as a lock does.
+func writes(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	s.Do(t, "SET", "a lock", "1")
+	s.Do(t, "DEL", "a lock")
+}
+
+// hasKeys fails the test unless the server has n keys.
+func hasKeys(t *testing.T, what string, s *redistest.Server, n int64) {
+	t.Helper()
+	m := s.Do(t, "DBSIZE")
+	if is, err := m.AsInt64(); err != nil || is != n {
+		t.Errorf("%s: %d keys, %v, want %d", what, is, err, n)
+	}
+}
+
+// tooLarge fails the test unless err says that a filter does not fit, with the figures. It returns how many bytes the filter needs.
+func tooLarge(t *testing.T, what string, err error) (needs int64) {
+	t.Helper()
+	if !errors.Is(err, bloom.ErrTooLarge) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("%s: %v", what, err)
+		return 0
+	}
+	m := regexp.MustCompile(`init ".*": too large for the memory of the server: needs (\d+) bytes.*, maxmemory \d+, used \d+; raise maxmemory`).FindStringSubmatch(err.Error())
+	if m == nil {
+		t.Errorf("%s: no figures: %v", what, err)
+		return 0
+	}
+	needs, _ = strconv.ParseInt(m[1], 10, 64)
+	return needs
+}
+
+// A filter for which the server has not the memory is refused before anything is written: otherwise the server would refuse
+// every lock from then on. Others fit, and leave enough for locks.
+func TestInit_tooLarge(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	roomFor(t, s, 32*mb)
+	for what, bytes := range map[string]int{"much too large": 500 * mb, "a little too large": 33 * mb} {
+		_, err := open(rdb, "f").Init(t.Context(), elements(bytes), 0.01)
+		if needs := tooLarge(t, what, err); needs < int64(bytes)*99/100 || needs > int64(bytes)*5/4 {
+			t.Errorf("%s: %d bytes are needed, the filter has %d", what, needs, bytes)
+		}
+		hasKeys(t, what, s, 0)
+		writes(t, s)
+	}
+	f := made(t, open(rdb, "f"), elements(19*mb), 0.01)
+	writes(t, s)
+	add(t, f, "a")
+
+	// There is no memory for another one like it. A filter that exists needs none.
+	_, err := open(rdb, "g").Init(t.Context(), elements(19*mb), 0.01)
+	tooLarge(t, "a second one", err)
+	if created, err := open(rdb, "f").Init(t.Context(), elements(19*mb), 0.01); created || err != nil {
+		t.Errorf("a filter that exists: %v, %v", created, err)
+	}
+	if _, err := open(rdb, "f").Init(t.Context(), elements(500*mb), 0.01); !errors.Is(err, bloom.ErrOtherConfig) {
+		t.Errorf("a filter that exists with other parameters: %v", err)
+	}
+}
+
+// The error does not say less than the server will need: memory is allocated in sizes.
+func TestInit_needs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	for _, bytes := range []int{2*mb + 1, 3 * mb, 10 * mb, 17 * mb, 1<<25 - 1000} {
+		roomFor(t, s, mb)
+		_, err := open(rdb, "f").Init(t.Context(), elements(bytes), 0.01)
+		needs := tooLarge(t, fmt.Sprint(bytes), err)
+		s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+		before := memory(t, s)
+		f := made(t, open(rdb, "f"), elements(bytes), 0.01)
+		if grew := memory(t, s) - before; grew > needs+mb/4 || grew < needs-mb/4 {
+			t.Errorf("a filter of %d bytes: %d are needed, and the server took %d", bytes, needs, grew)
+		}
+		if err := f.Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server that evicts any key can make room for a filter that is smaller than its memory. One that evicts keys with an expiry
+// would evict locks, and may find no such key.
+func TestInit_evictingServer(t *testing.T) {
+	t.Parallel()
+	for policy, fits := range map[string]bool{"noeviction": false, "volatile-lru": false, "volatile-ttl": false, "allkeys-lru": true, "allkeys-random": true} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			s.Do(t, "CONFIG", "SET", "maxmemory-policy", policy)
+			s.Do(t, "SETRANGE", "others", fmt.Sprint(12*mb), "x")
+			roomFor(t, s, 8*mb)
+			_, err := open(rdb, "f").Init(t.Context(), elements(9*mb), 0.01)
+			switch {
+			case !fits:
+				tooLarge(t, "more than is left", err)
+			case err != nil:
+				t.Error(err)
+			}
+			writes(t, s)
+			_, err = open(rdb, "g").Init(t.Context(), elements(30*mb), 0.01)
+			tooLarge(t, "more than there is", err)
+		})
+	}
+}
+
+// A user who lacks the permission to call INFO makes filters without the check, and the server logs no denial.
+func TestInit_withoutInfo(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t, s.AddUser(t, "less", redistest.RightsWithoutLocks(t, "NewBloomFilter")...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+	roomFor(t, s, 8*mb)
+	made(t, bloom.On(send.New(rdb, "orders:", patient), "f"), elements(9*mb), 0.01)
+	if denied := s.Denied(t, "less"); len(denied) > 0 && tellsWhatIsAllowed(t, s) {
+		t.Errorf("denied: %q", denied)
+	}
+}
+
+// tellsWhatIsAllowed reports whether a script can find out which commands its user is allowed to call: from Redis 7.0 on.
+func tellsWhatIsAllowed(t *testing.T, s *redistest.Server) bool {
+	t.Helper()
+	m := s.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")
+	n, err := m.AsInt64()
+	return err == nil && n == 1
+}
+
+// All filters of a Sharded on one server must fit into its memory together, or none is made.
+func TestInit_shardsTooLarge(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	sender := send.New(rdb, "", patient)
+	roomFor(t, s, 32*mb)
+	_, err := bloom.ShardedOn(sender, "s", 10).Init(t.Context(), elements(40*mb), 0.01)
+	if needs := tooLarge(t, "shards", err); needs < 40*mb*99/100 || !strings.Contains(err.Error(), "for 10 shards") {
+		t.Errorf("ten shards: %v", err)
+	}
+	hasKeys(t, "ten shards", s, 0)
+	some := bloom.ShardedOn(sender, "s", 10)
+	if created, err := some.Init(t.Context(), elements(19*mb), 0.01); !created || err != nil {
+		t.Fatalf("shards that fit: %v, %v", created, err)
+	}
+	writes(t, s)
+	// Two of them are lost. The memory for these two is there, that for all ten is not.
+	for _, i := range []string{"3", "7"} {
+		s.Do(t, "DEL", "s:{"+i+"}", "s:{"+i+"}:config")
+	}
+	if created, err := bloom.ShardedOn(sender, "s", 10).Init(t.Context(), elements(19*mb), 0.01); !created || err != nil {
+		t.Errorf("two of the shards: %v, %v", created, err)
+	}
+	if created, err := some.Init(t.Context(), elements(19*mb), 0.01); created || err != nil {
+		t.Errorf("shards that exist: %v, %v", created, err)
+	}
+}
+
+// On a cluster each node needs the memory for its own shards only.
+func TestInit_shardsTooLargeForANode(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	sender := send.New(c.Client(t), "", patient)
+	for _, n := range c.Nodes {
+		roomFor(t, n, 24*mb)
+	}
+	_, err := bloom.ShardedOn(sender, "s", 12).Init(t.Context(), elements(100*mb), 0.01)
+	tooLarge(t, "more than all nodes have", err)
+	for _, n := range c.Nodes {
+		hasKeys(t, "more than all nodes have", n, 0)
+	}
+	if created, err := bloom.ShardedOn(sender, "s", 12).Init(t.Context(), elements(30*mb), 0.01); !created || err != nil {
+		t.Errorf("more than one node has: %v, %v", created, err)
+	}
+	roomFor(t, c.Nodes[0], 2*mb)
+	small := 0
+	for i := range 12 {
+		if _, err := open(sender.Redis, fmt.Sprint("f", i)).Init(t.Context(), elements(3*mb), 0.01); err != nil {
+			tooLarge(t, "on the small node", err)
+			small++
+		}
+	}
+	if small == 0 || small == 12 {
+		t.Errorf("%d of 12 filters do not fit, on one of %d nodes", small, len(c.Nodes))
+	}
 }

@@ -25,6 +25,10 @@ var (
 	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
 	ErrOtherConfig = errors.New("it has other parameters")
 
+	// ErrTooLarge is returned by Init when the server has not enough memory left for the filter. The error has the figures, in bytes. Nothing
+	// was written. Raise maxmemory, choose a smaller filter, or use NewSharded on a cluster.
+	ErrTooLarge = errors.New("too large for the memory of the server")
+
 	// ErrConfigLost: there are bits in Redis, and their configuration is gone. Only Delete helps. Init looks for a second, as an
 	// Add that comes after a Delete takes its bits back.
 	ErrConfigLost = errors.New("its configuration is lost")
@@ -122,41 +126,57 @@ const orphans = time.Second
 // Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
 // were never added. If the filter exists, Init does nothing, and fails with [ErrOtherConfig] if that filter has
 // other parameters.
+//
+// Init takes all the memory of the filter at once. If that would leave less than a hundredth of the server's maxmemory, Init writes nothing and
+// fails with [ErrTooLarge]: a server with a full memory grants no lock. Under an allkeys policy the server
+// evicts other keys to make room, so there the filter must only be smaller than maxmemory. Init cannot check
+// this on a server where the user lacks the permission to call INFO.
 func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	const op = "init"
 	c, err := f.parameters(n, p)
 	if err != nil {
 		return false, f.wrap(op, err)
 	}
-	type found struct {
-		v  luascripts.Verdict
-		is luascripts.BloomConfig
-	}
-	var r found
+	r, err := f.init(ctx, c, p, 1, false)
+	return err == nil && r.Verdict == luascripts.Done, f.wrap(op, err)
+}
+
+// init makes the filter, or with check only finds out whether it can, and whether there is the memory for room filters.
+func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, room int, check bool) (r luascripts.BloomReply, err error) {
 	for end := time.Now().Add(orphans); ; {
-		r, err = send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (r found, err error) {
-			r.v, r.is, err = luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c)
-			return r, err
+		r, err = send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (luascripts.BloomReply, error) {
+			return luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c, room, check)
 		})
-		if err != nil || r.v != luascripts.Orphaned || time.Now().After(end) {
+		if err != nil || r.Verdict != luascripts.Orphaned || time.Now().After(end) {
 			break
 		}
 		if err = f.send.Sleep(ctx, orphans/20); err != nil {
 			break
 		}
 	}
+	is := r.Config
 	switch {
 	case err != nil:
-	case r.v == luascripts.Foreign:
+	case r.Verdict == luascripts.Large:
+		err = fmt.Errorf("%w: needs %d bytes%s, maxmemory %d, used %d; raise maxmemory", ErrTooLarge, r.Needed, inAll(room), r.Max, r.Used)
+	case r.Verdict == luascripts.Foreign:
 		err = lock.ErrForeignKey
-	case r.v == luascripts.Orphaned:
+	case r.Verdict == luascripts.Orphaned:
 		err = ErrConfigLost
-	case r.v == luascripts.Other && r.is != c && !(r.is.Size == c.Size && r.is.Hashes == c.Hashes && r.is.Expected == c.Expected && r.is.Shards == c.Shards && configOf(r.is).P == p):
-		err = f.other(r.is)
-	default:
+	case r.Verdict == luascripts.Other && is != c && !(is.Size == c.Size && is.Hashes == c.Hashes && is.Expected == c.Expected && is.Shards == c.Shards && configOf(is).P == p):
+		err = f.other(is)
+	case r.Verdict != luascripts.Free:
 		f.known.Store(&c)
 	}
-	return err == nil && r.v == luascripts.Done, f.wrap(op, err)
+	return r, err
+}
+
+// inAll says how many filters need so many bytes.
+func inAll(filters int) string {
+	if filters == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" for %d shards", filters)
 }
 
 // parameters returns the parameters of a filter for n and p, or an error if n or p is not valid.

@@ -634,7 +634,8 @@ func TestRights(t *testing.T) {
 		_ = some.Delete(t.Context())
 	}
 	play(t, "all", rights)
-	if denied := s.Denied(t, "all"); len(denied) > 0 {
+	// Before Redis 7.0 a script cannot find out whether it may call INFO, which is not a required permission.
+	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return d == "command info" }); len(denied) > 0 {
 		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
 	}
 	for i, right := range rights {

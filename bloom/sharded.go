@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -54,7 +55,8 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 	return sh
 }
 
-// Init makes the filters for n elements together, as [Filter.Init] does. After an error some of them may exist, and the
+// Init makes the filters for n elements together, as [Filter.Init] does. It first checks all of them, so that it writes nothing if
+// those of one server do not fit into its memory. After another error some of them may exist, and the
 // next Init makes the others.
 func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	if s.bad != nil {
@@ -64,8 +66,15 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 		return false, s.wrap("init", fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64)))
 	}
 	each := (n-1)/uint64(len(s.filters)) + 1
+	missing, err := s.missing(ctx, each, p)
+	if err != nil {
+		return false, err
+	}
 	var mu sync.Mutex
 	err = s.each(func(i int, f *Filter) error {
+		if !missing[i] {
+			return nil
+		}
 		made, err := f.Init(ctx, each, p)
 		mu.Lock()
 		defer mu.Unlock()
@@ -73,6 +82,40 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 		return err
 	})
 	return created, err
+}
+
+// missing reports which of the filters have to be made. It fails if one exists with other parameters, or if a server has not the
+// memory for those that it has to take.
+func (s *Sharded) missing(ctx context.Context, n uint64, p float64) (missing []bool, err error) {
+	missing = make([]bool, len(s.filters))
+	servers := make([]string, len(s.filters))
+	check := func(i int, f *Filter, room int) error {
+		c, err := f.parameters(n, p)
+		if err != nil {
+			return f.wrap("init", err)
+		}
+		r, err := f.init(ctx, c, p, room, true)
+		missing[i], servers[i] = err == nil && r.Verdict == luascripts.Free, r.Server
+		return f.wrap("init", err)
+	}
+	if err := s.each(func(i int, f *Filter) error { return check(i, f, 1) }); err != nil {
+		return nil, err
+	}
+	count, last := map[string]int{}, map[string]int{}
+	for i, server := range servers {
+		if missing[i] && server != "" {
+			count[server]++
+			last[server] = i
+		}
+	}
+	for server, room := range count {
+		if room > 1 {
+			if err := check(last[server], s.filters[last[server]], room); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return missing, nil
 }
 
 // Add is like [Filter.Add].

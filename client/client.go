@@ -55,8 +55,9 @@ type Client struct {
 //
 // rdb may be of any kind: standalone, Sentinel or cluster. With
 // SendToReplicas it must not send EVALSHA to replicas. Its blocking pool must have a
-// free connection for the hints, on each node of a cluster, and one for the entry of
-// [WithName]. Its
+// free connection for the hints, on each node of a cluster, one for the entry of
+// [WithName], and one for each acquisition under way with [lock.WithReplicas]. If it has none, waiters poll
+// once per second and such acquisitions time out; the client logs that once. Its
 // ConnWriteTimeout, 10 s if not set, bounds how long a goroutine of the client can wait for
 // a server that is frozen; calls return long before that. When a call whose context
 // cannot end gets no answer within the operation timeout, rueidis may close the
@@ -86,6 +87,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 // newClient returns a client on rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
 	c := &Client{sender: send.New(rdb, config.KeyPrefix, config.OpTimeout)}
+	rdb = withPool(rdb, c.sender, config.Logger)
 	if config.unregistered {
 		c.session = session.New(rdb, config.Config)
 		c.latches = latch.NewLatches(c.session)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +95,45 @@ func TestJavaWindow(t *testing.T) {
 			}
 			if got := available("java"); got != 1_000 {
 				t.Errorf("after another rate %d are left for Java, want 1000", got)
+			}
+		})
+		t.Run("deleted", func(t *testing.T) {
+			w := s.c.NewWindow("gone")
+			for who, remove := range map[string]func(){
+				"Go": func() {
+					if err := w.Delete(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				},
+				"Java": func() {
+					if !asks[bool](t, s.java, javaRequest{Do: "rate.delete", Name: "gone"}) {
+						t.Error("Java deleted nothing")
+					}
+				},
+			} {
+				if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				if !tries("gone", 4) || !takes(w, 6).OK {
+					t.Errorf("before %s deletes it: ten units are too many", who)
+				}
+				remove()
+				if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialised) {
+					t.Errorf("%s deleted it, and Go takes: %v", who, err)
+				}
+				answer := receive(t, s.java.java.send(t, javaRequest{Client: s.java.name, Do: "rate.tryAcquire", Name: "gone", N: 1}))
+				if !strings.Contains(answer.Err, "not initialized") {
+					t.Errorf("%s deleted it, and Java takes: %+v", who, answer)
+				}
+				if !asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: "gone", N: 10, Interval: 3_600_000}) {
+					t.Errorf("%s deleted it, and Java cannot make it again", who)
+				}
+				if !tries("gone", 10) {
+					t.Errorf("%s deleted it, and units that were taken before still count", who)
+				}
+				if err := w.Delete(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	})

@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"context"
 	"errors"
 	"math/bits"
 	"math/rand/v2"
@@ -236,7 +237,7 @@ func limitedWaitInLine(t *trial) {
 	c := &crowd{t: t}
 	c.join(t.h.Other(t.lock))
 	for _, client := range []func(string, ...lock.Option) lock.Locker{t.h.New, t.h.Other} {
-		_, err := client(t.lock, forever, lock.WithWait(50*time.Millisecond)).Lock(t.ctx)
+		_, err := client(t.lock, forever, lock.WithWait(replyTime)).Lock(t.ctx)
 		t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 		t.inLine(1)
 	}
@@ -263,7 +264,7 @@ func cancelledAtItsTurn(t *trial) {
 		}
 		c.served.Wait()
 		if first.err != nil {
-			t.want(first.err, lock.ErrNotAcquired)
+			t.want(first.err, context.Canceled)
 		}
 	}
 	t.inLine(0)

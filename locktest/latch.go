@@ -138,6 +138,9 @@ func (t *trial) named(err, target error) {
 	if !errors.As(err, &e) || e.Op == "" || target != nil && !errors.Is(err, target) {
 		t.broken("error %v, want a *lock.Error with an operation that matches %v", err, target)
 	}
+	if target == context.Canceled {
+		t.alone(err)
+	}
 }
 
 func neverMade(t *trial) {

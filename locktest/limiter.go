@@ -18,6 +18,7 @@ type Limiter interface {
 	TakeUpTo(ctx context.Context, key string, n int64) (ratelimit.Decision, error)
 	Peek(ctx context.Context, key string) (ratelimit.Decision, error)
 	Refund(ctx context.Context, key string, d ratelimit.Decision) error
+	Reset(ctx context.Context, key string) error
 	Wait(ctx context.Context, key string, n int64) error
 }
 
@@ -54,6 +55,8 @@ var limiterRules = []rule{
 	{name: "wait in order", says: "Wait serves its callers in the order in which they came, at the rate, and nobody passes them", test: waitsInOrder},
 	{name: "too late a turn", says: "Wait fails at once with ErrLimited, and takes nothing, if its turn comes after the end of its context", test: tooLateATurn},
 	{name: "cancelled wait for units", says: "a Wait that its context ends returns the error of the context, and its units come back", test: cancelledUnits},
+	{name: "units for the next call", says: "the units of a Wait that its context ends are there for the next call of the same client", test: unitsForTheNextCall},
+	{name: "reset", says: "Reset makes a key as new, for its own client at once and for others within a second", test: resets},
 	{name: "bad numbers of units", says: "a negative number of units is an error, and takes nothing", test: badUnits},
 	{name: "many takers", says: "under contention of two clients no more units pass than the burst", test: manyTakers},
 }
@@ -239,6 +242,52 @@ func cancelledUnits(t *trial) {
 	w.cancel()
 	t.failed(context.Canceled, w)
 	t.owes(b, "one unit", func(d time.Duration) bool { return !two(d) })
+}
+
+func unitsForTheNextCall(t *trial) {
+	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: time.Hour, Burst: 3})
+	t.decides(true, 1, 2)(a.Take(t.ctx, "key", 1))
+	ctx, cancel := context.WithCancel(context.Background()) // without an end: the turn comes in an hour
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- a.Wait(ctx, "key", 3) }()
+	t.owes(b, "four units", func(d time.Duration) bool { return d > 3*time.Hour })
+	t.decides(false, 0, 0)(a.Take(t.ctx, "key", 2)) // a refusal that a client can remember
+	cancel()
+	t.named(<-done, context.Canceled)
+	t.decides(true, 2, 0)(a.Take(t.ctx, "key", 2))
+}
+
+func resets(t *trial) {
+	a, b := t.limiters(slow(2), slow(3))
+	t.decides(true, 2, 0)(a.Take(t.ctx, "key", 2))
+	t.decides(true, 1, 1)(b.Take(t.ctx, "other", 1))
+	for _, l := range []Limiter{a, b} {
+		t.decides(false, 0, 0)(l.Take(t.ctx, "key", 2)) // a refusal that a client can remember
+	}
+	reset := func(l Limiter) {
+		t.Helper()
+		if err := l.Reset(t.ctx, "key"); err != nil {
+			t.broken("reset: %v", err)
+		}
+	}
+	reset(a)
+	t.decides(true, 2, 0)(a.Take(t.ctx, "key", 2))
+	reset(a)
+	end := time.Now().Add(time.Second)
+	for {
+		asked := time.Now()
+		d, err := b.Take(t.ctx, "key", 2)
+		if err == nil && d.OK {
+			break
+		}
+		if err != nil || asked.After(end) {
+			t.broken("another client, a second after the reset: %+v, error %v", d, err)
+			break
+		}
+		t.rest("a reset", d.RetryAfter)
+	}
+	t.decides(false, 0, 1)(b.Take(t.ctx, "other", 2))
 }
 
 func badUnits(t *trial) {

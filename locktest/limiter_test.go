@@ -2,7 +2,9 @@ package locktest
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
@@ -35,6 +37,7 @@ type wrongLimiter struct {
 	upTo   func(ctx context.Context, l Limiter, key string, n int64) (ratelimit.Decision, error)
 	peek   func(ctx context.Context, l Limiter, key string) (ratelimit.Decision, error)
 	refund func(ctx context.Context, l Limiter, key string, d ratelimit.Decision) error
+	reset  func(ctx context.Context, l Limiter, key string) error
 	wait   func(ctx context.Context, l Limiter, key string, n int64) error
 }
 
@@ -64,6 +67,13 @@ func (w wrongLimiter) Refund(ctx context.Context, key string, d ratelimit.Decisi
 		return w.refund(ctx, w.Limiter, key, d)
 	}
 	return w.Limiter.Refund(ctx, key, d)
+}
+
+func (w wrongLimiter) Reset(ctx context.Context, key string) error {
+	if w.reset != nil {
+		return w.reset(ctx, w.Limiter, key)
+	}
+	return w.Limiter.Reset(ctx, key)
 }
 
 func (w wrongLimiter) Wait(ctx context.Context, key string, n int64) error {
@@ -180,6 +190,35 @@ func TestLimiterRules_canBeBroken(t *testing.T) {
 			},
 		}), map[string]string{
 			"cancelled wait for units": `"one unit" was never read`,
+			"units for the next call":  "OK is false, 0 taken",
+		}},
+		{"Reset does nothing", with(wrongLimiter{
+			reset: func(context.Context, Limiter, string) error { return nil },
+		}), map[string]string{
+			"reset": "OK is false, 0 taken, 0 remain",
+		}},
+		{"Reset resets another key", with(wrongLimiter{
+			reset: func(ctx context.Context, l Limiter, key string) error {
+				return errors.Join(l.Reset(ctx, key), l.Reset(ctx, "other"))
+			},
+		}), map[string]string{
+			"reset": "OK is true, 2 taken",
+		}},
+		{"a refusal is remembered for long", limiting(func(mk limiterMaker) limiterMaker {
+			return func(name string, limits ...ratelimit.Limit) Limiter {
+				refused := false
+				return wrongLimiter{Limiter: mk(name, limits...), take: func(ctx context.Context, l Limiter, key string, n int64) (ratelimit.Decision, error) {
+					if refused && key == "key" {
+						return ratelimit.Decision{RetryAfter: time.Hour}, nil
+					}
+					d, err := l.Take(ctx, key, n)
+					refused = key == "key" && err == nil && !d.OK && n > 1
+					return d, err
+				}}
+			}
+		}), map[string]string{
+			"reset":                   "OK is false, 0 taken",
+			"units for the next call": "OK is false, 0 taken",
 		}},
 	})
 }

@@ -73,9 +73,10 @@ var rules = []rule{
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
 	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, permits},
-	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing | permits},
+	{"cancelled wait", "a wait for another owner that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing | permits},
 	{"limited wait", "a wait that ends at its own limit matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing | permits},
-	{"dead context", "under a context that is over, nothing is locked", deadContext, reading | permits},
+	{"one meaning", "no error says both that another owner has the lock and that Redis is unavailable", oneMeaning, reading | writing | permits},
+	{"dead context", "under a context that is over, nothing is locked, and its error is the error alone", deadContext, reading | permits},
 	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing | permits},
 	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading | permits},
 	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading | permits},
@@ -155,9 +156,22 @@ func (t *trial) unlock(holds ...lock.Hold) {
 
 func (t *trial) want(err error, targets ...error) {
 	t.Helper()
+	if errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
+		t.broken("error %v matches both %v and %v", err, lock.ErrNotAcquired, lock.ErrUnavailable)
+	}
 	for _, target := range targets {
 		if !errors.Is(err, target) {
 			t.broken("error %v, want one that matches %v", err, target)
+		}
+	}
+}
+
+// alone fails if err, that of a context, says anything of the lock or of Redis.
+func (t *trial) alone(err error) {
+	t.Helper()
+	for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+		if errors.Is(err, target) {
+			t.broken("error %v matches %v, and says more than that the context is over", err, target)
 		}
 	}
 }
@@ -188,6 +202,10 @@ func (t *trial) pass(d time.Duration, h lock.Hold) {
 // a broken lock takes longer, a rule may pass that should fail; a rule that should pass
 // never fails.
 const aWhile = 100 * time.Millisecond
+
+// replyTime is how long a wait lasts whose error is to say that another owner has the lock: long enough for the
+// reply that says so, even on a busy machine.
+const replyTime = 500 * time.Millisecond
 
 // work is how long a goroutine is inside in the tests with contention: long enough for a second one
 // that is let in by mistake to be seen.
@@ -257,7 +275,10 @@ func (t *trial) gone(w *waiter) {
 		t.broken("a waiter got the lock")
 		return
 	}
-	t.want(w.err, lock.ErrNotAcquired, context.Canceled)
+	t.want(w.err, context.Canceled)
+	if errors.Is(w.err, lock.ErrUnavailable) {
+		t.broken("error %v, and Redis replies", w.err)
+	}
 }
 
 // crowd is a number of waiters that come one after the other and unlock as soon as they are
@@ -479,7 +500,7 @@ func noAccidentalReentry(t *trial) {
 	defer t.unlock(h)
 	_, err := l.TryLock(t.ctx)
 	t.want(err, lock.ErrNotAcquired)
-	ctx, cancel := context.WithTimeout(t.ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.ctx, replyTime)
 	defer cancel()
 	_, err = l.Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.DeadlineExceeded)
@@ -568,7 +589,7 @@ func cancelledWait(t *trial) {
 	why := errors.New("the request went away")
 	options := t.forLong()
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	time.AfterFunc(aWhile, func() { cancel(why) })
+	time.AfterFunc(replyTime, func() { cancel(why) })
 	_, err := t.h.New(t.lock, options...).Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.Canceled, why)
 	t.unlock(h)
@@ -576,9 +597,8 @@ func cancelledWait(t *trial) {
 }
 
 func limitedWait(t *trial) {
-	limit := 50 * time.Millisecond
 	other := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	_, err := t.h.New(t.lock, append(t.forLong(), lock.WithWait(limit))...).Lock(t.ctx)
+	_, err := t.h.New(t.lock, append(t.forLong(), lock.WithWait(replyTime))...).Lock(t.ctx)
 	t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 	t.unlock(other)
 	t.freed(t.lock)
@@ -591,12 +611,35 @@ func limitedWait(t *trial) {
 	}
 }
 
+// oneMeaning has waits end in several ways at once, with a cause that says both.
+func oneMeaning(t *trial) {
+	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
+	_, err := t.h.New(t.lock).TryLock(t.ctx)
+	t.want(err, lock.ErrNotAcquired)
+	ctx, cancel := context.WithCancelCause(t.ctx)
+	errs := make(chan error, 5) // of several calls, so that some are behind others
+	for range cap(errs) {
+		go func() {
+			_, err := t.h.New(t.lock, t.forLong()...).Lock(ctx)
+			errs <- err
+		}()
+	}
+	time.Sleep(replyTime)
+	cancel(fmt.Errorf("another call failed: %w, %w", lock.ErrNotAcquired, lock.ErrUnavailable))
+	for range cap(errs) {
+		t.want(<-errs, lock.ErrNotAcquired, context.Canceled)
+	}
+	t.unlock(h)
+	t.freed(t.lock)
+}
+
 func deadContext(t *trial) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	cancel()
 	for _, f := range []func(context.Context) (lock.Hold, error){t.h.New(t.lock).Lock, t.h.New(t.lock).TryLock} {
 		_, err := f(ctx)
 		t.want(err, context.Canceled)
+		t.alone(err)
 	}
 	t.free(t.lock)
 }

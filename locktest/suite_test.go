@@ -89,6 +89,30 @@ var ways = []way{
 		"limited wait":   "want one that matches not acquired",
 		"dead context":   "error <nil>",
 	}},
+	{"errors say that another owner has the lock, and that Redis is unavailable", changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		h, err := acquire(ctx, l, wait)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, err)
+		}
+		return h, nil
+	}, nil), map[string]string{
+		"no accidental re-entry": "matches both",
+		"re-entry is per name":   "matches both",
+		"TryLock":                "matches both",
+		"cancelled wait":         "matches both",
+		"limited wait":           "matches both",
+		"one meaning":            "matches both",
+		"dead context":           "matches both",
+	}},
+	{"a call that was not made says that another owner has the lock", changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		h, err := acquire(ctx, l, wait)
+		if err != nil && ctx.Err() != nil && !errors.Is(err, lock.ErrNotAcquired) {
+			err = fmt.Errorf("%w: %w", lock.ErrNotAcquired, err)
+		}
+		return h, err
+	}, nil), map[string]string{
+		"dead context": "says more than that the context is over",
+	}},
 	{"leases are short", with(lock.WithFixedLease(100 * time.Millisecond)), map[string]string{
 		"limited wait":  "the hold is over",
 		"renewed lease": "the hold is over",

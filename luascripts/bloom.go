@@ -13,8 +13,10 @@ var (
 	bloomDelete = load("bloom_delete")
 )
 
-// Orphaned is the verdict when a Bloom filter has bits and no configuration.
-const Orphaned Verdict = -6
+const (
+	Orphaned Verdict = -6 // a Bloom filter has bits and no configuration
+	Large    Verdict = -7 // a Bloom filter does not fit into the memory of the server; no script returns this number
+)
 
 // BloomConfig is the configuration of a Bloom filter.
 type BloomConfig struct {
@@ -23,20 +25,45 @@ type BloomConfig struct {
 	Shards                 uint64 // 0 for a filter that is not one of several
 }
 
-// InitBloom makes a Bloom filter. It returns Done if it made the filter, Other with the configuration of a filter
-// that exists, Foreign or Orphaned.
-func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c BloomConfig) (Verdict, BloomConfig, error) {
+// BloomReply is the reply of [InitBloom].
+type BloomReply struct {
+	Verdict Verdict
+	Config  BloomConfig // Other: the configuration of the filter that exists
+	Server  string      // Free: the run id of the server, "" if the server does not say
+
+	// Large: the bytes that the filters need, those that are used, and the server's maxmemory.
+	Needed, Used, Max int64
+}
+
+// InitBloom makes a Bloom filter: Done, Other if there is one, Large if the memory of the server is too small for
+// it, Foreign or Orphaned.
+//
+// With check, InitBloom only tells what it would do. Free then says that the filter can be made, and that the server has the
+// memory for room filters of that size.
+func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c BloomConfig, room int, check bool) (r BloomReply, err error) {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	reply := bloomInit.exec(ctx, rdb, []string{config, bits}, []string{number(c.Size), number(c.Hashes), number(c.Expected), c.Probability, number(c.Shards)})
-	if words, err := reply.AsStrSlice(); err == nil && len(words) == 5 {
+	args := []string{number(c.Size), number(c.Hashes), number(c.Expected), c.Probability, number(c.Shards), strconv.Itoa(room), bit(!check)}
+	reply := bloomInit.exec(ctx, rdb, []string{config, bits}, args)
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return r, err
+	}
+	if check && msg.IsString() {
+		r.Server, err = msg.ToString()
+		return r, err
+	}
+	if words, err := msg.AsStrSlice(); err == nil && len(words) == 5 {
 		is, ok := NewBloomConfig(words)
 		if !ok {
-			return Foreign, is, nil
+			return BloomReply{Verdict: Foreign}, nil
 		}
-		return Other, is, nil
+		return BloomReply{Verdict: Other, Config: is}, nil
 	}
-	v, err := verdict(bloomInit, reply, Done, Foreign, Orphaned)
-	return v, BloomConfig{}, err
+	if n, err := msg.AsIntSlice(); err == nil && len(n) == 3 {
+		return BloomReply{Verdict: Large, Needed: n[0], Used: n[1], Max: n[2]}, nil
+	}
+	r.Verdict, err = verdict(bloomInit, reply, Done, Foreign, Orphaned)
+	return r, err
 }
 
 // DeleteBloom deletes a Bloom filter, before a time of the server, in ms: Done or Foreign. If that has come, DeleteBloom does nothing and

@@ -69,6 +69,8 @@ func FuzzOtherReplies(f *testing.F) {
 		alone("look at a window", err, is)
 		rated, err := luascripts.InitWindow(ctx, rdb, keynames.Window("w"), 1, time.Second, 1000)
 		alone("make a window", err, rated)
+		v, at, err = luascripts.DeleteWindow(ctx, rdb, keynames.Window("w"), 1000)
+		alone("delete a window", err, at, v)
 		v, at, err = luascripts.DeleteBloom(ctx, rdb, "{b}:config", "b", 1000)
 		alone("delete a filter", err, at, v)
 		when, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})

@@ -34,7 +34,8 @@ end
 local replies = {#KEYS - 1}
 for i = 1, #KEYS - 1 do
   local lock = KEYS[i + 1]
-  local why = renew(lock, ARGV[2 * i], ARGV[2 * i + 1])
+  local owner, beside = ARGV[2 * i], ARGV[2 * i + 1]
+  local why = renew(lock, owner, beside)
   if type(why) == 'table' then return why end
   if why then
     replies[#replies + 1] = i

@@ -14,6 +14,7 @@ var (
 	windowRefund = load("window_refund")
 	windowInit   = load("window_init")
 	windowLook   = load("window_inspect")
+	windowDelete = load("window_delete")
 )
 
 // The verdicts of a window's scripts beside Done, Free and Foreign.
@@ -34,6 +35,7 @@ type WindowReply struct {
 	Remaining int64
 	Retry     time.Duration // not taken: the time until the next question, 0 for at once; or Never
 	Reset     time.Duration
+	Next      time.Duration // the time until the first units come back; 0 if none is taken
 	Rate      int64
 	Per       time.Duration
 }
@@ -53,10 +55,10 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 		}
 	}
 	n, err := msg.AsIntSlice()
-	if err != nil || len(n) != 6 || n[0] < 0 || n[0] > units || n[1] < 0 || n[2] < -1 || n[3] < 0 || n[4] < 1 || n[5] < 1 {
+	if err != nil || len(n) != 7 || n[0] < 0 || n[0] > units || n[1] < 0 || n[2] < -1 || n[3] < 0 || n[4] < 1 || n[5] < 1 || n[6] < 0 {
 		return WindowReply{}, &ReplyError{windowTake.name, msg.String()}
 	}
-	r := WindowReply{Verdict: Done, Taken: n[0], Remaining: n[1], Retry: time.Duration(n[2]) * time.Millisecond, Reset: time.Duration(n[3]) * time.Millisecond, Rate: n[4], Per: time.Duration(n[5]) * time.Millisecond}
+	r := WindowReply{Verdict: Done, Taken: n[0], Remaining: n[1], Retry: remaining(n[2]), Reset: remaining(n[3]), Rate: n[4], Per: remaining(n[5]), Next: remaining(n[6])}
 	if n[2] == -1 {
 		r.Retry = Never
 	}
@@ -67,6 +69,12 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 // Uninitialised, Foreign or PerClient.
 func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units int64, id string) (Verdict, error) {
 	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialised, Foreign, PerClient)
+}
+
+// DeleteWindow deletes a window before a time of the server, in ms: Done, Foreign or PerClient. After that time it returns the server's
+// time, and does nothing.
+func DeleteWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, before int64) (v Verdict, now int64, err error) {
+	return dated(windowDelete, windowDelete.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(before, 10)}), before, Done, Foreign, PerClient)
 }
 
 // Rated is what became of a window that was to get a rate.

@@ -12,7 +12,8 @@
 --
 -- Returns a list: the units taken; the units left; the time in ms until the least units are
 -- there, 0 if they were taken or if the caller asks again at once, and -1 if they never are;
--- the time in ms until no unit counts as taken; the rate; and the interval in ms.
+-- the time in ms until no unit counts as taken; the rate; the interval in ms; and the time in ms until the first
+-- units come back, 0 if none counts as taken.
 -- Returns -3: the limiter has no rate yet.
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
@@ -45,6 +46,7 @@ local function before()
 end
 
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
+local first = tonumber(redis.call('ZRANGE', permits, 0, 0, 'WITHSCORES')[2] or nil)
 local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2] or nil)
 local taken, retry = math.min(units, left), 0
 local had = units > 0 and before()
@@ -85,8 +87,9 @@ elseif units > 0 then
       redis.call('ZREM', permits, packed(id, taken))
       return denied
     end
-    left, latest = left - taken, math.max(latest or 0, at)
+    left, first, latest = left - taken, math.min(first or at, at), math.max(latest or 0, at)
   end
 end
 local reset = latest and math.max(0, latest + interval - now) or 0
-return {taken, left, math.ceil(retry), math.ceil(reset), rate, interval}
+local next = first and math.max(1, first + interval - now) or 0
+return {taken, left, math.ceil(retry), math.ceil(reset), rate, interval, math.ceil(next)}

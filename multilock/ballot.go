@@ -65,7 +65,7 @@ type ballot struct {
 }
 
 // judge sets the verdict on an acquisition from the reasons, and reports whether they allow one: with too many servers
-// of class open they do not. final reports whether the verdict stays the same whatever the open servers reply.
+// of class open they do not. final reports whether it is not worth waiting for the open servers, as the verdict stays the same whatever they reply.
 //
 // The quorum is not acquired only if so many servers named another owner that the rest is no majority. Otherwise a fault
 // counts if the rest without the broken servers is no majority either. Otherwise the unavailable ones are to blame: with
@@ -83,7 +83,7 @@ func (b *ballot) judge() (known, final bool) {
 		return true, true
 	case n[broken] > 0 && hopeless > spare:
 		b.verdict = nil
-		return true, n[refused]+n[open] <= spare
+		return true, false // an operator wants to know what the others say
 	default:
 		b.verdict = lock.ErrUnavailable
 		return hopeless+n[unavailable] > spare, hopeless+n[unavailable] > spare && hopeless+n[open] <= spare

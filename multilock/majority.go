@@ -292,7 +292,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 	return s
 }
 
-// holderAt returns the owner that has l, or "" if l does not say. One owner has a lock on one server only.
+// holderAt returns the owner that has l, or "" if l does not say.
 func holderAt(ctx context.Context, l lock.Locker) string {
 	if l, ok := l.(interface {
 		Inspect(ctx context.Context) (lock.State, error)
@@ -304,14 +304,14 @@ func holderAt(ctx context.Context, l lock.Locker) string {
 	return ""
 }
 
-// isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, the same
-// owner, whose string has the uuid of a client. An owner of a refused seat has the lock there.
+// isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, one
+// owner has both. An owner string is that of one acquisition by one client.
 func (s seat) isBeside(other seat) bool {
 	if s.server != "" && other.server != "" {
 		return s.server == other.server
 	}
 	owner := s.owner()
-	return owner != "" && owner == other.owner() && (s.hold != nil || other.hold != nil)
+	return owner != "" && owner == other.owner()
 }
 
 // owner returns the owner that is known to have the lock of s.

@@ -206,7 +206,7 @@ type event struct {
 
 // The tokens of a quorum grow from holder to holder, while its servers restart, are down,
 // freeze and are slow, and their clocks are hours apart, if each register survives
-// the restarts.
+// the restarts. A re-entry keeps the token, and the next hold of the same owner has a newer one.
 func TestQuorum_tokensGrow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
@@ -293,6 +293,10 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 	})
 	for i := range contenders {
 		q := quorum(fmt.Sprint("client", i))
+		ctx := ctx
+		if i%2 == 1 {
+			ctx = lock.WithOwner(ctx) // one for all its holds
+		}
 		wg.Go(func() {
 			for round := 0; ctx.Err() == nil; round++ {
 				h, err := q.Lock(ctx)
@@ -312,6 +316,15 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 				mu.Unlock()
 				check()
 				until := h.Until()
+				if h.Token() != 0 && round%2 == 0 {
+					inner, err := q.TryLock(h.Context())
+					if err == nil && h.Err() == nil && inner.Token() != h.Token() {
+						r.add("client %d re-entered, and its token %d became %d", i, h.Token(), inner.Token())
+					}
+					if err == nil {
+						_ = inner.Unlock(ctx)
+					}
+				}
 				time.Sleep(time.Duration((round*37+i*11)%200*(1+round%4)) * time.Millisecond)
 				if h.Err() == nil && until.Before(time.Now()) && h.Until().Before(time.Now()) {
 					r.add("until %v ago, and not over", time.Since(h.Until()))

@@ -191,7 +191,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		switch {
 		case err == nil:
 			return h, nil
-		case err == errCut: // the attempt had no result
+		case err == errCut, waiting.Err() != nil && sameVerdict(err, last): // it had no result, or no new one
 			continue
 		case errors.As(err, &b) && b.stays():
 			if hopeless++; hopeless == tries {
@@ -243,6 +243,12 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 
 // errCut is the result of an attempt that the end of its context cut short before there was another.
 var errCut = errors.New("cut short")
+
+// sameVerdict reports whether two attempts failed for the same.
+func sameVerdict(one, other error) bool {
+	var a, b *ballot
+	return errors.As(one, &a) && errors.As(other, &b) && a.verdict == b.verdict
+}
 
 // result notes what the latest attempt came to, for the callers that stand in line.
 func (q *Quorum) result(err error) {

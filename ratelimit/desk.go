@@ -349,7 +349,6 @@ func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascript
 	}
 	clear(l.under)
 	if back != nil {
-		d.forget(id.key)
 		var refunds []*ask
 		for _, r := range sum(back) {
 			refunds = append(refunds, d.newAsk(id, rules, luascripts.RefundQuestion(r.Taken, r.at+r.Delay.Microseconds())))

@@ -17,9 +17,9 @@
 // # Guarantees
 //
 // In any time W, each limit lets at most Burst + Rate·W/Per units pass in all processes
-// together, whatever callers cancel and refund. A key costs one script, and one string of
+// together, whatever callers cancel and refund; a [Limiter.Reset] begins anew. A key costs one script, and one string of
 // some 50 bytes that expires when nothing is owed. A call with an unknown outcome costs its units at most once,
-// and they come back as time goes by.
+// and they come back as time goes by. The units of a call that is canceled are back before the next call of the same limiter takes any.
 //
 // There are four exceptions. Redis replicates asynchronously, so a failover can forget the latest
 // calls, and so admit one burst more. A server whose clock jumps ahead forgives what is owed. With the
@@ -33,7 +33,7 @@
 //	the same key in many goroutines           1 under way at a time, for all of them
 //	many keys in many goroutines              fewer than 1 each, on a cluster 1
 //	after a refusal                           0 until units are there, or for a second
-//	a Wait or Reserve that is cancelled       1 more
+//	a Wait or Reserve that is canceled        1 more, with the next call for the key if there is one
 //	Take after [Limiter.Pregrant] of b        1 for b units
 //
 // # Which algorithm

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -108,7 +109,30 @@ func ExampleLimiter_Refund() {
 	// Output: 5 <nil>
 }
 
-// The handler allows two requests a minute from each address.
+// An operator lets a user begin again.
+func ExampleLimiter_Reset() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	logins := c.NewRateLimiter("login", ratelimit.Closed().After(time.Second), ratelimit.PerHour(3))
+
+	d, err := logins.Take(ctx, "bob", 3)
+	fmt.Println(d.OK, err)
+	if err := logins.Reset(ctx, "bob"); err != nil {
+		log.Fatal(err)
+	}
+	d, err = logins.Take(ctx, "bob", 3)
+	fmt.Println(d.OK, err)
+	// Output:
+	// true <nil>
+	// true <nil>
+}
+
+// The handler allows two requests a minute from each address. Behind a proxy every connection comes from the proxy, so the key is the address that
+// the proxy writes into a header of its own.
 func ExampleHandler() {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
@@ -118,7 +142,11 @@ func ExampleHandler() {
 	limiter := ratelimit.New(rdb, "http", ratelimit.Open().After(time.Second), ratelimit.PerMinute(2))
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	server := httptest.NewServer(ratelimit.Handler(limiter, "per-address", func(r *http.Request) (string, int64) {
-		return "192.0.2.1", 1 // of r.RemoteAddr
+		host, _, err := net.SplitHostPort(r.RemoteAddr) // each connection of a client has another port
+		if err != nil {
+			host = r.RemoteAddr // such as that of a Unix socket
+		}
+		return host, 1
 	}, hello, nil))
 	defer server.Close()
 
@@ -132,7 +160,7 @@ func ExampleHandler() {
 	}
 	// Output:
 	// 200 "per-address";q=2;w=60 "per-address";r=1;t=30 retry after ""
-	// 200 "per-address";q=2;w=60 "per-address";r=0;t=60 retry after ""
+	// 200 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after ""
 	// 429 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after "30"
 }
 

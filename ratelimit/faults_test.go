@@ -46,6 +46,9 @@ var calls = []struct {
 	{"refund", 7, 7, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, _ *ratelimit.Reservation) error {
 		return l.Refund(ctx, key, d)
 	})},
+	{"reset", 10, 10, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return l.Reset(ctx, key)
+	})},
 	{"cancel", 8, 8, ofLimiter(func(ctx context.Context, _ *ratelimit.Limiter, _ string, _ ratelimit.Decision, r *ratelimit.Reservation) error {
 		return r.Cancel(ctx)
 	})},
@@ -66,6 +69,7 @@ var calls = []struct {
 		return granted(w.Peek(ctx))
 	})},
 	{"wait", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error { return w.Wait(ctx, 3) })},
+	{"delete", notThere, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error { return w.Delete(ctx) })},
 	{"refund", 7, 7, ofWindow(func(ctx context.Context, w *ratelimit.Window, d ratelimit.Decision) error { return w.Refund(ctx, d) })},
 }
 
@@ -78,7 +82,10 @@ func granted(d ratelimit.Decision, err error) error {
 }
 
 // windowed is the first of the calls of a window, which repeat a command whose answer was lost.
-const windowed = 7
+const windowed = 8
+
+// notThere stands for the units that are left of a window that is deleted.
+const notThere = -1
 
 // ofLimiter makes the subjects of a call of a limiter. Two units of the five that are taken are d's, and three r's.
 func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
@@ -114,8 +121,13 @@ func ofWindow(call func(ctx context.Context, w *ratelimit.Window, d ratelimit.De
 		d := takeOf(t, w, 2)
 		takeOf(t, w, 3)
 		return subject{
-			call:  func(ctx context.Context) error { return call(ctx, w, d) },
-			left:  func() int64 { return takeOf(t, other, 0).Remaining },
+			call: func(ctx context.Context) error { return call(ctx, w, d) },
+			left: func() int64 {
+				if d, err := other.Peek(t.Context()); !errors.Is(err, ratelimit.ErrNotInitialised) {
+					return d.Remaining
+				}
+				return notThere
+			},
 			alone: key,
 		}
 	}

@@ -1,9 +1,11 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,11 +13,17 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// SetHeader writes d to the headers of a response, under the name of the policy, as the IETF's
-// draft-ietf-httpapi-ratelimit-headers-10 defines them. RateLimit-Policy has the limit (q units in w
-// seconds). RateLimit has the units that are left (r), and the seconds until all are back, or until the call
-// can succeed if d is not OK (t). If d is not OK, Retry-After has the seconds to wait. All seconds are rounded up.
-// SetHeader leaves out a header of which d says nothing, as with [Open] or [Never].
+// SetHeader adds d to the headers of a response, under the name of the policy, as the IETF's
+// draft-ietf-httpapi-ratelimit-headers-11 defines them. Both fields are lists: SetHeader replaces the item of the same name, and
+// keeps those of other policies.
+//
+//   - RateLimit-Policy has the limit: q units in w seconds.
+//   - RateLimit has the units that this limit has left (r), and the seconds until it has one more, or until the call can succeed if d is
+//     not OK (t).
+//   - Retry-After has the seconds to wait if d is not OK.
+//
+// The limit is [Decision].Limit: the one that refused, or the one that has the least left. Seconds are rounded up. SetHeader omits
+// what d does not know, as with [Open], and omits t and Retry-After with [Never]. For a Decision that no limiter has made, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
@@ -27,16 +35,61 @@ func (d Decision) SetHeader(h http.Header, policy string) {
 		if window%time.Second == 0 {
 			words += fmt.Sprintf(";w=%d", window/time.Second)
 		}
-		h.Set("RateLimit-Policy", words)
+		setItem(h, "RateLimit-Policy", name, words)
 	}
-	after := d.ResetAfter
+	left, after := d.Remaining, d.ResetAfter
+	if d.at != 0 || d.id != "" {
+		after = d.next
+		if !d.OK {
+			left = d.left
+		}
+	}
 	if !d.OK && d.RetryAfter > 0 {
 		after = d.RetryAfter
 		h.Set("Retry-After", strconv.FormatInt(seconds(after), 10))
 	}
 	if d.Err == nil {
-		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, min(d.Remaining, mostInHeader), seconds(after)))
+		words := fmt.Sprintf("%s;r=%d", name, min(left, mostInHeader))
+		if d.OK || d.RetryAfter != Never {
+			words += fmt.Sprintf(";t=%d", seconds(after))
+		}
+		setItem(h, "RateLimit", name, words)
 	}
+}
+
+// setItem sets the item of a list field (RFC 9651) that begins with name, and keeps the other items.
+func setItem(h http.Header, field, name, item string) {
+	var items []string
+	for _, value := range h.Values(field) {
+		for _, other := range listItems(value) {
+			if other != name && !strings.HasPrefix(other, name+";") {
+				items = append(items, other)
+			}
+		}
+	}
+	h.Set(field, strings.Join(append(items, item), ", "))
+}
+
+// listItems returns the items of a list field, whose strings can have commas.
+func listItems(value string) (items []string) {
+	inString, escaped := false, false
+	fields := strings.FieldsFunc(value, func(c rune) bool {
+		switch {
+		case escaped:
+			escaped = false
+		case c == '"':
+			inString = !inString
+		case inString:
+			escaped = c == '\\'
+		}
+		return c == ',' && !inString
+	})
+	for _, item := range fields {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
 }
 
 // mostInHeader is the largest integer of a structured field (RFC 9651).
@@ -67,16 +120,30 @@ func quoted(name string) string {
 // quotaExceeded is the problem type (RFC 9457) that the draft defines.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
+// statusClientClosedRequest is what nginx and others log for a client that went away.
+const statusClientClosedRequest = 499
+
 // Handler returns a handler that takes units for each request before it calls next. cost returns the key of
 // a request and the number of units that it costs; a request of 0 units is not limited. name is the name of the
-// policy in the headers of [Decision.SetHeader], which all other responses have, except those with 503.
+// policy in the headers of [Decision.SetHeader]. Handlers can be put around each other, with a different name each.
 //
-// If the limiter refuses a request, the answer is 429 Too Many Requests with a problem of the type
-// quota-exceeded (RFC 9457). If Redis gives no answer, the Policy of the limiter decides. With [Closed], and after
-// any other error, the answer is 503 Service Unavailable, and Handler calls failed, which may be nil, with the error.
+//	the limiter refuses the request                   429 Too Many Requests, with Retry-After
+//	it costs more than a Burst, at any time           413 Content Too Large
+//	the key cannot be a key of a limiter              400 Bad Request
+//	Redis is unavailable, and the Policy is Closed    503 Service Unavailable, with Retry-After
+//	any other error                                   503 Service Unavailable
+//	the client went away before the answer            499, in logs and metrics only
+//
+// The answers 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC 9457). A client can repeat a request after a
+// 429 or a 503; a request that was answered with 413 or 400 never succeeds.
+//
+// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503: of a 413 it matches [ErrLimited], of a 400
+// [lock.ErrBadName]. A request that is over its limit and a client that went away are no errors.
 //
 // A client must not be able to choose its key. Good keys are a user that has logged in and the address
-// of the connection. A header that any client can send is a bad one.
+// of the connection: r.RemoteAddr without its port ([net.SplitHostPort]), as each connection has another port. Behind a proxy that is the
+// address of the proxy. Then use the header in which the proxy writes the address of its client, provided that the proxy replaces what the client
+// sent. A header that any client can send is a bad key. A client with IPv6 has many addresses; limit their first 64 bits.
 func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, n := cost(r)
@@ -84,28 +151,57 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			next.ServeHTTP(w, r)
 			return
 		}
-		d, err := l.Take(r.Context(), key, n)
-		switch {
-		case err != nil:
+		tell := func(err error) {
 			if failed != nil {
 				failed(r, err)
 			}
+		}
+		if limit, ok := l.below(n); ok {
+			tell(l.wrap("take", key, &LimitedError{RetryAfter: Never}))
+			d := Decision{RetryAfter: Never, Limit: limit, Err: ErrLimited} // with an error, SetHeader does not write what is left
+			d.SetHeader(w.Header(), name)
+			exceeded(w, name, http.StatusRequestEntityTooLarge, "The request costs more than the limit ever allows at once")
+			return
+		}
+		d, err := l.Take(r.Context(), key, n)
+		switch {
+		case err == nil && d.OK:
+			d.SetHeader(w.Header(), name)
+			next.ServeHTTP(w, r)
+		case err == nil:
+			d.SetHeader(w.Header(), name)
+			exceeded(w, name, http.StatusTooManyRequests, "Too many requests")
+		case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+			w.WriteHeader(statusClientClosedRequest)
+		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key's fault
+			tell(err)
+			http.Error(w, "the rate limit key of this request is not valid", http.StatusBadRequest)
+		default:
+			tell(err)
 			if errors.Is(err, lock.ErrUnavailable) {
 				w.Header().Set("Retry-After", "1")
 			}
 			http.Error(w, "the rate limit could not be checked", http.StatusServiceUnavailable)
-		case d.OK:
-			d.SetHeader(w.Header(), name)
-			next.ServeHTTP(w, r)
-		default:
-			d.SetHeader(w.Header(), name)
-			w.Header().Set("Content-Type", "application/problem+json")
-			w.Header().Set("X-Content-Type-Options", "nosniff")
-			w.WriteHeader(http.StatusTooManyRequests)
-			// The status is the answer. An error here means only that the client is gone.
-			_, _ = fmt.Fprintf(w, `{"type":%q,"title":"Too many requests","status":429,"violated-policies":[%q]}`+"\n", quotaExceeded, ascii(name))
 		}
 	})
+}
+
+// below returns the limit that can never give n units at once, if there is one.
+func (l *Limiter) below(n int64) (limit Limit, ok bool) {
+	if l.bad != nil || n <= l.most {
+		return Limit{}, false
+	}
+	i := slices.IndexFunc(l.limits, func(limit Limit) bool { return limit.Burst == l.most })
+	return l.limits[i], true
+}
+
+// exceeded answers a request with a problem of the type quota-exceeded.
+func exceeded(w http.ResponseWriter, name string, status int, title string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	// The status is the answer. An error here means only that the client is gone.
+	_, _ = fmt.Fprintf(w, `{"type":%q,"title":%q,"status":%d,"violated-policies":[%q]}`+"\n", quotaExceeded, title, status, ascii(name))
 }
 
 // ascii returns name without the characters that a Go string and a JSON string quote differently.

@@ -302,6 +302,109 @@ func TestRefund_isSeenAtOnce(t *testing.T) {
 	})
 }
 
+// Reset makes a key as new: for this process at once, whatever it remembers, for others within a second. Other keys stay.
+func TestReset(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		limits := []ratelimit.Limit{ratelimit.PerHour(3), {Rate: 5, Per: 100 * 24 * time.Hour, Aligned: true}}
+		a := ratelimit.New(m.Client(t), "api", closed, limits...)
+		b := ratelimit.New(m.Client(t), "api", closed, limits...)
+		reset := func() {
+			t.Helper()
+			if err := a.Reset(t.Context(), "k"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		take(t, a, "other", 1)
+		take(t, a, "k", 3)
+		with := a.With(ratelimit.PerHour(2))
+		for _, l := range []*ratelimit.Limiter{a, b, with} { // all remember
+			if d := take(t, l, "k", 2); d.OK {
+				t.Fatalf("%+v", d)
+			}
+		}
+		reset()
+		if d := take(t, with, "k", 2); !d.OK {
+			t.Errorf("with another limit: %+v", d)
+		}
+		reset()
+		if d := take(t, a, "k", 3); !d.OK || d.Remaining != 0 {
+			t.Errorf("this process: %+v", d)
+		}
+		reset()
+		if d := take(t, b, "k", 2); d.OK {
+			t.Errorf("another process asked: %+v", d)
+		}
+		time.Sleep(time.Second)
+		if d := take(t, b, "k", 2); !d.OK || d.Remaining != 1 {
+			t.Errorf("another process, a second later: %+v", d)
+		}
+		reset()
+		time.Sleep(2 * time.Millisecond)
+		if keys := m.Keys(); !slices.Equal(keys, []string{"api:other"}) {
+			t.Errorf("in Redis: %q", keys)
+		}
+		if d := peek(t, a, "other"); d.Remaining != 2 {
+			t.Errorf("another key: %+v", d)
+		}
+	})
+}
+
+// A caller that waits keeps its turn when the key is reset.
+func TestReset_ofAWaiter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.PerMinute(1))
+		take(t, l, "k", 1)
+		start, done := time.Now(), make(chan error)
+		go func() { done <- l.Wait(t.Context(), "k", 1) }()
+		synctest.Wait()
+		if err := l.Reset(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(t, l, "k", 1); !d.OK {
+			t.Errorf("%+v", d)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		isNear(t, "the turn of the waiter", time.Since(start), time.Minute)
+	})
+}
+
+// Without Redis, Reset fails whatever the policy, and is not sent later if it was not sent yet. With Redis, it resets the count of this process, too.
+func TestReset_withoutRedis(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, p := range []ratelimit.Policy{ratelimit.Closed(), ratelimit.Open(), ratelimit.Local(1)} {
+			l, wire := silent(t, p)
+			take(t, l, "k", 4)
+			wire.Freeze(true)
+			_, _ = l.Take(t.Context(), "k", 1) // is overdue
+			var e *lock.Error
+			if err := l.Reset(t.Context(), "k"); !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || e.Op != "reset" || e.Name != "api:k" {
+				t.Errorf("%v", err)
+			}
+			thaw(wire)
+			if d := peek(t, l, "k"); d.Remaining > 6 {
+				t.Errorf("a Reset that failed was sent: %+v", d)
+			}
+		}
+		l, wire := silent(t, ratelimit.Local(1))
+		wire.Freeze(true)
+		if d := take(t, l, "k", 10); !d.OK || d.Err == nil {
+			t.Fatalf("%+v", d)
+		}
+		thaw(wire)
+		if err := l.Reset(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		wire.Freeze(true)
+		if d := take(t, l, "k", 10); !d.OK || d.Err == nil {
+			t.Errorf("in the count of this process: %+v", d)
+		}
+		thaw(wire)
+	})
+}
+
 // A lost reply costs the units once. The error says that the outcome is unknown.
 func TestTake_lostReply(t *testing.T) {
 	t.Parallel()

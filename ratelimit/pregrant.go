@@ -68,7 +68,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 			g.left -= n
 			r := g.r
 			r.Taken, r.Remaining, r.Retry = n, r.Remaining+g.left, 0
-			r.Reset = max(0, r.Reset-now.Sub(r.sent))
+			r.Reset, r.Next = max(0, r.Reset-now.Sub(r.sent)), max(0, r.Next-now.Sub(r.sent))
 			s.mu.Unlock()
 			return r, nil
 		}

@@ -124,6 +124,237 @@ func TestWait_cancelled(t *testing.T) {
 	})
 }
 
+// The units of a canceled Wait are there for the next call of this process, under whichever limits. Often, as without an order
+// one call in two would be too early.
+func TestWait_cancelledBeforeTheNextCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		limit := ratelimit.Limit{Rate: 3, Per: time.Second}
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, limit)
+		other := l.With(limit, ratelimit.PerHour(1000))
+		for i := range 60 {
+			key := fmt.Sprint(i)
+			take(t, l, key, 3)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- l.Wait(ctx, key, 3) }()
+			synctest.Wait()
+			if d := take(t, l, key, 1); d.OK { // a refusal to remember
+				t.Fatalf("%+v, before the waiter", d)
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			r, err := []*ratelimit.Limiter{l, other}[i%2].Reserve(t.Context(), key, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			isNear(t, "after a canceled Wait, the next call of key "+key, r.Delay(), time.Second/3)
+		}
+	})
+}
+
+// The units of a call that is canceled while its answer is on the way are there for the next call, too.
+func TestTake_cancelledBeforeTheNextCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		limit := ratelimit.Limit{Rate: 3, Per: time.Hour}
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, limit)
+		other := l.With(limit, ratelimit.PerHour(1000))
+		peek(t, l, "k")
+		for i := range 60 {
+			key := fmt.Sprint(i)
+			asked, release := hold(wire, "reply")
+			ctx, cancel := context.WithCancel(t.Context())
+			done, next := make(chan error), make(chan ratelimit.Decision)
+			go func() {
+				if i%4 < 2 {
+					done <- second(l.Take(ctx, key, 3))
+				} else {
+					done <- l.Wait(ctx, key, 3)
+				}
+			}()
+			<-asked
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			go func() {
+				d, err := []*ratelimit.Limiter{l, other}[i%2].Take(t.Context(), key, 3)
+				if err != nil {
+					t.Error(err)
+				}
+				next <- d
+			}()
+			synctest.Wait() // it is in line
+			close(release)
+			if d := <-next; !d.OK {
+				t.Errorf("after a canceled call, the next call of key %s: %+v", key, d)
+			}
+			wire.OnRequest(nil)
+		}
+	})
+}
+
+// No call passes a refund that came before it, not even with other limits, as those calls go in a command of their own.
+func TestTake_behindARefund(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, ratelimit.PerHour(3))
+		other := l.With(ratelimit.PerHour(3), ratelimit.PerHour(1000))
+		d := take(t, l, "k", 3)
+		asked, release := hold(wire, "reply")
+		var calls sync.WaitGroup
+		for i, call := range []func() (ratelimit.Decision, error){
+			func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },     // under way
+			func() (ratelimit.Decision, error) { return other.Take(t.Context(), "k", 1) }, // goes next
+			func() (ratelimit.Decision, error) { return d, l.Refund(t.Context(), "k", d) },
+			func() (ratelimit.Decision, error) { return other.Take(t.Context(), "k", 2) },
+			func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },
+		} {
+			calls.Go(func() {
+				if d, err := call(); err != nil || d.OK != (i >= 2) {
+					t.Errorf("call %d: %+v, %v", i, d, err)
+				}
+			})
+			if synctest.Wait(); i == 0 {
+				<-asked
+			}
+		}
+		close(release)
+		calls.Wait()
+	})
+}
+
+// A refund is sent even if its caller leaves while it waits for the answer to another call.
+func TestRefund_cancelledInLine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, ratelimit.PerHour(4))
+		d := take(t, l, "k", 3)
+		asked, release := hold(wire, "reply")
+		var calls sync.WaitGroup
+		calls.Go(func() { peek(t, l, "k") })
+		<-asked
+		ctx, cancel := context.WithCancel(t.Context())
+		calls.Go(func() {
+			if err := l.Refund(ctx, "k", d); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(release)
+		calls.Wait()
+		if d := take(t, l, "k", 4); !d.OK {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A refusal because of a caller that had left by then is not remembered either: both go in one command.
+func TestTake_refusedBesideACanceledCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, ratelimit.PerHour(4))
+		var calls sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		call := func(check func() error) {
+			calls.Go(func() {
+				if err := check(); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		asked, release := hold(wire, "reply")
+		call(func() error { return second(l.Peek(t.Context(), "k")) })
+		<-asked
+		call(func() error {
+			if d, err := l.Take(ctx, "k", 3); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("%+v, %w", d, err)
+			}
+			return nil
+		})
+		call(func() error {
+			if d, err := l.Take(t.Context(), "k", 2); err != nil || d.OK {
+				return fmt.Errorf("%+v, %w", d, err)
+			}
+			return nil
+		})
+		both, answered := hold(wire, "reply")
+		close(release)
+		<-both
+		cancel()
+		synctest.Wait()
+		close(answered)
+		calls.Wait()
+		if d := take(t, l, "k", 2); !d.OK || d.Remaining != 2 {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A refusal that was requested before units came back is not remembered, whatever gives them back.
+func TestTake_refusedBeforeUnitsComeBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, ratelimit.Limit{Rate: 6, Per: time.Hour, Burst: 3})
+		other := l.With(ratelimit.Limit{Rate: 6, Per: time.Hour, Burst: 3}, ratelimit.PerHour(1000))
+		start := func(call func() error) (end chan error) {
+			end = make(chan error, 1)
+			go func() { end <- call() }()
+			synctest.Wait()
+			return end
+		}
+		for what, give := range map[string]func(key string, d ratelimit.Decision, cancel func()) error{
+			"a canceled Wait":            func(_ string, _ ratelimit.Decision, cancel func()) error { cancel(); return nil },
+			"a Refund":                   func(key string, d ratelimit.Decision, _ func()) error { return l.Refund(t.Context(), key, d) },
+			"a Refund with other limits": func(key string, d ratelimit.Decision, _ func()) error { return other.Refund(t.Context(), key, d) },
+			"a Reset":                    func(key string, _ ratelimit.Decision, _ func()) error { return l.Reset(t.Context(), key) },
+			"a Reset with other limits":  func(key string, _ ratelimit.Decision, _ func()) error { return other.Reset(t.Context(), key) },
+		} {
+			d := take(t, l, what, 2)
+			ctx, cancel := context.WithCancel(t.Context())
+			var wait chan error
+			if what == "a canceled Wait" {
+				if err := l.Refund(t.Context(), what, d); err != nil {
+					t.Fatal(err)
+				}
+				wait = start(func() error { take(t, l, what, 1); return l.Wait(ctx, what, 3) })
+			}
+			asked, release := hold(wire, "reply")
+			refused := start(func() error {
+				if d := take(t, l, what, 2); d.OK {
+					return fmt.Errorf("%+v, before units came back", d)
+				}
+				return nil
+			})
+			<-asked
+			given := start(func() error { return give(what, d, cancel) })
+			close(release)
+			if err := errors.Join(<-refused, <-given); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			wire.OnRequest(nil)
+			synctest.Wait()
+			if d := take(t, l, what, 2); !d.OK {
+				t.Errorf("after %s: %+v", what, d)
+			}
+			cancel()
+			if wait != nil {
+				<-wait
+			}
+		}
+	})
+}
+
 // The last reservation in line gives all its units back. A later reservation keeps its turn.
 func TestReservation_Cancel(t *testing.T) {
 	bubble(t, func(t *testing.T) {

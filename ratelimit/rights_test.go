@@ -42,6 +42,7 @@ func TestRights(t *testing.T) {
 		d, _ := l.Take(t.Context(), "k", 1)
 		_, _ = l.Reserve(t.Context(), "k", 1)
 		_ = l.Refund(t.Context(), "k", d)
+		_ = l.Reset(t.Context(), "k")
 		_, err := l.Peek(t.Context(), "k")
 		if err != nil && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "SECURITY.md") && !strings.Contains(err.Error(), "permission") {
 			t.Errorf("denied: %v", err)

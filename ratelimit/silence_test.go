@@ -150,6 +150,38 @@ func TestLocal(t *testing.T) {
 }
 
 // The share of one of very many processes is a unit in centuries. That is no time that has passed.
+// Without Redis, too, a decision names the limit that refused, or the one that has the least left and gets its next unit last.
+func TestLocal_namesTheLimit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Local(1))
+		second, minute, few := ratelimit.PerSecond(3), ratelimit.PerMinute(3), ratelimit.PerHour(2)
+		wire.Freeze(true)
+		for i, c := range []struct {
+			limits []ratelimit.Limit
+			before int64
+			n      int64
+			want   ratelimit.Limit
+		}{
+			{[]ratelimit.Limit{second, minute}, 0, 3, minute}, // of both nothing is left
+			{[]ratelimit.Limit{second, minute}, 3, 1, minute},
+			{[]ratelimit.Limit{minute, second}, 3, 1, minute},
+			{[]ratelimit.Limit{second, ratelimit.PerMinute(6)}, 3, 1, second},
+			{[]ratelimit.Limit{minute, few}, 0, 3, few}, // more than its burst
+			{[]ratelimit.Limit{{Rate: 1, Per: time.Second, Burst: 4}, {Rate: 1, Per: 10 * time.Second, Burst: 5}}, 2, 4, ratelimit.Limit{Rate: 1, Per: 10 * time.Second, Burst: 5}},
+		} {
+			with, key := l.With(c.limits...), fmt.Sprint(i)
+			if c.before > 0 {
+				take(t, with, key, c.before)
+			}
+			d := take(t, with, key, c.n)
+			if d.Limit.Rate != c.want.Rate || d.Limit.Per != c.want.Per || d.Err == nil {
+				t.Errorf("case %d: %+v, want %+v", i, d, c.want)
+			}
+		}
+		thaw(wire)
+	})
+}
+
 func TestLocal_manyProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		count := ratelimit.CountHere(1_000_000, ratelimit.Limit{Rate: 1, Per: 24 * time.Hour})

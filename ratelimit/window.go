@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +47,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
 // does more. A Window is safe for concurrent use.
 //
-// The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
-// Redisson they stay for good, or for the keepAliveTime that Java gave them.
+// The rate is stored in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
+// Redisson they stay until [Window.Delete], or for the keepAliveTime that Java gave them.
 //
 // A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
@@ -57,13 +58,17 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
 // full, they fail so at once, and take nothing. A call
-// takes its units once, however often it was sent. If the caller has left, the units come back.
+// takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
+// takes any.
 type Window struct {
 	send *send.Sender
 	name string
 	keys luascripts.WindowKeys
 	turn chan struct{} // holds an element while a caller of this handle waits for Redis
 	bad  error
+
+	mu   sync.Mutex
+	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
 // NewWindow returns a handle of the limiter called name, on rdb, which the handle never closes. NewWindow does
@@ -187,9 +192,34 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 		}
 		return Decision{
 			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
-			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, id: call,
+			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, left: r.Remaining, next: r.Next, id: call,
 		}, nil
 	}
+}
+
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, those of Java too, fail as before Init: here with
+// [ErrNotInitialised], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
+// round trips: the first one asks for the server's time.
+//
+// A copy of the command that arrives late deletes no limiter that was made since; see SetRate.
+func (w *Window) Delete(ctx context.Context) error {
+	const op = "delete"
+	if w.bad != nil {
+		return w.wrap(op, w.bad)
+	}
+	copies := w.send.Dated()
+	v, err := persist(ctx, w, func(sent context.Context) (v luascripts.Verdict, err error) {
+		err = copies.Send(ctx, func(before int64) (now int64, err error) {
+			v, now, err = luascripts.DeleteWindow(sent, w.send.Redis, w.keys, before)
+			return now, err
+		})
+		return v, err
+	}, nil)
+	copies.Over(ctx)
+	if err == nil {
+		err = refusedBy(v)
+	}
+	return w.wrap(op, err)
 }
 
 // Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
@@ -270,21 +300,36 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. It passes an answer that comes after the
-// caller has left to late, which may be nil.
+// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. If late is not nil, f takes units: it
+// goes behind callers that have left and whose units are not back yet, and if its own caller leaves before the answer, persist passes the answer
+// to late.
 func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
+	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
 		var (
-			mu   sync.Mutex
-			got  *T   // guarded by mu
-			left bool // guarded by mu
+			mu        sync.Mutex
+			got       *T   // guarded by mu
+			sent, out bool // guarded by mu: f was called; the caller has left
 		)
+		back := make(chan struct{}) // closed when nothing of this call can take units any more
+		earlier := w.leaving(late != nil)
 		v, err := send.Ask(ctx, w.send, time.Until(end), func(ctx context.Context) (T, error) {
+			for _, done := range earlier {
+				<-done
+			}
+			mu.Lock()
+			if out && late != nil {
+				mu.Unlock()
+				return none, context.Canceled // nobody waits for this answer
+			}
+			sent = true
+			mu.Unlock()
+			defer close(back)
 			v, err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil && left && late != nil {
+			if err == nil && out && late != nil {
 				late(v)
 			}
 			if err == nil {
@@ -296,17 +341,46 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 			return v, nil
 		}
 		mu.Lock()
-		left = true
+		out = true
+		if got == nil && sent && late != nil {
+			w.leave(back)
+		}
 		answer := got
 		mu.Unlock()
 		if answer != nil {
 			return *answer, nil // the answer came at the last moment
 		}
-		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 {
+		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err) {
 			return none, err
 		}
+		last = err
 		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
 			return none, fmt.Errorf("%w: %w", e, err)
 		}
 	}
+}
+
+// leave notes that a caller has left before its answer, and when its units are back.
+func (w *Window) leave(back <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = append(w.left, back)
+}
+
+// leaving returns when the units of callers that have left are back, for a caller that takes units.
+func (w *Window) leaving(takes bool) []<-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = slices.DeleteFunc(w.left, func(back <-chan struct{}) bool {
+		select {
+		case <-back:
+			return true
+		default:
+			return false
+		}
+	})
+	if !takes {
+		return nil
+	}
+	return slices.Clone(w.left)
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/kindtest"
@@ -511,6 +512,140 @@ func TestWindow_cancelled(t *testing.T) {
 	}
 }
 
+// The units of a call that is canceled while its answer is on the way are there for the next call of the handle, and so are those of several.
+func TestWindow_cancelledBeforeTheNextCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		rdb := m.Client(t, redistest.Via(wire))
+		for name, call := range map[string]func(ctx context.Context, w *ratelimit.Window) error{
+			"take":       func(ctx context.Context, w *ratelimit.Window) error { return second(w.Take(ctx, 3)) },
+			"take up to": func(ctx context.Context, w *ratelimit.Window) error { return second(w.TakeUpTo(ctx, 9)) },
+			"wait":       func(ctx context.Context, w *ratelimit.Window) error { return w.Wait(ctx, 3) },
+		} {
+			w := newWindow(t, rdb, name, 3, time.Hour)
+			peekAt := func() int64 { return takeOf(t, w, 0).Remaining }
+			peekAt() // now the server knows the script
+			ctx, cancel := context.WithCancel(t.Context())
+			release := make(chan struct{})
+			wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{HoldReply: release} })
+			done, next := make(chan error), make(chan ratelimit.Decision)
+			for range 2 {
+				go func() { done <- call(ctx, w) }()
+				synctest.Wait()
+			}
+			cancel()
+			for range 2 {
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			// One that leaves while it is behind these takes nothing.
+			short, stop := context.WithCancel(t.Context())
+			go func() { done <- call(short, w) }()
+			synctest.Wait()
+			stop()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, behind others: %v", name, err)
+			}
+			go func() { next <- takeOf(t, w, 3) }()
+			synctest.Wait()
+			close(release)
+			if d := <-next; !d.OK || d.Remaining != 0 {
+				t.Errorf("after a canceled %s, the next call: %+v", name, d)
+			}
+			wire.OnRequest(nil)
+			cancel()
+		}
+	})
+}
+
+// Delete leaves no key, and a limiter that is made afterwards begins anew.
+func TestWindow_Delete(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	w := newWindow(t, rdb, "w", 2, time.Hour)
+	takeOf(t, w, 2)
+	wait := make(chan error, 1)
+	other := newWindow(t, rdb, "waiting", 1, 2*time.Second)
+	takeOf(t, other, 1)
+	go func() { wait <- other.Wait(t.Context(), 1) }()
+	for range 2 { // also of a window that is not there
+		for _, w := range []*ratelimit.Window{w, other} {
+			if err := w.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := rdb.Do(t.Context(), rdb.B().Dbsize().Build()).AsInt64(); n != 0 || err != nil {
+			t.Errorf("%d keys are left, %v", n, err)
+		}
+	}
+	if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialised) {
+		t.Errorf("take: %v", err)
+	}
+	if err := <-wait; !errors.Is(err, ratelimit.ErrNotInitialised) {
+		t.Errorf("a caller that waited: %v", err)
+	}
+	if created, err := w.Init(t.Context(), 2, time.Hour); err != nil || !created {
+		t.Errorf("init: %v, %v", created, err)
+	}
+	if d := takeOf(t, w, 2); !d.OK {
+		t.Errorf("after that: %+v", d)
+	}
+
+	exists := func(key string) int64 {
+		n, err := rdb.Do(t.Context(), rdb.B().Exists().Key(key).Build()).AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for what, words := range map[string][]string{
+		"a string":           {"SET", "w", "17"},
+		"another hash":       {"HSET", "w", "rate", "x"},
+		"a list of permits":  {"RPUSH", "{w}:permits", "1"},
+		"a zset of yours":    {"ZADD", "{w}:permits", "1", "x"},
+		"a text for a value": {"SET", "{w}:value", "x"},
+	} {
+		s.Do(t, "FLUSHALL")
+		s.Do(t, words...)
+		if err := w.Delete(t.Context()); !errors.Is(err, lock.ErrForeignKey) || exists(words[1]) != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.Do(t, "FLUSHALL")
+	s.Do(t, "HSET", "w", "rate", "2", "interval", "1000", "type", "1", "keepAliveTime", "0")
+	if err := w.Delete(t.Context()); !errors.Is(err, ratelimit.ErrPerClient) || exists("w") != 1 {
+		t.Errorf("a rate for each client: %v", err)
+	}
+	s.Do(t, "FLUSHALL")
+	s.Do(t, "SET", "{w}:value", "1")
+	if err := w.Delete(t.Context()); err != nil || exists("{w}:value") != 0 {
+		t.Errorf("a lost rate: %v", err)
+	}
+}
+
+// A copy of a Delete that comes late deletes no limiter that was made since.
+func TestWindow_lateDelete(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	w, other := window(s.Client(t, redistest.Via(p)), "w"), newWindow(t, s.Client(t), "w", 1, time.Hour)
+	copied := p.LoseDated(redistest.Action{DropReply: true}, false)
+	if err := w.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.OnRequest(nil)
+	if created, err := other.Init(t.Context(), 2, time.Hour); err != nil || !created {
+		t.Fatalf("%v, %v", created, err)
+	}
+	s.Do(t, copied()...)
+	if d := takeOf(t, other, 0); d.Limit.Rate != 2 {
+		t.Errorf("%+v", d)
+	}
+}
+
 // A handle serves its waiters one after the other, each when a unit is free.
 func TestWindow_Wait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -566,6 +701,9 @@ func TestRights_window(t *testing.T) {
 		}
 		_ = rdb.Do(t.Context(), rdb.B().Pexpire().Key("orders:w").Milliseconds(60_000).Build()).Error()
 		_, _ = w.Take(t.Context(), 1)
+		if e := w.Delete(t.Context()); err == nil {
+			err = e
+		}
 		if err != nil && !strings.Contains(err.Error(), "SECURITY.md") && !errors.Is(err, ratelimit.ErrNotInitialised) {
 			t.Errorf("denied: %v", err)
 		}

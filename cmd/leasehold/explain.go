@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -73,22 +72,6 @@ func redisError(err error) error {
 		}
 	}
 	return nil
-}
-
-// busy reports whether err says that another owner has the lock, and nothing else. If
-// Redis gave no answer, or one that waiting does not change, err says that, too.
-func busy(err error) bool {
-	if !errors.Is(err, lock.ErrNotAcquired) {
-		return false
-	}
-	for leaf := range leaves(err) {
-		switch leaf {
-		case lock.ErrNotAcquired, os.ErrDeadlineExceeded, context.DeadlineExceeded, context.Canceled:
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // leaves yields the errors in the tree of err that wrap no other.

@@ -100,7 +100,7 @@ func keepTrying(ctx context.Context, l lock.Locker, progress func(tries int)) (t
 			if err := hold.Unlock(ctx); err != nil {
 				return tries, granted, err
 			}
-		case !errors.Is(err, lock.ErrNotAcquired):
+		case !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable):
 			return tries, granted, err
 		}
 	}

@@ -234,7 +234,7 @@ func checkQuorum(r quorumReport) []claim {
 		claimf(r.then == siteCount-2, "B got it after that, on the %d servers that were left", r.then),
 		claimf(errors.Is(r.cause, lock.ErrLost), "a third died, and B's hold ended: %s", said(r.cause)),
 		claimf(r.told < 2*quorumLease, "that was %d ms after the death, when the lease on the dead server ended; a lease is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
-		claimf(r.tries[1] > 1 && r.grants[1] == 0 && errors.Is(r.after, lock.ErrNotAcquired),
+		claimf(r.tries[1] > 1 && r.grants[1] == 0 && errors.Is(r.after, lock.ErrUnavailable),
 			"two are no majority: A tried %d times and got it %d times: %s", r.tries[1], r.grants[1], said(r.after)),
 	)
 }

@@ -61,7 +61,7 @@ Exit code:
   the command's own; 128+n if signal n ended it, or ended the waiting
   75   the lock was not obtained: another owner has it (-E changes that)
   123  the lock was lost before it was given back
-  125  leasehold failed: no answer from Redis, a denied command, …
+  125  leasehold failed: Redis is unavailable, a command is denied, …
   126  the command cannot be run;  127  it was not found
   2    leasehold was called the wrong way
 

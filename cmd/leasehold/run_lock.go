@@ -165,7 +165,7 @@ func (r *runner) openVoter(ctx context.Context, address string, o *opened) *vote
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closers = append(o.closers, func(ctx context.Context) { r.closeClient(ctx, c, rdb) })
-	return &voter{Witness: r.lockOf(c, r.name), name: r.name, within: r.voteTimeout}
+	return &voter{Witness: r.lockOf(c, r.name), name: r.name}
 }
 
 // observer returns an observer that says, once, that run waits.
@@ -203,51 +203,11 @@ func (o *opened) take(ctx context.Context, l *locking) (lock.Hold, error) {
 	return o.Lock(ctx)
 }
 
-// refused reports whether err of take says that another owner has the lock. If a majority
-// of the servers gave no answer, the holder is unknown and refused reports false.
-func (o *opened) refused(err error) bool {
-	if len(o.voters) == 1 {
-		return busy(err)
-	}
-	if errors.Is(err, lock.ErrUnavailable) {
-		return false
-	}
-	failed := 0
-	for _, v := range o.voters {
-		if v.silent() {
-			failed++
-		}
-	}
-	return errors.Is(err, lock.ErrNotAcquired) && failed <= len(o.voters)/2
-}
-
-// voter is the lock on one server. It remembers whether the server failed to answer. A server
-// that could not be reached at the start has no vote.
+// voter is the lock on one server. A server that could not be reached at the start has no vote.
 type voter struct {
 	lockimpl.Witness // nil if the server could not be reached at the start
 	name             string
 	absent           error
-	within           time.Duration // the time that an attempt waits for the vote
-
-	mu     sync.Mutex
-	failed bool      // the server did not answer the last question that had time for an answer
-	asked  time.Time // when the question under way was sent; zero if none is under way
-}
-
-// silent reports whether the server failed to answer. A question that the quorum no longer waits for,
-// as other servers have decided, does not count.
-func (v *voter) silent() bool {
-	if v.absent != nil {
-		return true
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.failed || v.overdueLocked()
-}
-
-// overdueLocked reports whether an answer has been missing for a long time.
-func (v *voter) overdueLocked() bool {
-	return !v.asked.IsZero() && time.Since(v.asked) > v.within/2
 }
 
 // Name returns the name of the lock.
@@ -266,19 +226,7 @@ func (v *voter) TryLock(ctx context.Context) (lock.Hold, error) {
 	if v.absent != nil {
 		return nil, v.absent
 	}
-	v.mu.Lock()
-	v.asked = time.Now()
-	v.mu.Unlock()
-	h, err := v.Witness.TryLock(ctx)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if ctx.Err() == nil {
-		v.failed = err != nil && !busy(err)
-	} else if v.overdueLocked() { // otherwise the question was given up too early to say anything
-		v.failed = true
-	}
-	v.asked = time.Time{}
-	return h, err
+	return v.Witness.TryLock(ctx)
 }
 
 // Server calls Server of the lock.

@@ -125,7 +125,7 @@ func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresse
 	switch {
 	case waiting.Err() != nil: // perhaps just after the grant: Close gives the lock back
 		err = context.Cause(waiting)
-	case err != nil && o.refused(err):
+	case errors.Is(err, lock.ErrNotAcquired):
 		err = &exitError{r.conflictCode, fmt.Errorf("%w; another owner has it", err)}
 	}
 	if err != nil {

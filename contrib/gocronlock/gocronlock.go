@@ -54,7 +54,7 @@ func (h hold) Unlock(ctx context.Context) error {
 }
 
 // ErrNotLeader is the error of an Elector in a process that is not the leader.
-var ErrNotLeader = errors.New("gocronlock: another process is the leader, or Redis gives no answer")
+var ErrNotLeader = errors.New("gocronlock: this process is not the leader")
 
 // Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the Elector or loses the lock.
 type Elector struct {

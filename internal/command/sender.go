@@ -19,6 +19,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/retry"
@@ -382,17 +383,57 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 		if o.Err == nil || !o.Answered {
 			return o
 		}
+		last := before
 		before = o.Err
 		f, d := retry.FaultOf(o.Err), pause.Next()
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}
-		if !f.Retries() || within > 0 && limit <= 0 || !Rest(ctx, d) {
+		if !f.Retries() || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Rest(ctx, d) {
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun()
 		sent = time.Now()
 	}
+}
+
+// Down reports whether a call that does not wait fails now, although it has time left: its command was refused a
+// connection, again after the copy before, and each other node that is known refuses, too. Nothing listens there, and
+// a client library that follows Sentinels or a cluster has not heard of another address since the copy before.
+//
+// last and err are the errors of the two copies. Down takes no longer than limit.
+func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error) bool {
+	switch {
+	case !RefusedTwice(last, err):
+		return false
+	case s.rdb.Mode() != rueidis.ClientModeCluster:
+		return true
+	}
+	down, answered, _ := Detached[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
+	return answered && down
+}
+
+// RefusedTwice reports whether the errors of two copies of a command say that nothing listens at the address of the server.
+func RefusedTwice(last, err error) bool { return refuses(last) && refuses(err) }
+
+// AllRefuse reports whether each node of the cluster that rdb knows refuses connections.
+func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
+	nodes := rdb.Nodes()
+	answers := make(chan bool, len(nodes))
+	for _, node := range nodes {
+		go func() { answers <- refuses(node.Do(ctx, node.B().Ping().Build()).Error()) }()
+	}
+	all := true
+	for range nodes {
+		all = <-answers && all
+	}
+	return all
+}
+
+// refuses reports whether err says that nothing listens at the address of the server.
+func refuses(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial.Err, syscall.ECONNREFUSED)
 }
 
 // Rest sleeps for d, and reports false if ctx ended before.

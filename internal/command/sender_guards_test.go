@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,12 +15,13 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/redis/rueidis"
 )
 
 // newSender returns a sender whose commands reach no server. Make it in a bubble: it ends there.
 func newSender(t *testing.T) *Sender {
 	closing := make(chan struct{})
-	s := New(nil, Config{Timeout: timeout, Closing: closing})
+	s := New(one, Config{Timeout: timeout, Closing: closing})
 	t.Cleanup(func() {
 		close(closing)
 		s.Wait()
@@ -262,7 +264,8 @@ func TestDetached_goroutinesWait(t *testing.T) {
 func TestInsist(t *testing.T) {
 	var (
 		ended   = errors.New("the end")
-		dial    = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+		dial    = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}}
+		refused = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 		quickly = func(n int, err error) func(int, time.Duration) (time.Duration, error) { // the first n copies fail with err
 			return func(copy int, _ time.Duration) (time.Duration, error) {
 				if copy <= n {
@@ -288,6 +291,9 @@ func TestInsist(t *testing.T) {
 		"an answer":                     {timeout, 0, quickly(0, nil), nil, true, 1, 0, false},
 		"an answer after a second":      {timeout, 0, func(int, time.Duration) (time.Duration, error) { return resentAfter, nil }, nil, true, 1, resentAfter, true},
 		"nothing was sent":              {timeout, 0, quickly(2, dial), nil, true, 3, -1, false},
+		"refused once":                  {timeout, 0, quickly(1, refused), nil, true, 2, -1, false},
+		"refused twice":                 {timeout, 0, quickly(2, refused), refused, true, 2, -1, false},
+		"refused, no limit":             {0, 0, quickly(20, refused), nil, true, 21, -1, false},
 		"nothing was sent, no limit":    {0, 0, quickly(20, dial), nil, true, 21, -1, false},
 		"the connection broke":          {timeout, 0, quickly(1, io.EOF), nil, true, 2, -1, true},
 		"it broke, and more went wrong": {timeout, 0, func(copy int, _ time.Duration) (time.Duration, error) { return 0, []error{io.EOF, dial, nil}[copy-1] }, nil, true, 3, -1, true},
@@ -340,6 +346,30 @@ func TestInsist(t *testing.T) {
 					t.Errorf("%d copies in %v", copies, took)
 				}
 			})
+		})
+	}
+}
+
+// A call gives up where nothing listens, and not before it was refused twice. TestRefused of package client has clusters.
+func TestDown(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for name, c := range map[string]struct {
+		rdb       rueidis.Client
+		last, err error
+		down      bool
+	}{
+		"the first copy":             {one, nil, refused, false},
+		"again":                      {one, refused, retry.Undialled{Err: refused}, true},
+		"behind Sentinels":           {known{mode: rueidis.ClientModeSentinel}, refused, refused, true},
+		"a connection ended before":  {one, io.EOF, refused, false},
+		"a time-out":                 {one, refused, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
+		"a connection that is reset": {one, refused, &net.OpError{Op: "read", Err: syscall.ECONNREFUSED}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(c.rdb, Config{Timeout: timeout, Closing: t.Context().Done()})
+			if down := s.Down(t.Context(), timeout, c.last, c.err); down != c.down {
+				t.Errorf("%s: %v", name, down)
+			}
 		})
 	}
 }

@@ -266,7 +266,7 @@ func (p *play) silence(held lock.Hold) {
 	ctx, cancel := context.WithTimeout(p.Context(), opTimeout)
 	defer cancel()
 	_, err = p.c.NewLock("stopped").Lock(ctx)
-	p.fails(err, lock.ErrUnavailable, lock.ErrNotAcquired, context.DeadlineExceeded)
+	p.fails(err, lock.ErrUnavailable, context.DeadlineExceeded)
 	p.r.Await(p.T, "Unavailable", "stopped")
 	p.server.Restart(p) // so that the clients close soon
 }

@@ -153,6 +153,19 @@ func (s *Sender) Dated() *command.Dated { return command.NewDated(s.Timeout, s.c
 // Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
+// Down reports whether a call gives up although it has time left, as [command.Sender.Down] does: last and err are the errors of
+// two copies of its command.
+func (s *Sender) Down(ctx context.Context, last, err error) bool {
+	switch {
+	case !command.RefusedTwice(last, err):
+		return false
+	case s.Redis.Mode() != rueidis.ClientModeCluster:
+		return true
+	}
+	down, failed := Ask(ctx, s, s.Timeout/4, func(ctx context.Context) (bool, error) { return command.AllRefuse(ctx, s.Redis), nil })
+	return failed == nil && down
+}
+
 // Full reports whether err says that the server cannot write at this moment, as its memory is full. The command was not carried out.
 func Full(err error) bool { return retry.FaultOf(err).AtOnce }
 

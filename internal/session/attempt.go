@@ -242,7 +242,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
-	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || !command.Rest(a.waiting, d):
+	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Rest(a.waiting, d):
 		return false, err
 	}
 	a.now = time.Now()

@@ -356,3 +356,28 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 		w.unlock(h)
 	})
 }
+
+// Redis is frozen for about as long as a lease, and answers again: the release is confirmed, or found to be over, and nobody is
+// warned. The command that was under way for all that time is not the last word.
+func TestReport_confirmedAfterAFreeze(t *testing.T) {
+	for after := time.Duration(0); after <= 4*opTime; after += opTime / 4 {
+		for name, thaw := range map[string]func(*world){
+			"it goes on":            func(w *world) { w.wire.Freeze(false) },
+			"its connections broke": func(w *world) { w.wire.CutAll(); w.wire.Freeze(false) },
+		} {
+			t.Run(fmt.Sprint(name, " ", after), func(t *testing.T) {
+				withDefaultLogger(t, func(w *world, log *heard) {
+					h := w.lock(w.a, w.Context())
+					w.wire.Freeze(true)
+					_ = h.Unlock(w.Context()) // no answer
+					time.Sleep(leaseTime + after)
+					thaw(w)
+					time.Sleep(time.Minute)
+					if lines := log.lines("never confirmed a release"); len(lines) != 0 {
+						t.Errorf("a freeze of %v: %q", leaseTime+opTime+after, lines)
+					}
+				})
+			})
+		}
+	}
+}

@@ -76,7 +76,8 @@ type settler struct {
 type doubt struct {
 	t      *tenure // set once
 	due    time.Time
-	began  time.Time     // if nothing is confirmed for mayLive after this, the settler gives up
+	began  time.Time     // mayLive after this, the lease has expired
+	last   bool          // a command that was sent after that has failed; if the next one fails, too, the settler gives up
 	broken bool          // look again after a confirmation,
 	again  time.Duration // so much later
 	pause  retry.Backoff // after an error
@@ -97,7 +98,7 @@ func (q *settler) add(t *tenure, broken bool) {
 	} else if d.index < 0 {
 		d.anew = true
 	}
-	d.due, d.began, d.looks = now, now, false
+	d.due, d.began, d.looks, d.last = now, now, false, false
 	d.pause = retry.Backoff{Most: q.s.Poll}
 	if broken {
 		d.broken, d.again = true, q.s.OpTimeout
@@ -130,8 +131,9 @@ func (q *settler) callLocked() {
 // work settles what is due until there is nothing left.
 func (q *settler) work() {
 	for d := q.next(); d != nil; d = q.next() {
+		sent := time.Now()
 		err := command.Sure(context.Background(), q.s.rdb, q.s.settleOnce(d.t))
-		if q.done(d, err) {
+		if q.done(d, sent, err) {
 			q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		}
 	}
@@ -192,9 +194,12 @@ func (q *settler) hurryLocked() {
 	heap.Init(&q.queue)
 }
 
-// done records what settling d, which is out of the queue, came to. It reports whether d is
+// done records the result of a command that was sent for d, which is out of the queue. It reports whether d is
 // given up, although Redis never confirmed it.
-func (q *settler) done(d *doubt, err error) (givenUp bool) {
+//
+// A command that was sent before the lease expired proves nothing when it fails later: this process or the server may have been paused in
+// between. Nor does the first one after that, whose connection may have broken in the pause.
+func (q *settler) done(d *doubt, sent time.Time, err error) (givenUp bool) {
 	lives := d.t.mayLive()
 	now := time.Now()
 	q.mu.Lock()
@@ -209,7 +214,7 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 		delete(q.of, d.t)
 		return false
 	case err == nil:
-		d.looks = true
+		d.looks, d.last = true, false
 		d.due, d.again = now.Add(d.again), 2*d.again
 		d.began = d.due
 		select {
@@ -217,10 +222,11 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 			d.due, d.began, d.broken = now, now, false // one look more, now
 		default:
 		}
-	case now.Sub(d.began) > lives:
+	case d.last:
 		delete(q.of, d.t)
 		return true
 	default:
+		d.last = sent.Sub(d.began) > lives
 		d.due = now.Add(d.pause.Next())
 	}
 	heap.Push(&q.queue, d)

@@ -91,6 +91,8 @@ final class Others {
                 return null;
             case "availablePermits":
                 return l.availablePermits();
+            case "delete":
+                return l.delete();
             default:
                 throw new IllegalArgumentException("what is " + method + "?");
         }

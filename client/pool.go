@@ -1,0 +1,68 @@
+package client
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/redis/rueidis"
+)
+
+// pooled is a rueidis client that logs once when it has no connection free for a command that needs its own. rueidis waits
+// for such a connection without a limit and without an error, so only the log can tell why notifications do not come,
+// the entry of the client is missing, and acquisitions with replicas time out.
+type pooled struct {
+	rueidis.Client
+	pool *pool // of all nodes
+}
+
+// pool is what the clients of all nodes share.
+type pool struct {
+	sender *send.Sender
+	logger *slog.Logger // nil is slog.Default
+	once   sync.Once
+}
+
+// withPool returns rdb with a log message about its blocking pool.
+func withPool(rdb rueidis.Client, sender *send.Sender, logger *slog.Logger) rueidis.Client {
+	return pooled{rdb, &pool{sender: sender, logger: logger}}
+}
+
+func (p pooled) Dedicate() (rueidis.DedicatedClient, func()) {
+	defer time.AfterFunc(2*p.pool.sender.Timeout, p.tell).Stop()
+	return p.Client.Dedicate()
+}
+
+func (p pooled) Dedicated(f func(rueidis.DedicatedClient) error) error {
+	conn, release := p.Dedicate()
+	defer release()
+	return f(conn)
+}
+
+func (p pooled) Nodes() map[string]rueidis.Client {
+	nodes := make(map[string]rueidis.Client)
+	for addr, node := range p.Client.Nodes() {
+		nodes[addr] = pooled{node, p.pool}
+	}
+	return nodes
+}
+
+// tell logs the message, unless the server does not respond on the shared connection either.
+func (p pooled) tell() {
+	_ = p.pool.sender.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), p.pool.sender.Timeout)
+		defer cancel()
+		if p.Do(ctx, p.B().Ping().Build()).Error() != nil {
+			return
+		}
+		p.pool.once.Do(func() {
+			logger := p.pool.logger
+			if logger == nil {
+				logger = slog.Default()
+			}
+			logger.Warn("client: no free connection in the blocking pool; raise BlockingPoolSize of the rueidis client", "waited", 2*p.pool.sender.Timeout)
+		})
+	})
+}

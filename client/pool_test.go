@@ -1,0 +1,82 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+const noConnection = "no free connection in the blocking pool"
+
+// count returns how often the log contains what.
+func (s *said) count(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.text.String(), what)
+}
+
+// The application uses all connections of the pool that it lends. The client logs that once, whatever waits for one: notifications,
+// its entry, and acquisitions with replicas.
+func TestPool_usedUp(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]client.Option{"with an entry": nil, "without": {client.WithoutRegistry()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1; o.ForceSingleClient = true })
+			_, release := rdb.Dedicate()
+			var all said
+			c := open(t, rdb, append(opts, all.logger(), client.WithOpTimeout(time.Second))...)
+			defer release()
+			other := open(t, s.Client(t))
+			h, err := other.NewLock("held").Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			waited := make(chan error, 1)
+			go func() { waited <- lock.Do(t.Context(), c.NewLock("held"), func(context.Context) error { return nil }) }()
+			all.soon(t, noConnection)
+			for range 2 {
+				if _, err := c.NewLock("orders", lock.WithReplicas(1, time.Second)).TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("TryLock with replicas: %v", err)
+				}
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-waited; err != nil {
+				t.Error(err)
+			}
+			if n := all.count(noConnection); n != 1 {
+				t.Errorf("it is said %d times", n)
+			}
+		})
+	}
+}
+
+// A server that does not respond keeps a caller from a connection, too, and the pool is not blamed for that.
+func TestPool_frozenServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p))
+	var all said
+	c := open(t, rdb, all.logger(), client.WithOpTimeout(time.Second))
+	p.Freeze(true)
+	defer p.Freeze(false)
+	for range 2 {
+		if _, err := c.NewLock("orders", lock.WithReplicas(1, time.Second)).TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("TryLock with replicas: %v", err)
+		}
+	}
+	if n := all.count(noConnection); n != 0 {
+		t.Errorf("it is said %d times", n)
+	}
+}

@@ -1,0 +1,40 @@
+package certmagiclock_test
+
+import (
+	"testing"
+
+	"github.com/leasehold-go/leasehold/contrib/certmagiclock"
+	"github.com/leasehold-go/leasehold/internal/adaptertest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// What certmagic gets from TryLock after each fault: only a busy lock is no error.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	adaptertest.Walk(t, map[string]string{
+		adaptertest.Free:         "locked",
+		adaptertest.Busy:         "not locked",
+		adaptertest.Refused:      "error: ErrUnavailable",
+		adaptertest.Unresponsive: "error: ErrUnavailable",
+		adaptertest.ReadOnly:     "error: ErrUnavailable",
+		adaptertest.Denied:       "error",
+		adaptertest.WrongType:    "error: ErrForeignKey",
+		adaptertest.BadName:      "error: ErrBadName",
+		adaptertest.Closed:       "error: ErrClosed",
+		adaptertest.Canceled:     "error: Canceled",
+		adaptertest.Deadline:     "error: DeadlineExceeded",
+	}, func(t *testing.T, c adaptertest.Call) string {
+		storage := certmagiclock.New(nil, func(string) lock.Locker { return c.Lock })
+		ok, err := storage.TryLock(c.Ctx, "example.com")
+		switch {
+		case err != nil:
+			return "error" + adaptertest.Matches(err)
+		case !ok:
+			return "not locked"
+		}
+		if err := storage.Unlock(c.Ctx, "example.com"); err != nil {
+			return err.Error()
+		}
+		return "locked"
+	})
+}

@@ -1,0 +1,220 @@
+package multilock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// What an error is for.
+const (
+	isRefused     = "ErrNotAcquired"
+	isUnavailable = "ErrUnavailable"
+	isFault       = "neither"
+)
+
+// meaning returns what err is for.
+func meaning(err error) string {
+	switch refused, unavailable := errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable); {
+	case err == nil:
+		return "no error"
+	case refused && unavailable:
+		return "both"
+	case refused:
+		return isRefused
+	case unavailable:
+		return isUnavailable
+	default:
+		return isFault
+	}
+}
+
+// each gives f every server by its index, from 0.
+func each(f func(i int, s *redistest.Server), servers ...*redistest.Server) {
+	for i, s := range servers {
+		f(i, s)
+	}
+}
+
+// What a quorum of real servers says when all of them, or some, fail in a way of their own: TryLock, Lock, and Lock with WithWait.
+func TestQuorum_faultsOfServers(t *testing.T) {
+	denied := func(t *testing.T, s *redistest.Server) { s.Do(t, "ACL", "SETUSER", "default", "-evalsha", "-eval") }
+	text := func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "q", "not a lock") }
+	other := func(t *testing.T, s *redistest.Server) {
+		s.Do(t, "HSET", "q", "00000000-0000-0000-0000-000000000000:1", "1")
+	}
+	down := func(t *testing.T, s *redistest.Server) { s.Kill(t) }
+	well := func(*testing.T, *redistest.Server) {}
+	for name, test := range map[string]struct {
+		servers [3]func(*testing.T, *redistest.Server)
+		means   string
+		says    [3]string
+	}{
+		"no permission":         {[3]func(*testing.T, *redistest.Server){denied, denied, denied}, isFault, [3]string{"NOPERM", "NOPERM", "NOPERM"}},
+		"a string":              {[3]func(*testing.T, *redistest.Server){text, text, text}, isFault, [3]string{"a string", "a string", "a string"}},
+		"one of each fault":     {[3]func(*testing.T, *redistest.Server){denied, text, other}, isFault, [3]string{"NOPERM", "a string", "not acquired"}},
+		"refused, down, denied": {[3]func(*testing.T, *redistest.Server){other, down, denied}, isFault, [3]string{"not acquired", "refused", "NOPERM"}},
+		"down, down, denied":    {[3]func(*testing.T, *redistest.Server){down, down, denied}, isUnavailable, [3]string{"refused", "refused", "NOPERM"}},
+		"refused, down, well":   {[3]func(*testing.T, *redistest.Server){other, down, well}, isUnavailable, [3]string{"not acquired", "refused"}},
+		"refused twice, down":   {[3]func(*testing.T, *redistest.Server){other, other, down}, isRefused, [3]string{"not acquired", "not acquired"}},
+		"refused twice, denied": {[3]func(*testing.T, *redistest.Server){other, other, denied}, isRefused, [3]string{"not acquired", "not acquired"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUser(t)
+			each(func(i int, s *redistest.Server) {
+				u = append(u, newUser(t, s)...)
+				warm, err := u[i].NewLock("warm").Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := warm.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				test.servers[i](t, s)
+			}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
+			var locks []lock.Locker
+			for _, c := range u {
+				locks = append(locks, c.NewLock("q"))
+			}
+			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithLongestLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
+			_, tried := multilock.NewQuorum(locks, options...).TryLock(t.Context())
+			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(dog))...).Lock(t.Context())
+			for call, err := range map[string]error{"TryLock": tried, "Lock": waited} {
+				if got := meaning(err); got != test.means {
+					t.Errorf("%s: %v: it matches %s, want %s", call, err, got, test.means)
+				}
+				for i, says := range test.says {
+					if part := fmt.Sprintf("server %d: ", i+1); says != "" {
+						_, reason, found := strings.Cut(fmt.Sprint(err), part)
+						reason, _, _ = strings.Cut(reason, "; server")
+						if !found || !strings.Contains(reason, says) {
+							t.Errorf("%s: %v: server %d does not say %q", call, err, i+1, says)
+						}
+					}
+				}
+			}
+			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrForeignKey) || !errors.Is(waited, lock.ErrForeignKey)) {
+				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrForeignKey)
+			}
+		})
+	}
+}
+
+// Servers that started too recently to vote are no owners.
+func TestQuorum_allServersAreYoung(t *testing.T) {
+	u := newUser(t, redistest.Start(t), redistest.Start(t), redistest.Start(t))
+	var locks []lock.Locker
+	for _, c := range u {
+		locks = append(locks, c.NewLock("q"))
+	}
+	_, err := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
+	if meaning(err) != isUnavailable || !strings.Contains(fmt.Sprint(err), "started recently") {
+		t.Error(err)
+	}
+}
+
+// Several clients of one server are no quorum. The error says so, whether the lock is free there or another owner has it, whatever
+// is between the clients and the server, and whether the server may be asked who it is or not.
+func TestQuorum_clientsOfOneServer(t *testing.T) {
+	s := redistest.Start(t)
+	mute := s.AddUser(t, "mute", "~*", "&*", "+@all", "-info")
+	direct := newUser(t, s, s, s)
+	one := direct[0]
+	clients := map[string][]*client.Client{
+		"three clients":   direct,
+		"one client":      {one, one, one},
+		"behind proxies":  {},
+		"WithLazyConnect": {},
+		"INFO is denied":  {},
+	}
+	lazy := func(address string) *client.Client {
+		c, err := client.Open(t.Context(), "redis://"+address, client.WithLazyConnect(), client.WithoutRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close(t.Context()) })
+		return c
+	}
+	for range 3 {
+		clients["behind proxies"] = append(clients["behind proxies"], lazy(redistest.NewProxy(t, s.Addr()).Addr()))
+		clients["WithLazyConnect"] = append(clients["WithLazyConnect"], lazy(s.Addr()))
+		clients["INFO is denied"] = append(clients["INFO is denied"], kindtest.NewClient(t, s.Client(t, mute), client.WithWatchdogTimeout(4*dog), client.WithOpTimeout(dog)))
+	}
+	for name, of := range clients {
+		for _, taken := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", taken=", taken), func(t *testing.T) {
+				key := fmt.Sprint("q:", name)
+				if taken {
+					h, err := one.NewLock(key).Lock(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer h.Unlock(t.Context())
+				}
+				var locks []lock.Locker
+				for _, c := range of {
+					locks = append(locks, c.NewLock(key))
+				}
+				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog))
+				_, tried := q.TryLock(t.Context())
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, waited := q.Lock(ctx)
+				for _, err := range []error{tried, waited} {
+					if meaning(err) != isFault || !strings.Contains(fmt.Sprint(err), "are on the same server") {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A caller that stands behind another one of its Quorum is told what the servers say to that one.
+func TestQuorum_behindAnother(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for name, test := range map[string]struct {
+			fail  func(s *site)
+			means string
+		}{
+			"busy": {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, isRefused},
+			"dead": {(*site).kill, isUnavailable},
+		} {
+			for _, s := range w.sites {
+				test.fail(s)
+			}
+			q := w.quorum("one")
+			ctx, cancel := context.WithCancel(w.Context())
+			first := make(chan error)
+			go func() {
+				_, err := q.Lock(ctx)
+				first <- err
+			}()
+			time.Sleep(lease)
+			_, tried := q.TryLock(w.Context())
+			short, end := context.WithTimeout(w.Context(), lease)
+			_, waited := q.Lock(short)
+			end()
+			cancel()
+			for _, err := range []error{tried, waited, <-first} {
+				if got := meaning(err); got != test.means {
+					w.Errorf("%s: %v: it matches %s", name, err, got)
+				}
+			}
+			for _, s := range w.sites {
+				s.set(func() { s.down = false })
+				s.forget()
+			}
+		}
+	})
+}
