@@ -135,7 +135,7 @@ local function behind(queue, timeouts, now, patience, size, first)
     elseif deadline > now then
       least = math.min(least, foreign + expected(deadline - now, patience))
     end
-    if foreign >= least then return foreign end
+    if foreign >= least then return foreign end -- mutant: never: speed; it gets no less
   end
   return math.min(least, first + size - 100 - seen + foreign)
 end
@@ -183,7 +183,7 @@ local function following(queue, owner)
       if string.sub(member, 1, #client) ~= client then return table.concat(numbers, ' ') end
       numbers[#numbers + 1] = string.sub(member, #client + 1)
     end
-    if #numbers <= to then break end
+    if #numbers <= to then break end -- mutant: never: speed
     from = to + 1
   end
   return table.concat(numbers, ' ')
@@ -195,10 +195,11 @@ local function dequeue(queue, timeouts, owners)
   if type(done) ~= 'table' and (done > 0 or redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts)) then
     local leave, leading = {}, done
     for _, owner in ipairs(owners) do leave[owner] = true end
+    -- mutant: never: speed
     for _, member in ipairs(done > 1 and redis.call('LRANGE', queue, 0, done - 1) or {}) do
       if leave[member] then leading = leading - 1 end
     end
-    if done > 1 and leading == 0 then
+    if done > 1 and leading == 0 then -- mutant: never: speed
       done = redis.pcall('LTRIM', queue, done, -1)
     else
       for _, owner in ipairs(owners) do

@@ -120,6 +120,7 @@ local function enlisted(line, owner, offer, waited, again, keep, channel, counts
   if hears == false and deaf >= places() / 8 then return line, hears end -- each of them can make the others wait
   local length = standing(line)
   if length >= places() then
+    -- mutant: never: speed
     if now % 16 ~= 0 then return line, hears end -- to look for the dead takes long, and many may ask
     line, length = living(line, channel, counts, now)
     if length >= places() then return line, hears end

@@ -13,7 +13,7 @@ end
 -- back. With no register it takes the clock, and the last token that the caller knows.
 -- The register is left at `spare` tokens more, which the holder may give out.
 local function grown(register, time, last, spare)
-  if not register and not last then return stamped(time) end
+  if not register and not last then return stamped(time) end -- mutant: never: speed
   local token = math.max(time[1] * 1000000 + time[2], (last or 0) + 1)
   if register then
     local latest = tonumber(latest_in(register) or nil)

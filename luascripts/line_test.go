@@ -429,6 +429,35 @@ func TestLine_deaf(t *testing.T) {
 	}
 }
 
+// Each process that does not listen can make the others wait, so eight of them at the most are in a line.
+func TestLine_fewAreDeaf(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	hold(t, rdb)
+	for i := range 10 {
+		q := luascripts.Question{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, Patience: time.Minute, Again: time.Second}
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
+		if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if n := len(line(t, rdb)); n != 8 {
+		t.Errorf("%d are in line", n)
+	}
+}
+
+// A waiter that leaves takes itself out of the line, and no other.
+func TestLine_oneLeaves(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first, second)
+	hold(t, rdb, first, second)
+	v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0)
+	check(t, "the first leaves", v, luascripts.Gone, err)
+	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+		t.Errorf("in line are %q", after)
+	}
+}
+
 // A line has 64 entries at the most. A newcomer finds a place where it is full of the dead.
 func TestLine_isBounded(t *testing.T) {
 	s := redistest.Start(t)

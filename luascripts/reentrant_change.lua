@@ -52,10 +52,11 @@ while a <= #ARGV do
       local register = KEYS[k + 1]
       reply = answer(made().taken, lock, register, time, owner, lease, holds, spare, place, counts)
       k = k + 1
-    elseif takes and holds == '1' and redis.pcall('HLEN', lock) == 0 then
+    elseif takes and holds == '1' and redis.pcall('HLEN', lock) == 0 then -- mutant: never: speed
       reply = seized(lock, owner, lease, stamped(time))
     elseif takes then
       reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
+    -- mutant: never: speed
     elseif holds == '0' and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
       redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
       reply = 1

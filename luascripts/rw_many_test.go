@@ -140,7 +140,7 @@ func TestRW_manyReaders(t *testing.T) {
 // A writer that has seen only dead readers, and not all readers, has not seen that nobody reads.
 func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		for _, dead := range []int{60, 400} { // a small hash comes in one piece, a large one in pages
+		for _, dead := range []int{60, 1000} { // a small hash comes in one piece, a large one in pages
 			l.crowd(1, dead) // the latest come first, and a call looks at fifty
 			l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
 			if n := number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G100")); n != 1 {

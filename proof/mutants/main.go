@@ -56,6 +56,7 @@ func main() {
 	flag.StringVar(&o.match, "match", "", "only mutations whose place and operator match this `expression`, as in 'rw_.*never'")
 	flag.BoolVar(&o.list, "list", false, "run nothing; print the mutations")
 	flag.BoolVar(&o.equivalent, "equivalent", false, "also run those with a reason; a test that notices one refutes the reason")
+	flag.BoolVar(&o.own, "own", false, "only the tests of the mutated package, and not those of packages that import it")
 	flag.DurationVar(&o.budget, "budget", 0, "how `long` the run may take; it reports what is left (default no limit)")
 	flag.IntVar(&o.workers, "workers", 2, "how `many` tests run at a time")
 	flag.StringVar(&o.strict, "strict", ".", "the exit code is 1 if a mutation survives whose file matches this `expression`")
@@ -84,7 +85,7 @@ func defaultCache() string {
 
 type options struct {
 	since, match, strict, cache string
-	list, equivalent            bool
+	list, equivalent, own       bool
 	budget                      time.Duration
 	workers                     int
 	args                        []string
@@ -149,7 +150,9 @@ func (o options) run(ctx context.Context) (failed bool, err error) {
 					var err error
 					if time.Now().Before(deadline) && ctx.Err() == nil {
 						began := time.Now()
-						res, err = r.one(ctx, s)
+						if res, err = r.one(ctx, s); err != nil {
+							res.what = "not run"
+						}
 						if took := time.Since(began); res.what == "survived" || took > 10*time.Second {
 							fmt.Fprintf(os.Stderr, "%-10s %s | %s %s (%.0f s)\n", res.what, s, short(s.source), res.test, took.Seconds())
 						}

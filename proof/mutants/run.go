@@ -113,6 +113,9 @@ func importers(ctx context.Context) (map[string][]string, error) {
 // near returns the packages whose tests are near a mutation.
 func (r *runner) near(s site) []string {
 	dir := filepath.Dir(s.file)
+	if r.o.own {
+		return []string{dir}
+	}
 	if filepath.Ext(s.file) == ".lua" {
 		near := []string{dir}
 		for _, subject := range subjects {
