@@ -17,8 +17,12 @@ import (
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for library, of := range map[string]func(*redis.Client) Old{
-		"redsync":   func(c *redis.Client) Old { return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", 8*time.Second) },
-		"redislock": func(c *redis.Client) Old { return Redislock(redislock.New(c), "old:orders", 8*time.Second, time.Millisecond) },
+		"redsync": func(c *redis.Client) Old {
+			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", 8*time.Second)
+		},
+		"redislock": func(c *redis.Client) Old {
+			return Redislock(redislock.New(c), "old:orders", 8*time.Second, time.Millisecond)
+		},
 	} {
 		t.Run(library, func(t *testing.T) {
 			t.Parallel()
