@@ -56,6 +56,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	held := slices.Contains(t.Holds(), &h.Hold)
 	if held {
 		t.MayTake(d) // before it is sent: a lock with a longer lease is not passed on
+		t.unconfirmed++
 		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 	}
 	at.unlock()
@@ -98,7 +99,12 @@ func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
 }
 
 // confirmed tells the lease, which counts from the send.
-func (e *extension) confirmed() { e.t.lease.Extend(e.sent, e.lease) }
+func (e *extension) confirmed() {
+	e.t.lease.Extend(e.sent, e.lease)
+	e.t.at.lock()
+	defer e.t.at.unlock()
+	e.t.unconfirmed-- // last: a lease that ended just before must be given back
+}
 
 // Late hears the answer for which the call did not wait.
 func (e *extension) Late(r luascripts.Renewed, err error) {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,7 @@ func TestExtend_fixedLease(t *testing.T) {
 			w.Errorf("after its end: %v", err)
 		}
 		_ = h.Unlock(w.Context())
+		time.Sleep(time.Second) // it ends by itself in Redis, a little later
 	})
 }
 
@@ -261,6 +263,30 @@ func TestExtend_carriedOutLate(t *testing.T) {
 		time.Sleep(time.Second)
 		close(sent)
 		time.Sleep(2 * leaseTime / 3)
+		if w.mini.Exists("orders") {
+			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// Extend was carried out, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay locked without a holder.
+func TestExtend_replyLost(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := *plain
+		k.Renew = func(ctx context.Context, rdb rueidis.Client, locks []luascripts.Renewal, lease time.Duration, most int) []luascripts.Renewed {
+			_ = plain.Renew(ctx, rdb, locks, lease, most)
+			return []luascripts.Renewed{{Err: io.EOF}}
+		}
+		h := w.take(w.a, &k, w.Context(), lock.WithFixedLease(leaseTime))
+		if err := h.Extend(w.Context(), time.Hour); !errors.Is(err, lock.ErrUnavailable) {
+			w.Error(err)
+		}
+		<-h.Context().Done()
+		if err := h.Err(); !errors.Is(err, lock.ErrExpired) {
+			w.Error(err)
+		}
+		time.Sleep(leaseTime)
 		if w.mini.Exists("orders") {
 			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
 			time.Sleep(time.Hour)

@@ -24,6 +24,9 @@ type tenure struct {
 	keeps time.Time       // until when the lock is to stay locked: lock.WithAtLeast. Guarded by at.mu
 	first hold            // memory for the first hold
 	own   watchdog.Lease  // memory for lease; that of a tenure to which the lock was passed on is another's
+
+	// unconfirmed is the number of extensions that Redis may have made and the lease does not know of. Guarded by at.mu.
+	unconfirmed int
 }
 
 var _ watchdog.Subject = (*tenure)(nil)
@@ -79,6 +82,13 @@ func (t *tenure) isUnsure() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Unsure()
+}
+
+// isConfirmed reports whether the lease in Redis is no longer than that of t.
+func (t *tenure) isConfirmed() bool {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.unconfirmed == 0
 }
 
 // since returns when this process was granted the lock, by a clock that nobody sets back.
@@ -158,7 +168,8 @@ func (t *tenure) Lost(cause error) {
 		return
 	}
 	// A lease that nobody renews ends by itself in Redis, when its time is over. Here it ended a little before, as the clocks may differ.
-	itself := len(ended) > 0 && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *place.Hold) bool { return !h.Fixed })
+	// After an extension without a reply that time can be much later.
+	itself := len(ended) > 0 && t.isConfirmed() && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *place.Hold) bool { return !h.Fixed })
 	defer t.afterLoss(cause, counted, itself) // also when the logger or the observer panics
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
