@@ -400,6 +400,41 @@ func TestQuorum_noServerAnswers(t *testing.T) {
 	})
 }
 
+// A young server gets its vote while the attempt counts the votes for the last time, in a process that is paused then. An attempt that does not
+// win has an error.
+func TestQuorum_aVoteComesDuringTheCount(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[1].restart()
+		locks := w.locks("one")
+		var last atomic.Bool // the last answer comes
+		locks[0] = witness{odd{Locker: locks[0], before: func(context.Context, string) error {
+			time.Sleep(3 * rtt) // the others have answered
+			last.Store(true)
+			return lock.ErrUnavailable
+		}}, locks[0].(lockimpl.Witness)}
+		locks[2] = witness{odd{Locker: locks[2], after: func(h lock.Hold) lock.Hold { return pausing{h, &last} }}, locks[2].(lockimpl.Witness)}
+		h, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
+		if h != nil {
+			w.Fatal("it won without a count that says so")
+		}
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotAcquired)
+	})
+}
+
+// pausing is a hold whose process is paused when it is looked at, once that is due.
+type pausing struct {
+	lock.Hold
+	due *atomic.Bool
+}
+
+func (p pausing) Err() error {
+	if p.due.Swap(false) {
+		time.Sleep(2 * lease)
+	}
+	return p.Hold.Err()
+}
+
 // The error names the lock once, and of each server without a vote it says why.
 func TestQuorum_whatTheErrorSays(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

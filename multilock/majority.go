@@ -107,8 +107,11 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 				err = h.fence(waiting)
 			}
 		}
-		if err == nil && waiting.Err() != nil {
+		switch over := waiting.Err() != nil; {
+		case err == nil && over:
 			err = errCut
+		case err == errCut && !over:
+			err = fmt.Errorf("%w: a vote came or went while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
 			h.fail(waiting, err)
