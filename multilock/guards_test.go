@@ -707,6 +707,37 @@ func TestMultiLock_overBeforeALook(t *testing.T) {
 	})
 }
 
+// The context of the caller is canceled while Err looks at the holds. That is not the end of the hold: its loss is told afterwards.
+func TestMultiLock_canceledDuringALook(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		var one *paper
+		look := func() {}
+		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			one = &paper{Hold: h}
+			return looked{one, &look}
+		}}
+		h := must(w.T)(multilock.New(a).Lock(ctx))
+		look = cancel
+		want(w.T, h.Err(), context.Canceled)
+		one.tell(lock.ErrLost)
+		want(w.T, h.Err(), lock.ErrLost)
+		_ = h.Unlock(w.Context())
+	})
+}
+
+// looked is a hold that calls look before it says whether it is over.
+type looked struct {
+	*paper
+	look *func()
+}
+
+func (l looked) Err() error {
+	(*l.look)()
+	return l.paper.Err()
+}
+
 // Each server is told the token of a grant once.
 func TestQuorum_raisesOnce(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

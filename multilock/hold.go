@@ -103,9 +103,10 @@ func (c termContext) Value(key any) any {
 
 // hold is a hold of a Lock.
 type hold struct {
-	m       *Lock       // set once
-	term    *term       // set once
-	members []lock.Hold // set once: of each lock
+	m       *Lock           // set once
+	term    *term           // set once
+	members []lock.Hold     // set once: of each lock
+	caller  context.Context // set once: that of the term and of the members' holds
 
 	mu       sync.Mutex
 	unlocked bool
@@ -115,7 +116,7 @@ var _ lock.Hold = (*hold)(nil)
 
 // newHold makes a hold under ctx, which carries the owner.
 func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
-	h := &hold{m: m, members: members}
+	h := &hold{m: m, members: members, caller: ctx}
 	h.term = newTerm(ctx, h.look)
 	for _, one := range members {
 		context.AfterFunc(one.Context(), h.look)
@@ -128,9 +129,12 @@ func (h *hold) look() {
 	if h.term.over() != nil {
 		return
 	}
-	canceled := context.Cause(h.term.inner)
 	for _, one := range h.members {
-		if cause := one.Err(); cause != nil && (canceled == nil || !errors.Is(cause, canceled)) {
+		cause := one.Err()
+		if cause == nil {
+			continue
+		}
+		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // after Err: it may be canceled meanwhile
 			h.term.end(cause)
 			return
 		}
