@@ -85,7 +85,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 		case <-ctx.Done():
 			return answer{}, ctx.Err()
 		case <-timer.C:
-			return answer{}, fmt.Errorf("%w: no reply within %v", lock.ErrUnavailable, l.policy.after)
+			return answer{}, fmt.Errorf("%w within %v", lock.ErrUnavailable, l.policy.after)
 		}
 	}
 }

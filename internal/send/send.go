@@ -151,7 +151,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 func (s *Sender) Dated() *command.Dated { return command.NewDated(s.Timeout, s.closing) }
 
 // Silent returns the error of a question that Redis has not answered within d.
-func Silent(d time.Duration) error { return fmt.Errorf("%w: no reply within %v", lock.ErrUnavailable, d) }
+func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
 // Down reports whether a call gives up although it has time left, as [command.Sender.Down] does: last and err are the errors of
 // two copies of its command.

@@ -99,7 +99,7 @@ type closeTimeout struct{ limit time.Duration }
 
 // Error says how long Close waited.
 func (e closeTimeout) Error() string {
-	return fmt.Sprintf("%v: no reply within %v", lock.ErrUnavailable, e.limit)
+	return fmt.Sprintf("%v within %v", lock.ErrUnavailable, e.limit)
 }
 
 // Is makes it match lock.ErrUnavailable and os.ErrDeadlineExceeded. The deadline is not the caller's.
