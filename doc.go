@@ -76,7 +76,7 @@
 //	latch         waits until so many parts are done, or all workers
 //	ratelimit, bloom
 //	              limits and filters, which take no locks
-//	httplock      one HTTP request at a time for each lock: 409 when busy, 503 when Redis is silent
+//	httplock      one HTTP request at a time for each lock: 409 when busy, 503 when Redis is unavailable
 //	synclock      a sync.Locker
 //	admin         lists and inspects locks, and unlocks by force
 //	locktest      a server in memory for your tests, and the rules that a lock must keep

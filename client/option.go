@@ -94,12 +94,10 @@ func WithKeyPrefix(prefix string) Option {
 
 // WithLogger makes the client log to l instead of [slog.Default].
 //
-// The client logs faults that no call returns: at Error a lock that was lost, and at Warn a hold that
-// was abandoned, a renewal that failed, a waiter that gets no answer from Redis for a second, a
-// release that Redis never confirmed, a subscription that the server denies, and a
-// server that evicts keys when its memory is full. It logs nothing else, and nothing
-// while all goes well. It logs each of these about one lock once in 10 s, and about ten
-// locks in that time at most; the next such message counts in left_out how many it left out.
+// The client logs faults that no call returns: at Error a lock that was lost, and at Warn what can lead
+// to a loss, keeps other owners waiting, or hides the client from operators. docs/TELEMETRY.md lists all
+// messages. While all goes well, it logs nothing. It logs each message about one lock at most once in
+// 10 s, and about up to ten locks in that time; the next such message counts in left_out how many it left out.
 // No message has a password or an owner in it.
 //
 // With a logger from this option the client also logs at Debug. A logger on

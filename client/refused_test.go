@@ -135,7 +135,11 @@ func TestRefused_aPartOfACluster(t *testing.T) {
 	t.Parallel()
 	const opTimeout = time.Second
 	cluster := redistest.StartCluster(t)
-	c := open(t, cluster.Client(t), client.WithOpTimeout(opTimeout))
+	c, err := client.New(cluster.Client(t), client.WithOpTimeout(opTimeout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) }) // it says that a node is unavailable
 	l := c.NewLock("orders")
 	h, err := l.Lock(t.Context())
 	if err != nil {

@@ -132,8 +132,8 @@ func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 
 // TryLock makes one attempt. It neither enters the queue nor overtakes: it fails
 // with lock.ErrNotAcquired when another owner holds the lock, or when a living
-// owner is in the queue. It leaves nothing in Redis. When Redis does not answer
-// within the client's operation timeout, the error matches os.ErrDeadlineExceeded.
+// owner is in the queue. It leaves nothing in Redis. If Redis is unavailable, the error
+// is that of TryLock of a plain lock.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }

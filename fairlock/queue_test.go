@@ -262,7 +262,7 @@ func TestDeadWaiters(t *testing.T) {
 	p.Refuse(false) // the process comes back, and its waiters are told
 	die()
 	for _, w := range dead {
-		if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) {
+		if err := w.Err(t); !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("one of the dead: %v", err)
 		}
 	}

@@ -75,7 +75,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 
 // Set sets a string, as SET does: an expiry that it had is gone. It fails with
 // [ErrStale] when a larger token was seen for key, with Redis' WRONGTYPE when the
-// key holds something else than a string, and with OOM when memory is full;
+// key is not a string, and with OOM, which also matches lock.ErrUnavailable, when memory is full;
 // nothing was written then.
 func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
 	return r.guard("fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {

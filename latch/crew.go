@@ -20,7 +20,8 @@ import (
 // concurrent use. It has no resources and need not be closed.
 //
 // A member holds a lease, which is renewed while its process lives. Unlock says that the member is done. A member is lost when its lease ends before that, when
-// its client is closed, or when it says so by [Member.Fail]; a lost member is never done. A crew is one key, leasehold_crew:{<name>},
+// its client is closed, when its hold is given up because Unlock did not follow the cancellation of the context given to Join in time (lock.WithGrace), or
+// when it says so by [Member.Fail]; a lost member is never done. A crew is one key, leasehold_crew:{<name>},
 // which stays for a day after it was last used, and longer than any lease. Use another name for each piece of work, or [Crew.Delete].
 type Crew struct {
 	all  *Latches      // set once
@@ -97,10 +98,10 @@ type Member struct {
 	stop func() bool // the loss of the member is of no interest any more
 }
 
-// Join makes the caller a member of the crew, which the first one begins. It never has to wait for other members. While Redis gives no answer, it tries until
-// ctx ends. Each call is a member of its own.
+// Join makes the caller a member of the crew, which the first one begins. It never has to wait for other members. While Redis is unavailable, it retries until
+// ctx is canceled. Each call is a member of its own.
 //
-// If Redis is silent for a whole lease while the call asks, Wait can name the caller as lost before Join returns; it is a member when Join returns. A
+// If Redis does not respond for a whole lease during the call, Wait can name the caller as lost before Join returns; it is a member when Join returns. A
 // copy of the command that comes after that changes nothing, however late it is: only [Crew.Delete] and the end of the crew's day forget its members.
 func (c *Crew) Join(ctx context.Context) (*Member, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
@@ -209,8 +210,8 @@ func (e *LostError) Is(target error) bool { return target == ErrMemberLost }
 
 // Wait waits until all members of the crew are done. If members are lost, it fails at once with a [*LostError] that names them: another
 // worker can do their part, and [Crew.Dismiss] lets Wait go on. If nobody has joined, or all that have joined were dismissed, the error matches
-// [ErrNotInitialised]; [Crew.WaitFor] waits for members that have not come yet. If the crew is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis gives no
-// answer, Wait goes on. If ctx ends then, the error matches ctx.Err() and lock.ErrUnavailable.
+// [ErrNotInitialised]; [Crew.WaitFor] waits for members that have not come yet. If the crew is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis is
+// unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
 //
 // It costs as much as that of a latch. A lost member is seen within a second after the end of its lease.
 func (c *Crew) Wait(ctx context.Context) error { return c.wait(ctx, "wait", 0) }

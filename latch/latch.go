@@ -175,7 +175,7 @@ func (l *Latch) Delete(ctx context.Context) error {
 //
 // If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialised]: a caller that may come before the latch
 // is made calls TrySetCount first, as all that take part can. If the latch is deleted, expires, or is lost by Redis before it opens, the error matches
-// [ErrDeleted]. While Redis gives no answer, Wait goes on. If ctx ends then, the error matches ctx.Err() and
+// [ErrDeleted]. While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and
 // lock.ErrUnavailable.
 //
 // It costs one round trip, and for all callers of a client together that wait for one latch a subscription and a

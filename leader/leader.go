@@ -25,7 +25,7 @@ var (
 
 // Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is canceled when ctx is canceled, and as soon as the
 // lock can no longer be guaranteed. Until fn has returned, this process holds l and leads, however long after the cancellation that is: a function that
-// hangs leads on, unless l has a lock.WithMaxHold. lock.HoldFrom gives fn the hold, which reports a loss even after ctx is canceled.
+// hangs leads on, unless l has a lock.WithMaxHold or a lock.WithFixedLease. lock.HoldFrom gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // What happens next depends on how fn ends:
 //

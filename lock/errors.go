@@ -12,7 +12,7 @@ var (
 	ErrNotAcquired = errors.New("not acquired")
 
 	// ErrUnavailable is returned when a call ended without a usable reply from Redis: the server does not
-	// respond, refuses connections, is a replica, loads its data, or its cluster is down. Whether another
+	// respond, refuses connections, cannot write, is a replica, loads its data, or its cluster is down. Whether another
 	// owner has the lock is not known; retry later.
 	//
 	// A command that is merely in flight when the context of the call ends is no fault of Redis. If Redis
@@ -50,7 +50,7 @@ var (
 	// ErrUnlocked: the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("unlocked")
 
-	// ErrClosed: the client was closed.
+	// ErrClosed is returned when the client was closed, or the application closed the rueidis client that it uses.
 	ErrClosed = errors.New("client closed")
 
 	// ErrBadName: the name cannot be a lock's name; the message says why.

@@ -96,7 +96,7 @@ type Hold interface {
 // Do locks l, calls fn, and unlocks l when fn has returned or panics.
 //
 // The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is canceled. After ctx is canceled the lock stays held until
-// fn has returned, however long that takes: a function that hangs keeps the lock, unless the lock has a [WithMaxHold] or its client is
+// fn has returned, however long that takes: a function that hangs keeps the lock, unless the lock has a [WithMaxHold] or a [WithFixedLease], or its client is
 // closed. [HoldFrom] gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // The error is that of Lock when fn was not called, and otherwise those of fn and of

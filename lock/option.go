@@ -55,8 +55,8 @@ func within(option string, d, least, most time.Duration) error {
 	return nil
 }
 
-// WithFixedLease turns renewals off: Redis frees the lock d after it was taken, whatever its
-// holder does. The hold is lost 1 % of d and 2 ms earlier, because clocks may differ, with a cause that matches [ErrExpired]. Without it
+// WithFixedLease turns renewals off: Redis frees the lock d after it was acquired, unless it is
+// unlocked before. The hold is lost 1 % of d and 2 ms earlier, because clocks may differ, with a cause that matches [ErrExpired]. Without it
 // the lease is renewed until Unlock, and a holder that works for longer than expected keeps
 // the lock; so most callers want no such option. To bound a hold that is renewed, use
 // [WithMaxHold].
@@ -80,7 +80,7 @@ func WithFixedLease(d time.Duration) Option {
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
 // matches [os.ErrDeadlineExceeded], and either [ErrNotAcquired] if another owner has the lock, or
-// [ErrUnavailable] if Redis did not reply: so does a d that is shorter than a round trip. With
+// [ErrUnavailable] if Redis did not reply. If d is shorter than a round trip, no reply can come in time. With
 // WithWait(0), Lock makes one attempt, as TryLock does. Otherwise d must be at least a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the
@@ -142,7 +142,8 @@ func WithFencing() Option {
 }
 
 // WithReplicas makes an acquisition count only if n replicas have confirmed it
-// within timeout; otherwise it is given back, and the error matches [ErrReplicas]. It
+// within timeout; otherwise it is released, and the error matches [ErrReplicas]. If the server becomes a replica in the
+// meantime, Lock goes on at the new primary, and TryLock can fail with [ErrUnavailable]. WithReplicas
 // narrows the window in which a failover forgets a lock, and does not close it: a
 // replica that was not among the n can be promoted. A re-entry needs no confirmation.
 //

@@ -14,7 +14,7 @@ import (
 // context ends the wait, and nothing after it. Use it where something calls Unlock reliably when the work is done, such as a
 // framework; [Do] does so itself.
 //
-// [WithMaxHold] bounds such a hold, counted from the grant, and closing the client ends it. [WithGrace] does not end it: after that time the client
+// [WithMaxHold] bounds such a hold, counted from the grant, and so does [WithFixedLease]. Closing the client ends it. [WithGrace] does not end it: after that time the client
 // reports once that the work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for as long as its
 // process lives.
 func UntilUnlock(l Locker) Locker { return untilUnlock{l} }

@@ -606,9 +606,9 @@ func limitedWait(t *trial) {
 	h := t.must(t.h.New(t.lock, lock.WithWait(t.h.Watchdog/4)).Lock(t.ctx))
 	t.pass(t.h.Watchdog/2, h)
 	t.unlock(h)
-	_, err = t.h.New(t.lock, lock.WithWait(0)).Lock(t.ctx)
+	_, err = t.h.New(t.lock, lock.WithWait(-time.Second)).Lock(t.ctx)
 	if err == nil {
-		t.broken("a wait of nothing was accepted")
+		t.broken("a negative wait was accepted")
 	}
 }
 

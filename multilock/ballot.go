@@ -26,8 +26,8 @@ const (
 	classes
 )
 
-// classOf returns the class of reason. A lock whose error matches both ErrNotAcquired and ErrUnavailable had no reply to
-// its last command.
+// classOf returns the class of reason. No lock of this module has an error that matches both ErrNotAcquired and ErrUnavailable; from
+// any other lock, such an error counts as unavailable.
 func classOf(reason error) class {
 	late, isLate := reason.(noVote)
 	switch {

@@ -56,7 +56,7 @@
 // owner string of its own; renewals extend only what is still there; a command with an unknown
 // outcome is undone. Until is the latest instant until which a majority of
 // those leases lasts. A hold that is not unlocked is kept for the longest lease after its
-// context is canceled, and one of lock.Do until its function has returned. The hold is lost for good as soon as fewer than a majority vote,
+// context is canceled, and one of lock.Do until its function has returned. The hold is lost permanently as soon as fewer than a majority vote,
 // and the rest is given back at once. Servers that did not vote, or that failed, are
 // asked again in the background while the majority lasts, so the hold can outlive one
 // server after the other. A vote that is won so joins a majority that exists without it, and

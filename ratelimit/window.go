@@ -55,9 +55,9 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // sooner. Units that Redisson gives back by release can be taken again at once, and do not come back
 // once more when their interval is over; with a thousand calls and more in an interval they can.
 //
-// A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
-// the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
-// full, they fail so at once, and take nothing. [Window.Wait] retries until its context is canceled. A call
+// A Window has no policy: while Redis is unavailable, its calls fail with [lock.ErrUnavailable]. They retry for
+// the operation timeout of the client, or for three seconds without a client, or until their context is canceled. While the server's memory is
+// full, they fail at once, and take nothing. They also fail at once if nothing listens at the address of the server. [Window.Wait] retries until its context is canceled. A call
 // takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
 // takes any.
 type Window struct {

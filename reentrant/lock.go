@@ -101,9 +101,10 @@ func (l *Lock) Name() string { return l.spec.Name }
 //
 // The error matches lock.ErrClosed when the client closes, lock.ErrLost when it
 // would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrForeignKey
-// when the name or the key is not that of a lock. An answer from Redis that
-// waiting will not change, such as a denied command or full memory, is returned
-// at once. After an error nothing of this call is left in Redis: at once if the server answers, and otherwise a round trip
+// when the name or the key is not that of a lock. An error reply that waiting
+// will not change, such as a denied command, is returned at once. After a reply that
+// can pass, such as one about full memory, Lock retries: docs/ERROR_REPLIES.md lists all
+// replies. After an error nothing of this call is left in Redis: at once if the server answers, and otherwise a round trip
 // after it answers again, but no longer than the lease.
 //
 // It costs one round trip when the lock is free.
@@ -113,8 +114,10 @@ func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 
 // TryLock makes one attempt. It fails with lock.ErrNotAcquired when another
 // owner holds the lock, or when another caller of this process is ahead in
-// its line, and otherwise as Lock does. When Redis does not answer within
-// the client's operation timeout, the error matches os.ErrDeadlineExceeded.
+// its line. If Redis is unavailable, it retries for up to the client's operation timeout,
+// or fails at once where waiting that long cannot help, such as with full memory or where nothing
+// listens at the address. The error then matches lock.ErrUnavailable, and also
+// os.ErrDeadlineExceeded if no reply came in time. Other errors are as those of Lock.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }

@@ -128,7 +128,8 @@ func (e *Elector) IsLeader(context.Context) error {
 	return ErrNotLeader
 }
 
-// Close ends the campaign, gives the lock back, and waits for that, five seconds at most.
+// Close ends the campaign and releases the lock, and waits for that for at most five seconds. It does not wait for jobs that are
+// still running: shut the scheduler down first, or another process can run the same jobs at the same time.
 func (e *Elector) Close() {
 	e.cancel()
 	<-e.done

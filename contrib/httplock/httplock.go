@@ -58,8 +58,8 @@ func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed f
 	return handler{lockOf, lock.TryDo, next, failed}
 }
 
-// WaitingHandler is a [Handler] that waits until it has the lock, the client goes away, or the time of lock.WithWait is over. Then
-// the answer is 409 Conflict. Each request that waits keeps a connection and a goroutine, so give the lock lock.WithWait.
+// WaitingHandler is a [Handler] that waits until it has the lock, the client goes away, or its lock.WithWait times out. After that
+// time the answer is 409 Conflict if another holder has the lock, and 503 Service Unavailable if Redis is unavailable. Each request that waits keeps a connection and a goroutine, so give the lock lock.WithWait.
 func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
 	return handler{lockOf, lock.Do, next, failed}
 }

@@ -31,8 +31,8 @@ var _ sync.Locker = (*Locker)(nil)
 // New returns a sync.Locker that locks l. It does no I/O.
 func New(l lock.Locker) *Locker { return &Locker{l: l} }
 
-// Lock waits until the lock is held. It waits for a server that gives no answer, too. It panics with the error of l if that
-// comes first: the client was closed, the key holds something else, or the time of lock.WithWait is over. A program that
+// Lock waits until the lock is held. It retries while Redis is unavailable. It panics with the error of l if that
+// comes first: the client was closed, the key is not a lock, the user lacks a permission, or lock.WithWait timed out. A program that
 // goes on without the lock would do harm; recover the panic where the program can do without the work.
 func (s *Locker) Lock() {
 	h, err := s.l.Lock(context.Background())

@@ -208,7 +208,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 		wake := w.stall()
 		ctx := lock.WithOwner(w.Context())
 		wrote := w.take(w.a, writing, ctx, lock.WithFixedLease(time.Second))
-		time.Sleep(time.Until(wrote.Until()))
+		time.Sleep(time.Until(wrote.Until()) + time.Second) // over in Redis, too
 		h := w.take(w.a, reading, ctx)
 		if w.mini.HGet("orders", "mode") != "read" {
 			w.Error("it reads while Redis says that somebody writes")

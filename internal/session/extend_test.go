@@ -39,6 +39,7 @@ func TestExtend_fixedLease(t *testing.T) {
 			w.Errorf("after its end: %v", err)
 		}
 		_ = h.Unlock(w.Context())
+		time.Sleep(time.Second) // until Redis has let the key expire
 	})
 }
 
