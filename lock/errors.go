@@ -18,7 +18,7 @@ var (
 	// A command that is merely in flight when the context of the call ends is no fault of Redis. If Redis
 	// has not replied before that, the error matches that of the context, and neither ErrNotAcquired nor
 	// ErrUnavailable.
-	ErrUnavailable = errors.New("no answer from Redis")
+	ErrUnavailable = errors.New("no usable reply from Redis")
 
 	// ErrNotHeld: this hold does not hold the lock (any more).
 	ErrNotHeld = errors.New("not held")

@@ -542,7 +542,7 @@ func TestNoVote(t *testing.T) {
 		{nil, "no vote within 1s", true},
 		{io.EOF, "no vote within 1s (EOF)", true},
 		{lock.ErrNotAcquired, "no vote within 1s (not acquired)", false},
-		{fmt.Errorf("%w: %w", lock.ErrNotAcquired, lock.ErrUnavailable), "no vote within 1s (not acquired: no answer from Redis)", true},
+		{fmt.Errorf("%w: %w", lock.ErrNotAcquired, lock.ErrUnavailable), "no vote within 1s (not acquired: no usable reply from Redis)", true},
 	} {
 		err := multilock.NoVote(time.Second, test.said)
 		want(t, err, os.ErrDeadlineExceeded)
@@ -558,7 +558,7 @@ func TestWaited(t *testing.T) {
 		last error
 		text string
 	}{
-		{nil, "no answer from Redis: waited for 1s"},
+		{nil, "no usable reply from Redis: waited for 1s"},
 		{multilock.Judged(nil, lock.ErrNotAcquired, lock.ErrNotAcquired), "waited for 1s (last attempt: not acquired: 1 of 3 votes; server 2: not acquired; server 3: not acquired)"},
 	} {
 		err := multilock.Waited(time.Second, test.last)
@@ -581,7 +581,7 @@ func TestQuorum_whatAnUnavailableTrySays(t *testing.T) {
 		}
 		w.sites[0].wire = rtt / 8 // it says who it is and votes before the others fail
 		_, err := w.quorum("one").TryLock(w.Context())
-		if got, want := fmt.Sprint(err), `leasehold: trylock "q": no answer from Redis: 1 of 3 votes; server 2: dial tcp: connection refused; server 3: dial tcp: connection refused`; got != want {
+		if got, want := fmt.Sprint(err), `leasehold: trylock "q": no usable reply from Redis: 1 of 3 votes; server 2: dial tcp: connection refused; server 3: dial tcp: connection refused`; got != want {
 			w.Errorf("%s\nwant\n%s", got, want)
 		}
 	})

@@ -183,11 +183,11 @@ func TestQuorum_majorityFails(t *testing.T) {
 		votes string // when it was clear that there would be no majority
 		says  string
 	}{
-		"dead":    {(*site).kill, "no answer from Redis: 0 of 5 votes; server", "connection refused"},
-		"frozen":  {(*site).freeze, "no answer from Redis: 2 of 5 votes; server", "no vote within 10ms"},
+		"dead":    {(*site).kill, "no usable reply from Redis: 0 of 5 votes; server", "connection refused"},
+		"frozen":  {(*site).freeze, "no usable reply from Redis: 2 of 5 votes; server", "no vote within 10ms"},
 		"taken":   {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, "of 5 votes; server", "not acquired"},
-		"young":   {(*site).restart, "no answer from Redis: ", "the server started recently"},
-		"replica": {func(s *site) { s.replica = true }, "no answer from Redis: ", "it is a replica"},
+		"young":   {(*site).restart, "no usable reply from Redis: ", "the server started recently"},
+		"replica": {func(s *site) { s.replica = true }, "no usable reply from Redis: ", "it is a replica"},
 		"silent":  {func(s *site) { s.denied = true }, "no majority: ", "NOPERM"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,7 @@ func TestDemo(t *testing.T) {
 		"✓ B got it after that, on the 3 servers that were left",
 		"✓ a third died, and B's hold ended: ",
 		"✓ two are no majority: A tried ",
-		"and got it 0 times: leasehold: trylock \"leader\": no answer from Redis: ",
+		"and got it 0 times: leasehold: trylock \"leader\": no usable reply from Redis: ",
 		"9. A stale holder",
 		"✓ without a guard it goes wrong: A wrote over what B had written, and of 180 euros 130 are there",
 		"✓ with a guard A was refused: ",

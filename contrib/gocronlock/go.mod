@@ -4,12 +4,12 @@ go 1.25.0
 
 require (
 	github.com/go-co-op/gocron/v2 v2.21.2
+	github.com/google/uuid v1.6.0
 	github.com/leasehold-go/leasehold v0.0.0
 )
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
-	github.com/google/uuid v1.6.0 // indirect
 	github.com/jonboulle/clockwork v0.5.0 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect

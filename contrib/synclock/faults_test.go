@@ -31,7 +31,7 @@ func TestFaults(t *testing.T) {
 		}()
 		mu := synclock.New(c.Lock)
 		mu.Lock()
-		mu.Unlock()
+		defer mu.Unlock()
 		return "locked"
 	})
 	// With a limit, the panic says why it was reached.

@@ -179,7 +179,7 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 		for _, c := range []struct {
 			refuses time.Duration
 			want    string
-		}{{timeout / 2, " has given no answer for 3s: dial: " + down.Error()}, {0, " has given no answer for 3s"}} {
+		}{{timeout / 2, " has not responded for 3s: dial: " + down.Error()}, {0, " has not responded for 3s"}} {
 			began := time.Now()
 			o := Insist[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
 				if time.Since(began) < c.refuses {

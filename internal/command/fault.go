@@ -124,7 +124,7 @@ func (s *Sender) Address() string {
 	return ""
 }
 
-// unavailable is the error of a call to which Redis gave no answer.
+// unavailable is the error of a call that Redis did not serve: there was no reply, or one that passes, such as LOADING.
 type unavailable struct {
 	at    string        // the server's address; "" if there are several
 	quiet time.Duration // since its first question without an answer; 0 if that is not known
@@ -145,19 +145,25 @@ func (s *Sender) Silent(d time.Duration, err error) error {
 	return unavailable{s.Address(), d, err}
 }
 
-// Error says for how long, and what came instead.
+// Error says whether Redis replied, for how long it has not served the call, and what came instead.
 func (e unavailable) Error() string {
 	text := "Redis"
 	if e.at != "" {
 		text += " at " + e.at
 	}
-	text += " has given no answer"
 	var late NoAnswer
 	if errors.As(e.err, &late) {
 		e.quiet = max(e.quiet, late.After)
 	}
-	if e.quiet > 0 {
-		text += " for " + Brief(e.quiet)
+	switch replied := late.After == 0 && errors.As(e.err, new(*rueidis.RedisError)); {
+	case replied && e.quiet > 0:
+		text += " has been unable to serve this for " + Brief(e.quiet)
+	case replied:
+		text += " cannot serve this now"
+	case e.quiet > 0:
+		text += " has not responded for " + Brief(e.quiet)
+	default:
+		text += " does not respond"
 	}
 	switch _, alone := e.err.(NoAnswer); {
 	case late.before != nil:

@@ -91,7 +91,7 @@ func TestExplain(t *testing.T) {
 		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock"}, lock.ErrUnavailable, "UNBLOCKED"},
 		{refusal(t, "ERR no"), nil, "no"},
 		{io.EOF, lock.ErrUnavailable, "EOF"},
-		{NoAnswer{After: timeout}, lock.ErrUnavailable, "no answer for 3s"},
+		{NoAnswer{After: timeout}, lock.ErrUnavailable, "has not responded for 3s"},
 		{lock.ErrClosed, lock.ErrClosed, ""},
 		{Final{io.EOF}, nil, "EOF"},
 	} {
@@ -147,25 +147,29 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// An error of silence tells the longest time that is known, and what came instead of an answer once, however often it is wrapped. The end of a caller's wait is no
-// answer, and nothing that errors.Is could fall over is inside.
+// The error of an unavailable server says whether the server replied, the longest time that is known, and what came instead of a usable reply once, however often it is
+// wrapped. The end of a caller's wait is no reply, and nothing that errors.Is could fall over is inside.
 func TestSilent(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
-		{s.Silent(0, nil), ""},
-		{s.Silent(time.Second, nil), " for 1s"},
-		{s.Silent(time.Second, context.Canceled), " for 1s"},
-		{s.Silent(time.Second, context.DeadlineExceeded), " for 1s"},
-		{s.Silent(0, NoAnswer{After: timeout}), " for 3s"},
-		{s.Silent(4*time.Second, NoAnswer{After: timeout}), " for 4s"},
-		{s.Silent(0, io.EOF), ": EOF"},
-		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " for 1s: EOF"},
-		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " for 3s: EOF"},
+		{s.Silent(0, nil), " does not respond"},
+		{s.Silent(time.Second, nil), " has not responded for 1s"},
+		{s.Silent(time.Second, context.Canceled), " has not responded for 1s"},
+		{s.Silent(time.Second, context.DeadlineExceeded), " has not responded for 1s"},
+		{s.Silent(0, NoAnswer{After: timeout}), " has not responded for 3s"},
+		{s.Silent(4*time.Second, NoAnswer{After: timeout}), " has not responded for 4s"},
+		{s.Silent(0, io.EOF), " does not respond: EOF"},
+		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " has not responded for 1s: EOF"},
+		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
+		{s.Explain(refusal(t, "NOREPLICAS Not enough")), " cannot serve this now: NOREPLICAS Not enough"},
+		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: it is a replica, and takes no writes: READONLY You can't write"},
+		{s.Silent(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
+		{s.Silent(0, NoAnswer{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
 	} {
-		if want := "Redis at a:1 has given no answer" + c.want; c.err.Error() != want {
+		if want := "Redis at a:1" + c.want; c.err.Error() != want {
 			t.Errorf("%q, and not %q", c.err, want)
 		}
 		for _, err := range c.err.(interface{ Unwrap() []error }).Unwrap() {

@@ -97,14 +97,14 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 	return left, true
 }
 
-// silent warns that a question for spec has no answer, for quiet so far. A silence of less
+// silent warns that Redis has not served a question for spec, for quiet so far. A silence of less
 // than a poll interval is worth no warning, unless the server is a replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) {
 		s.report.debug("lock: asking again", "lock", spec.Name, "err", err)
 		return
 	}
-	s.report.warn("lock: Redis gives no answer; the waiter asks on until its wait ends", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
+	s.report.warn("lock: Redis is unavailable; retrying until the wait ends", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
 // unhinted warns that the server refuses the subscription to a channel. The warning leaves out

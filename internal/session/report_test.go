@@ -207,11 +207,11 @@ func TestReport_silence(t *testing.T) {
 						}()
 					}
 					time.Sleep(opTime + time.Second)
-					if lines := log.lines("gives no answer"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
+					if lines := log.lines("Redis is unavailable"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
 						t.Errorf("in the first seconds: %q", lines)
 					}
 					time.Sleep(2 * time.Minute)
-					if lines := log.lines("gives no answer"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "left_out=") && name == "dead" {
+					if lines := log.lines("Redis is unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "left_out=") && name == "dead" {
 						t.Errorf("in two minutes %d lines, want one in %v: %q", len(lines), reportEvery, lines)
 					}
 					cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -30,10 +31,13 @@ func (w *world) wantEnd(what string, err error, match []error, not ...error) {
 	if errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
 		w.Errorf("%s: %v, which matches both", what, err)
 	}
-	if told := err != nil && strings.Contains(err.Error(), "has given no answer"); told != errors.Is(err, lock.ErrUnavailable) {
-		w.Errorf("%s: %v, does it say that Redis gives no answer?", what, err)
+	if told := err != nil && notServed.MatchString(err.Error()); told != errors.Is(err, lock.ErrUnavailable) {
+		w.Errorf("%s: %v, does it say that Redis is unavailable?", what, err)
 	}
 }
+
+// notServed finds the words of an error for a call that Redis did not serve.
+var notServed = regexp.MustCompile(`Redis at \S+ (does not respond|has not responded for|cannot serve this now|has been unable to serve this for)`)
 
 // ends are the ways in which a wait can end without the lock.
 var ends = map[string]struct {
