@@ -399,7 +399,7 @@ func TestChecks(t *testing.T) {
 
 	votes := quorumReport{
 		first: 5, votes: 3, until: quorumLease + 1, tries: [2]int{1, 2},
-		then: 3, told: 2*quorumLease - 1, cause: lock.ErrLost, after: lock.ErrNotAcquired,
+		then: 3, told: 2*quorumLease - 1, cause: lock.ErrLost, after: lock.ErrUnavailable,
 	}
 	votesWith := func(edit func(*quorumReport)) []claim {
 		r := votes

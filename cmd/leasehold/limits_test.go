@@ -123,7 +123,7 @@ func TestInspect_braces(t *testing.T) {
 	}
 	mustLock(t, c.NewFairLock("x"))
 	warns("x", "")
-	warns("{x}", "there is also x, of the kind plain: x and {x} share")
+	warns("{x}", "there is also x, of the kind fair: x and {x} share")
 	mustLock(t, c.NewLock("{x}"))
 	warns("x", "there is also {x}, of the kind plain")
 	if _, err := c.NewWindow("y").Init(t.Context(), 5, time.Hour); err != nil {

@@ -148,7 +148,7 @@ func TestRun_kinds(t *testing.T) {
 		want          int
 	}{
 		{"", "", 75},
-		{"", "--fair", 75},
+		{"", "--fair", 125},
 		{"--fair", "--fair", 75},
 		{"--shared", "--shared", 0},
 		{"--shared", "--exclusive", 75},

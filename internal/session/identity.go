@@ -26,8 +26,7 @@ func (i *identity) newOwner(now time.Time, permits int, mark string) string {
 	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
 		last := i.number.Load()
-		n = max(n, last+1)
-		if i.number.CompareAndSwap(last, n+uint64(permits)) {
+		if n = max(n, last+1); i.number.CompareAndSwap(last, n+uint64(permits)) {
 			break
 		}
 	}

@@ -46,7 +46,7 @@ var needs = []need{
 		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
-		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
+		"+del +pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
 	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen +time"},
 }
 
