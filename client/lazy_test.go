@@ -159,4 +159,6 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 			t.Errorf("%v does not say %q", err, part)
 		}
 	}
+	servers[0].Restart(t) // so that Close is confirmed
+	servers[1].Restart(t)
 }

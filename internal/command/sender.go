@@ -389,7 +389,8 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}
-		if !f.Retries() || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Rest(ctx, d) {
+		retries := f.Retries() || within == 0 && f.Passes // a call without a limit waits
+		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Rest(ctx, d) {
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun()

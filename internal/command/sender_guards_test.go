@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -265,6 +266,7 @@ func TestInsist(t *testing.T) {
 	var (
 		ended   = errors.New("the end")
 		dial    = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}}
+		full    = &luascripts.WaitError{Reply: "MISCONF the disk is full"}
 		refused = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 		quickly = func(n int, err error) func(int, time.Duration) (time.Duration, error) { // the first n copies fail with err
 			return func(copy int, _ time.Duration) (time.Duration, error) {
@@ -294,6 +296,8 @@ func TestInsist(t *testing.T) {
 		"refused once":                  {timeout, 0, quickly(1, refused), nil, true, 2, -1, false},
 		"refused twice":                 {timeout, 0, quickly(2, refused), refused, true, 2, -1, false},
 		"refused, no limit":             {0, 0, quickly(20, refused), nil, true, 21, -1, false},
+		"it passes, but hardly soon":    {timeout, 0, quickly(2, full), full, true, 1, 0, false},
+		"it passes late, no limit":      {0, 0, quickly(3, full), nil, true, 4, -1, true},
 		"nothing was sent, no limit":    {0, 0, quickly(20, dial), nil, true, 21, -1, false},
 		"the connection broke":          {timeout, 0, quickly(1, io.EOF), nil, true, 2, -1, true},
 		"it broke, and more went wrong": {timeout, 0, func(copy int, _ time.Duration) (time.Duration, error) { return 0, []error{io.EOF, dial, nil}[copy-1] }, nil, true, 3, -1, true},
