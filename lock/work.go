@@ -10,13 +10,13 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to Lock or TryLock is canceled. That
-// context ends the wait, and nothing after it. Use it where something calls Unlock reliably when the work is done, such as a
-// framework; [Do] does so itself.
+// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to Lock or TryLock is canceled: that
+// context ends only the wait. Use it where something calls Unlock reliably when the work is done, such as a framework. [Do]
+// does so itself. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its members can do.
 //
-// [WithMaxHold] bounds such a hold, counted from the grant, and so does [WithFixedLease]. Closing the client ends it. [WithGrace] does not end it: after that time the client
-// reports once that the work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for as long as its
-// process lives.
+// [WithMaxHold], counted from the grant, and [WithFixedLease] bound such a hold, and closing the client ends it. [WithGrace] does not
+// end it: after that time the client reports once that the work is still running (see [Observer]). A hold that is
+// never unlocked blocks all other owners for as long as its process lives.
 func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
 
 type untilUnlock struct{ Locker }

@@ -247,7 +247,7 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 // came, and one of them asks at a time. Between processes, and with Java, there is no order: each process asks
 // again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
 // the rate, or if the units are not there before ctx ends. While Redis is unavailable, Wait retries until ctx is canceled. Its error then
-// matches [lock.ErrUnavailable], too.
+// matches [lock.ErrUnavailable], too, except for callers that are queued behind another one: they get the error of their context.
 func (w *Window) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {
