@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/adaptertest"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
@@ -413,4 +418,130 @@ func TestWait_replies(t *testing.T) {
 			return kindtest.Wait{Do: func(ctx context.Context) error { return w.Wait(ctx, 1) }}
 		})
 	})
+}
+
+// answered describes a response of a handler: its status, the headers of the limiter, and the errors that failed was called with.
+func answered(t *testing.T, r *http.Response, told []error, served int) string {
+	t.Helper()
+	if len(told) > 1 || served > 1 || (served == 1) != (r.StatusCode == http.StatusOK) {
+		t.Errorf("status %d: next was called %d times, failed with %v", r.StatusCode, served, told)
+	}
+	seen := fmt.Sprint(r.StatusCode)
+	for _, header := range []string{"Retry-After", "RateLimit-Policy", "RateLimit"} {
+		if r.Header.Get(header) != "" {
+			seen += ", " + header
+		}
+	}
+	for _, err := range told {
+		seen += ", told" + adaptertest.Matches(err)
+		if errors.Is(err, ratelimit.ErrLimited) {
+			seen += ": ErrLimited"
+		}
+	}
+	return seen
+}
+
+// policies are all policies. The share of a Local one is a single unit of daily.
+var policies = map[string]ratelimit.Policy{"Closed": ratelimit.Closed(), "Open": ratelimit.Open(), "Local": ratelimit.Local(10)}
+
+// The responses of a handler while Redis is unavailable and its policy is Closed, or is one that lets the request pass.
+const (
+	rejectedWithoutRedis = "503, Retry-After, told: ErrUnavailable"
+	passedWithoutRedis   = "200, RateLimit-Policy"
+)
+
+// What a client of a server with a [ratelimit.Handler] sees of each fault, and what the handler reports as a failure, under each policy.
+func TestHandler_faults(t *testing.T) {
+	t.Parallel()
+	for name, policy := range policies {
+		want := map[string]string{
+			adaptertest.Free:         "200, RateLimit-Policy, RateLimit",
+			adaptertest.Busy:         "429, Retry-After, RateLimit-Policy, RateLimit",
+			adaptertest.Refused:      passedWithoutRedis,
+			adaptertest.Unresponsive: passedWithoutRedis,
+			adaptertest.ReadOnly:     passedWithoutRedis,
+			adaptertest.Denied:       "503, told",
+			adaptertest.WrongType:    "503, told: ErrForeignKey",
+			adaptertest.BadName:      "400, told: ErrBadName",
+			adaptertest.Closed:       "503, told: ErrClosed",
+			adaptertest.Canceled:     "499",
+			adaptertest.Deadline:     "503, told: DeadlineExceeded",
+		}
+		if name == "Closed" {
+			maps.Copy(want, map[string]string{
+				adaptertest.Refused:      rejectedWithoutRedis,
+				adaptertest.Unresponsive: rejectedWithoutRedis,
+				adaptertest.ReadOnly:     rejectedWithoutRedis,
+			})
+		}
+		t.Run(name, func(t *testing.T) {
+			adaptertest.Walk(t, want, func(t *testing.T, c adaptertest.Call) string {
+				key, patience := c.Lock.Name(), 30*time.Second
+				if c.Fault == adaptertest.Unresponsive {
+					patience = time.Second
+				}
+				l := c.Client.NewRateLimiter("api", policy.After(patience), daily)
+				switch c.Fault {
+				case adaptertest.Busy:
+					take(t, l, key, 10)
+				case adaptertest.WrongType:
+					if _, err := c.Client.NewLock("api:" + key).Lock(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				h, told, served := handler(l, "p", 11, nil)
+				if seen := answered(t, request(c.Ctx, h, key), *told, *served); seen != "413, RateLimit-Policy, told: ErrLimited" {
+					t.Errorf("%s: a request above the burst: %q", c.Fault, seen)
+				}
+				h, told, served = handler(l, "p", 1, nil)
+				return answered(t, request(c.Ctx, h, key), *told, *served)
+			})
+		})
+	}
+}
+
+// The same for each error reply. Only for those of a server that is unavailable does the policy decide.
+func TestHandler_replies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p))
+	limiters := make(map[string]*ratelimit.Limiter)
+	for name, policy := range policies {
+		limiters[name] = ratelimit.New(rdb, name, policy.After(30*time.Second), daily)
+		take(t, limiters[name], "k", 0)
+	}
+	for i, row := range retry.Replies {
+		for name, l := range limiters {
+			h, told, served := handler(l, "p", 1, nil)
+			see := func() string {
+				*told, *served = nil, 0
+				return answered(t, request(t.Context(), h, fmt.Sprint(i)), *told, *served)
+			}
+			want := []string{"503, told", "503, told"}
+			switch {
+			case row.Passes && name == "Closed":
+				want = []string{rejectedWithoutRedis, rejectedWithoutRedis}
+			case row.Passes && name == "Open":
+				want = []string{passedWithoutRedis, passedWithoutRedis}
+			case row.Passes:
+				want = []string{passedWithoutRedis, "429, Retry-After, RateLimit-Policy"} // its share is used
+			case errors.Is(row.Is, lock.ErrForeignKey):
+				want = []string{"503, told: ErrForeignKey", "503, told: ErrForeignKey"}
+			}
+			p.OnRequest(func(req [][]byte) (none redistest.Action) {
+				if isScript(req) {
+					return redistest.Action{Refuse: row.Reply}
+				}
+				return none
+			})
+			if got := []string{see(), see()}; !slices.Equal(got, want) {
+				t.Errorf("%q, policy %s: %q, want %q", row.Reply, name, got, want)
+			}
+			p.OnRequest(nil)
+			if got := see(); got != "200, RateLimit-Policy, RateLimit" {
+				t.Errorf("after %q, policy %s: %q", row.Reply, name, got)
+			}
+		}
+	}
 }

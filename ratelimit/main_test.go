@@ -45,13 +45,16 @@ func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atom
 	scripts = new(atomic.Int64)
 	wire := m.Proxy(t)
 	wire.OnRequest(func(req [][]byte) (none redistest.Action) {
-		if strings.HasPrefix(strings.ToUpper(string(req[0])), "EVAL") {
+		if isScript(req) {
 			scripts.Add(1)
 		}
 		return none
 	})
 	return m.Client(t, redistest.Via(wire)), scripts
 }
+
+// isScript reports whether a request runs a script.
+func isScript(req [][]byte) bool { return strings.HasPrefix(strings.ToUpper(string(req[0])), "EVAL") }
 
 // soon returns a context that ends after d.
 func soon(t testing.TB, d time.Duration) context.Context {
