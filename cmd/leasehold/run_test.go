@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/leasehold-go/leasehold/internal/adaptertest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
@@ -92,6 +93,57 @@ func TestRun_exitCodes(t *testing.T) {
 			t.Errorf("run says %q", c.stderr)
 		}
 	})
+}
+
+// The exit codes of run for each fault of the server, and for two error replies of a server that is unavailable. Only a lock that another
+// owner holds gives 75.
+func TestRun_faults(t *testing.T) {
+	t.Parallel()
+	// exits returns the exit codes of run at a server, without and with a wait.
+	exits := func(t *testing.T, url, lock string, succeeds bool) string {
+		var codes []string
+		for _, wait := range []string{"--no-wait", "--wait=" + adaptertest.ReplyTime.String()} {
+			c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + url}, "run", wait, lock, "--", "echo", "ran").start()
+			codes = append(codes, fmt.Sprint(c.wait().ExitCode()))
+			if ran, said := c.stdout.String() != "", c.stderr.String(); ran != succeeds || (said == "") != succeeds {
+				t.Errorf("%s: the command ran: %t, want %t; run printed %q", wait, ran, succeeds, said)
+			}
+		}
+		return strings.Join(codes, ", ")
+	}
+	adaptertest.Walk(t, adaptertest.Only(map[string]string{
+		adaptertest.Free:         "0, 0",
+		adaptertest.Busy:         "75, 75",
+		adaptertest.Refused:      "125, 125",
+		adaptertest.Unresponsive: "125, 125",
+		adaptertest.ReadOnly:     "125, 125",
+		adaptertest.Denied:       "125, 125",
+		adaptertest.WrongType:    "125, 125",
+		adaptertest.BadName:      "2, 2",
+	}), func(t *testing.T, c adaptertest.Call) string {
+		url := "redis://"
+		if c.Fault == adaptertest.Denied {
+			url += "reader:any@"
+		}
+		return exits(t, url+c.Addr, c.Lock.Name(), c.Fault == adaptertest.Free)
+	})
+	s := redistest.Start(t)
+	for _, reply := range []string{"LOADING Redis is loading the dataset in memory", "OOM command not allowed when used memory > 'maxmemory'."} {
+		t.Run(strings.Fields(reply)[0], func(t *testing.T) {
+			t.Parallel()
+			p := redistest.NewProxy(t, s.Addr())
+			lock := lockName(t)
+			p.OnRequest(func(req [][]byte) (a redistest.Action) {
+				if isAbout(req, lock) {
+					a.Refuse = reply
+				}
+				return a
+			})
+			if codes := exits(t, "redis://"+p.Addr(), lock, false); codes != "125, 125" {
+				t.Errorf("exit codes %s, want 125", codes)
+			}
+		})
+	}
 }
 
 // The command gets standard input, its environment, and its arguments as they are.
