@@ -355,7 +355,11 @@ func TestInspect(t *testing.T) {
 			if err := h.Unlock(s.Context()); err != nil {
 				s.Error(err)
 			}
-			if l := s.inspect(name); l.Token != 0 || l.Register <= h.Token() {
+			s.until("the lock is free", func() bool { // the waiter can have had it, before it left
+				l = s.inspect(name)
+				return !l.Locked()
+			})
+			if l.Token != 0 || l.Register <= h.Token() {
 				s.Errorf("%s, free after token %d: %+v", name, h.Token(), l)
 			}
 		}

@@ -60,8 +60,8 @@ func TestCluster_down(t *testing.T) {
 			} else if name == lives && !strings.Contains(err.Error(), "CLUSTERDOWN") {
 				t.Errorf("%s: TryLock: %v, want CLUSTERDOWN", name, err)
 			}
-			if _, err := third.NewLock(name, lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("%s: Lock: %v, want ErrNotAcquired", name, err)
+			if _, err := third.NewLock(name, lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("%s: Lock: %v, want ErrUnavailable", name, err)
 			} else if name == lives && !strings.Contains(err.Error(), "CLUSTERDOWN") {
 				t.Errorf("%s: Lock: %v, want CLUSTERDOWN", name, err)
 			}

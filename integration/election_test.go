@@ -197,7 +197,7 @@ func TestElection_quorum(t *testing.T) {
 				t.Errorf("the leader is told: %v", err)
 			}
 			until(func() bool { return leads() == 0 })
-			if _, err := outsider.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) || len(holds) > 0 {
+			if _, err := outsider.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || len(holds) > 0 {
 				t.Errorf("with one server of three: %v, and %d lead", err, len(holds))
 			}
 

@@ -339,14 +339,14 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 		c.left.Add(-1)
 	case strings.Contains(err.Error(), "granted, but the answer took"): // runOut's lease was too short for a busy machine
 		c.Cancelled++
-	case !errors.Is(err, lock.ErrNotAcquired):
+	case !errors.Is(err, lock.ErrNotAcquired) && (ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, lock.ErrUnavailable)):
 		c.wrong("%v", err)
 	case wait && o.Return-o.Call > int64(exclusionLong/2):
 		left, _ := c.process.side.Do(context.Background(), c.process.side.B().Pttl().Key(name).Build()).AsInt64()
 		c.wrong("%v: it waited for %v, and the lock lives for %d ms more", err, time.Duration(o.Return-o.Call), left)
 	case under != "" && ctx.Err() == nil:
 		c.wrong("an owner that writes may not read: %v", err)
-	case wait:
+	case wait, !errors.Is(err, lock.ErrNotAcquired):
 		c.Cancelled++
 	default:
 		c.Refused++

@@ -108,7 +108,7 @@ func TestFigures_frozen(t *testing.T) {
 				if i%2 == 0 {
 					ask = l.TryLock
 				}
-				if _, err := ask(ctx); !errors.Is(err, lock.ErrUnavailable) {
+				if _, err := ask(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotAcquired) {
 					t.Errorf("on a frozen server: %v", err)
 				}
 				mu.Lock()

@@ -340,7 +340,7 @@ func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	h, err := ask(ctx)
 	granted := monotonic()
 	if err != nil {
-		if !errors.Is(err, lock.ErrNotAcquired) {
+		if !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, os.ErrDeadlineExceeded) { // a wait can be shorter than a round trip
 			p.wrong(place, "%v", err)
 		}
 		p.Refused++

@@ -151,7 +151,7 @@ func TestQuorum_majorityFails(t *testing.T) {
 	for range amount(20) {
 		began := time.Now()
 		_, err := one.TryLock(t.Context())
-		if !errors.Is(err, lock.ErrNotAcquired) {
+		if !errors.Is(err, lock.ErrUnavailable) {
 			t.Fatalf("two of five servers are no majority: %v", err)
 		}
 		if took := time.Since(began); took > patience {

@@ -347,7 +347,7 @@ func TestDeadWriter(t *testing.T) {
 		t.Error(err)
 	}
 	die()
-	if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) {
+	if err := w.Err(t); !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("the writer: %v", err)
 	}
 	kindtest.MustUnlock(t, h, reader)

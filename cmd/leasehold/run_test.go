@@ -333,6 +333,7 @@ func TestRun_noRenew(t *testing.T) {
 	lock := lockName(t)
 	c := on(t, s, "run", "--no-renew", "--lease", "2s", lock, "--", "sleep", "60")
 	c.ends(exitLost)
+	awaitFree(t, s, lock) // Redis lets it expire a little later
 	noKeys(t, s, lock)
 }
 

@@ -119,7 +119,7 @@ var table = []row{
 		chaosOf([]string{"kill subscribers", "drop messages"}, everywhere...)},
 	{14, "nothing: a lock goes from one process to another", "one command of the releasing process, one message, one question", []command{figures("handOver")}, nil},
 	{15, "a subscription that hears nothing, and is not closed", "the waiter asks within a second", []command{figures("halfOpenSubscription")}, nil},
-	{16, "the server's memory is full (`noeviction`)", "held locks are renewed and given back; new ones are refused at once", []command{figures("memoryFull")},
+	{16, "the server's memory is full (`noeviction`)", "held locks are renewed and given back; `TryLock` of a new one is refused at once, and `Lock` waits", []command{figures("memoryFull")},
 		chaosOf([]string{"memory full"}, everywhere...)},
 	{17, "the scripts are flushed every 10 ms", "no caller sees it", []command{figures("scriptFlush")},
 		chaosOf([]string{"script flush"}, everywhere...)},
