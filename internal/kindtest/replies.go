@@ -17,46 +17,73 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// gate is a client whose scripts get an error reply while the gate is shut.
+// gate is clients whose scripts get an error reply while the gate is shut.
 type gate struct {
 	retry.Row
 	execute bool // the server executes them nevertheless
 	name    string
-	client  *client.Client
+	client  *client.Client   // of the first server
+	clients []*client.Client // one of each server
 
 	refused atomic.Int64
-	left    atomic.Int64 // how many more are refused
+	left    []atomic.Int64 // how many more are refused by each server that replies so
 }
 
 // sent are the commands that gates refuse: all that calls send, except those for subscriptions.
 var sent = []string{"EVALSHA", "EVAL", "BITCOUNT", "BITFIELD", "BITFIELD_RO", "GETBIT", "GETRANGE", "HMGET", "SETBIT"}
 
-// gates returns a gate for each row of the table of error replies; where nobody knows whether the script was executed, two.
-func gates(t *testing.T, s *redistest.Server) (all []*gate) {
-	for i, r := range retry.Replies {
+// oneOfEach returns a row of each fault, and the one that a TryLock does not retry: on several servers, all rows are too
+// much for a busy machine, and what is made of locks sees no reply but the faults.
+func oneOfEach() (rows []retry.Row) {
+	for _, r := range retry.Replies {
+		if r.Match == "READONLY" || !slices.ContainsFunc(rows, func(other retry.Row) bool { return other.Fault == r.Fault }) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// gates returns a gate for each of these rows; where nobody knows whether the script was executed, two.
+// The first n of the servers reply so.
+func gates(t *testing.T, rows []retry.Row, n int, servers ...*redistest.Server) (all []*gate) {
+	for i, r := range rows {
 		for _, execute := range []bool{false, true} {
 			if execute && r.Executed != retry.Unknown {
 				continue
 			}
-			g := &gate{Row: r, execute: execute, name: fmt.Sprintf("orders%d%t", i, execute)}
-			p := redistest.NewProxy(t, s.Addr())
-			p.OnRequest(func(req [][]byte) redistest.Action {
-				if !slices.Contains(sent, strings.ToUpper(string(req[0]))) || g.left.Add(-1) < 0 {
-					return redistest.Action{}
+			g := &gate{Row: r, execute: execute, name: fmt.Sprintf("orders%d%t", i, execute), left: make([]atomic.Int64, n)}
+			for j, s := range servers {
+				p := redistest.NewProxy(t, s.Addr())
+				if j < n {
+					p.OnRequest(func(req [][]byte) redistest.Action {
+						if !slices.Contains(sent, strings.ToUpper(string(req[0]))) || g.left[j].Add(-1) < 0 {
+							return redistest.Action{}
+						}
+						g.refused.Add(1)
+						return redistest.Action{Refuse: g.Reply, Execute: g.execute}
+					})
 				}
-				g.refused.Add(1)
-				return redistest.Action{Refuse: g.Reply, Execute: g.execute}
-			})
-			g.client = NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(12*time.Second), client.WithOpTimeout(3*time.Second)) // there are many of them, on a machine that may be busy
+				g.clients = append(g.clients, NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(GateLease), client.WithOpTimeout(GateLease/4)))
+			}
+			g.client = g.clients[0]
 			all = append(all, g)
 		}
 	}
 	return all
 }
 
-// shut refuses the next n scripts, and open no more.
-func (g *gate) shut(n int64) { g.refused.Store(0); g.left.Store(n) }
-func (g *gate) open()        { g.left.Store(0) }
+// GateLease is the watchdog timeout of the clients of gates: there are many of them, on a machine that may be busy.
+const GateLease = 12 * time.Second
+
+// shut refuses the next n scripts of each server, and open no more.
+func (g *gate) shut(n int64) { g.refused.Store(0); g.lets(n) }
+func (g *gate) open()        { g.lets(0) }
+
+func (g *gate) lets(n int64) {
+	for i := range g.left {
+		g.left[i].Store(n)
+	}
+}
 
 const always = 1 << 30
 
@@ -96,9 +123,9 @@ func (g *gate) wants(what string, err error) error {
 func (g *gate) retries() bool { return g.Retries() && g.Match != "READONLY" }
 
 // each calls play for all gates at once.
-func each(t *testing.T, s *redistest.Server, play func(g *gate) error) {
+func each(t *testing.T, rows []retry.Row, n int, servers []*redistest.Server, play func(g *gate) error) {
 	var wg sync.WaitGroup
-	for _, g := range gates(t, s) {
+	for _, g := range gates(t, rows, n, servers...) {
 		wg.Go(func() {
 			if err := play(g); err != nil {
 				t.Errorf("%q, executed %t: %v", g.Reply, g.execute, err)
@@ -112,21 +139,64 @@ func each(t *testing.T, s *redistest.Server, play func(g *gate) error) {
 // LockReplies plays each error reply, for a time, to a call that begins in that time, to one that waits through it, to one whose turn comes in it,
 // to renewals and to releases.
 func LockReplies(t *testing.T, k Kind) {
-	s := redistest.Start(t)
-	sees := NewClient(t, s.Client(t))
-	// take takes the lock by a client that is refused nothing.
-	take := func(name string) (h lock.Hold, err error) {
-		return k.rival().New(sees, name).Lock(t.Context())
+	lockReplies(t, table{
+		rows:    retry.Replies,
+		servers: []*redistest.Server{redistest.Start(t)},
+		of:      func(cs []*client.Client, name string) lock.Locker { return k.New(cs[0], name) },
+		rival:   func(cs []*client.Client, name string) lock.Locker { return k.rival().New(cs[0], name) },
+		channel: k.Channel,
+	})
+}
+
+// table is which replies are played, where, and to which locks.
+type table struct {
+	rows      []retry.Row
+	servers   []*redistest.Server
+	of, rival func(cs []*client.Client, name string) lock.Locker // cs has a client of each server
+	channel   func(name string) string
+}
+
+// several returns the table of locks that are made of plain locks, one of them of that name.
+func several(t *testing.T, servers int, of func(cs []*client.Client, name string) lock.Locker) table {
+	tb := table{rows: oneOfEach(), of: of, rival: of, channel: func(name string) string { return "*{" + name + "}*" }}
+	for range servers {
+		tb.servers = append(tb.servers, redistest.Start(t))
 	}
-	// free waits until the lock is free.
-	free := func(name string) error {
+	return tb
+}
+
+// SeveralReplies plays a reply of each fault, as LockReplies does, to what of makes of locks on so many servers, all of which reply so.
+func SeveralReplies(t *testing.T, servers int, of func(cs []*client.Client, name string) lock.Locker) {
+	lockReplies(t, several(t, servers, of))
+}
+
+// sees returns what takes the lock, and what waits until it is free, by clients that are refused nothing.
+func (tb table) sees(t *testing.T) (take func(name string) (lock.Hold, error), free func(name string) error) {
+	var sees []*client.Client
+	for _, s := range tb.servers {
+		sees = append(sees, NewClient(t, s.Client(t)))
+	}
+	take = func(name string) (lock.Hold, error) { return tb.rival(sees, name).Lock(t.Context()) }
+	free = func(name string) error {
 		return soon("the lock is free", func() bool {
-			h, err := k.rival().New(sees, name).TryLock(t.Context())
+			h, err := tb.rival(sees, name).TryLock(t.Context())
 			return err == nil && h.Unlock(t.Context()) == nil
 		})
 	}
-	each(t, s, func(g *gate) error {
-		l := k.New(g.client, g.name)
+	return take, free
+}
+
+// listens waits until a waiter for the lock listens at one of the servers.
+func (tb table) listens(t *testing.T, name string) error {
+	return soon("it listens", func() bool {
+		return slices.ContainsFunc(tb.servers, func(s *redistest.Server) bool { return len(Channels(t, s, tb.channel(name)+"*")) > 0 })
+	})
+}
+
+func lockReplies(t *testing.T, tb table) {
+	take, free := tb.sees(t)
+	each(t, tb.rows, len(tb.servers), tb.servers, func(g *gate) error {
+		l := tb.of(g.clients, g.name)
 		for what, f := range map[string]func() error{
 			"begins": func() error {
 				g.shut(always)
@@ -134,7 +204,10 @@ func LockReplies(t *testing.T, k Kind) {
 				return g.ends(w)
 			},
 			"TryLock": func() error {
-				g.shut(2)
+				g.shut(always)
+				if g.retries() {
+					g.shut(2)
+				}
 				h, err := l.TryLock(t.Context())
 				g.open()
 				if !g.retries() {
@@ -143,7 +216,7 @@ func LockReplies(t *testing.T, k Kind) {
 					return fmt.Errorf("TryLock: %w", err)
 				}
 				g.shut(always)
-				if _, err := k.New(g.client, g.name+"other").TryLock(t.Context()); g.wants("a TryLock that is refused all the time", err) != nil {
+				if _, err := tb.of(g.clients, g.name+"other").TryLock(t.Context()); g.wants("a TryLock that is refused all the time", err) != nil {
 					return g.wants("a TryLock that is refused all the time", err)
 				}
 				g.open()
@@ -174,7 +247,7 @@ func LockReplies(t *testing.T, k Kind) {
 					return err
 				}
 				w := Go(t.Context(), l)
-				if err := soon("it listens", func() bool { return k.listeners(t, s, g.name) > 0 }); err != nil {
+				if err := tb.listens(t, g.name); err != nil {
 					return err
 				}
 				g.shut(always)
@@ -201,6 +274,82 @@ func LockReplies(t *testing.T, k Kind) {
 	})
 }
 
+// MinorityReplies plays an error reply of each fault of the first of three servers to what of makes of locks on all three, which does
+// without that server: it is granted, renewed and released as if it had not replied so.
+func MinorityReplies(t *testing.T, of func(cs []*client.Client, name string) lock.Locker) {
+	tb := several(t, 3, of)
+	take, free := tb.sees(t)
+	each(t, tb.rows, 1, tb.servers, func(g *gate) error {
+		l := of(g.clients, g.name)
+		for what, f := range map[string]func() error{
+			"TryLock, renewals and Unlock": func() error {
+				g.shut(always)
+				h, err := l.TryLock(t.Context())
+				if err != nil {
+					return err
+				}
+				first := h.Until()
+				if err := errors.Join(g.turnedAway(1), soon("it is renewed", func() bool { return h.Err() != nil || h.Until().After(first) })); err != nil || h.Err() != nil {
+					return fmt.Errorf("%v, %v", err, h.Err())
+				}
+				return h.Unlock(t.Context())
+			},
+			"begins": func() error {
+				g.shut(always)
+				w := Go(t.Context(), l)
+				return errors.Join(g.turnedAway(1), granted(w))
+			},
+			"waits": func() error {
+				h, err := take(g.name)
+				if err != nil {
+					return err
+				}
+				w := Go(t.Context(), l)
+				if err := tb.listens(t, g.name); err != nil {
+					return err
+				}
+				g.shut(always)
+				if err := g.turnedAway(1); err != nil {
+					return err
+				}
+				if !w.Waits() {
+					return fmt.Errorf("the wait ended: %v", w.err)
+				}
+				if err := h.Unlock(t.Context()); err != nil { // its turn comes
+					return err
+				}
+				return granted(w)
+			},
+		} {
+			err := f()
+			g.open()
+			if err := errors.Join(err, free(g.name)); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+		}
+		return soon("the lock is free on the server that refused", func() bool { return Number(tb.servers[0].Do(t, "EXISTS", g.name)) == 0 })
+	})
+}
+
+// LaterReplies plays an error reply of each fault of the first of two servers to what of makes of a lock on each, which takes the one
+// on the other server first. That one is given back when the call fails.
+func LaterReplies(t *testing.T, of func(cs []*client.Client, name string) lock.Locker) {
+	tb := several(t, 2, of)
+	_, free := tb.sees(t)
+	each(t, tb.rows, 1, tb.servers, func(g *gate) error {
+		l := of(g.clients, g.name)
+		g.shut(always)
+		_, err := l.TryLock(t.Context())
+		if err := errors.Join(g.wants("TryLock", err), soon("the first lock is given back", func() bool {
+			return Number(tb.servers[1].Do(t, "EXISTS", g.name)) == 0
+		})); err != nil {
+			return err
+		}
+		g.shut(always)
+		return errors.Join(g.ends(Go(t.Context(), l)), free(g.name))
+	})
+}
+
 // ends opens the gate of a waiter that was refused, and returns an error unless the waiter then gets the lock, or has failed if the reply does not pass.
 func (g *gate) ends(w *Waiter) error {
 	if g.Passes {
@@ -211,16 +360,19 @@ func (g *gate) ends(w *Waiter) error {
 			return fmt.Errorf("the wait ended: %v", w.err)
 		}
 		g.open()
+		return granted(w)
 	}
 	if err := soon("Lock returns", func() bool { return !w.Waits() }); err != nil {
 		return err
 	}
 	g.open()
-	if !g.Passes {
-		return g.wants("Lock", w.err)
-	}
-	if w.err != nil {
-		return w.err
+	return g.wants("Lock", w.err)
+}
+
+// granted waits until Lock has returned with a hold, which it gives back.
+func granted(w *Waiter) error {
+	if err := soon("Lock returns", func() bool { return !w.Waits() }); err != nil || w.err != nil {
+		return errors.Join(err, w.err)
 	}
 	return w.hold.Unlock(context.Background())
 }
@@ -237,7 +389,7 @@ type Wait struct {
 func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name string) Wait) {
 	s := redistest.Start(t)
 	sees := NewClient(t, s.Client(t))
-	each(t, s, func(g *gate) error {
+	each(t, retry.Replies, 1, []*redistest.Server{s}, func(g *gate) error {
 		for _, what := range []string{"begins", "waits"} {
 			w := of(t, g.client, sees, g.name+what)
 			done := make(chan error, 1)
@@ -294,7 +446,7 @@ func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name stri
 // Replies plays each error reply to calls, which of makes as for [Calls].
 func Replies(t *testing.T, of func(t *testing.T, c *client.Client, name string) []Call) {
 	s := redistest.Start(t)
-	for _, g := range gates(t, s) {
+	for _, g := range gates(t, retry.Replies, 1, s) {
 		for i, call := range of(t, g.client, g.name) {
 			g.shut(2)
 			err := call.Do(t.Context())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -239,6 +240,48 @@ func TestEntry_denied(t *testing.T) {
 				t.Errorf("left: %q, %v", left, err)
 			}
 		})
+	}
+}
+
+// The writes of an entry go by the table of error replies: after one that passes, the entry is written or kept an interval later,
+// and nothing is logged. After any other, the client logs that once and sends no more.
+func TestEntry_replies(t *testing.T) {
+	t.Parallel()
+	for _, row := range retry.Replies {
+		for _, when := range []string{"first", "later"} {
+			t.Run(row.Match+"/"+when, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+					if when == "later" {
+						e.Begin()
+						synctest.Wait()
+					}
+					var refused atomic.Int32
+					wire.OnRequest(func(req [][]byte) redistest.Action {
+						if word := string(req[0]); word != "EVALSHA" && word != "EVAL" {
+							return redistest.Action{}
+						}
+						refused.Add(1)
+						return redistest.Action{Refuse: row.Reply}
+					})
+					e.Begin()
+					time.Sleep(2*Interval + time.Millisecond)
+					synctest.Wait()
+					n := refused.Load()
+					wire.OnRequest(nil)
+					time.Sleep(Interval)
+					synctest.Wait()
+					switch ttl := m.TTL(keys.Client(id)); {
+					case row.Passes:
+						if n < 2 || ttl != TTL-time.Millisecond || said.String() != "" {
+							t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
+						}
+					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "the server refuses the entry") != 1:
+						t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
+					}
+					m.FlushAll()
+				})
+			})
+		}
 	}
 }
 
