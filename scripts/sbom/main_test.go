@@ -54,7 +54,7 @@ func TestBill(t *testing.T) {
 
 // A module with a replace line is no release, and its bill would be a lie.
 func TestBill_notReleased(t *testing.T) {
-	if err := bill(io.Discard, "../../cronlock", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "replace") {
+	if err := bill(io.Discard, "../../contrib/cronlock", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "replace") {
 		t.Errorf("%v", err)
 	}
 }
