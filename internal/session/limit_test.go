@@ -544,13 +544,17 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						}
 						const drain = leaseTime / 3 // a renewal comes in between
 						time.Sleep(drain)
+						n.mu.Lock()
 						if len(n.draining) != 1 || grace == 0 && len(n.running) != 0 || !errors.Is(n.draining[0].Err, stop) {
 							w.Errorf("told that it is draining: %+v, and that it is still running: %+v", n.draining, n.running)
 						}
+						n.mu.Unlock()
 						time.Sleep(want)
+						n.mu.Lock()
 						if len(n.running) != 1 || !errors.Is(n.running[0].Err, stop) {
 							w.Errorf("told that it is still running: %+v", n.running)
 						}
+						n.mu.Unlock()
 						if lines := log.lines("still running"); len(lines) != 1 {
 							w.Errorf("logged: %q", lines)
 						}
