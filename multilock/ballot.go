@@ -90,6 +90,19 @@ func (b *ballot) judge() (known, final bool) {
 	}
 }
 
+// depends reports whether the servers whose reply was not waited for could have changed the verdict from ErrUnavailable, in an
+// attempt that was cut short.
+func (b *ballot) depends() bool {
+	could := 0
+	for _, reason := range b.reasons {
+		_, late := reason.(noVote)
+		if c := classOf(reason); late || c == open || c == refused || c == broken {
+			could++
+		}
+	}
+	return b.verdict == lock.ErrUnavailable && could > len(b.reasons)-b.majority
+}
+
 // stays reports whether the next attempt will meet the same errors at so many servers that the rest is no majority.
 func (b *ballot) stays() bool {
 	faults := 0

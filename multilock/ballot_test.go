@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -217,4 +219,28 @@ func TestQuorum_behindAnother(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The end of a wait cuts its last attempt short. The attempt before decides then, unless the last one says something else for certain: the
+// servers that were not waited for may have named another owner, as before.
+func TestNews(t *testing.T) {
+	refusal, dead := error(&lock.Error{Op: "lock", Name: "q", Err: lock.ErrNotAcquired}), error(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
+	late := multilock.NoVote(time.Second, context.Canceled)
+	refused, down := multilock.Judged(refusal, refusal, refusal, dead, dead), multilock.Judged(dead, dead, dead, refusal, refusal)
+	for name, c := range map[string]struct {
+		err, last error
+		want      bool
+	}{
+		"the first":                     {multilock.Judged(refusal, multilock.Open, multilock.Open, dead, dead), nil, true},
+		"two are open":                  {multilock.Judged(refusal, multilock.Open, multilock.Open, dead, dead), refused, false},
+		"two are open, and one is late": {multilock.Judged(late, multilock.Open, multilock.Open, dead, dead), refused, false},
+		"three are dead":                {multilock.Judged(dead, dead, dead, multilock.Open, multilock.Open), refused, true},
+		"three are dead, as before":     {multilock.Judged(dead, dead, dead, multilock.Open, multilock.Open), down, false},
+		"three refuse":                  {multilock.Judged(refusal, refusal, refusal, multilock.Open, dead), down, true},
+		"another error":                 {lock.ErrUnavailable, refused, true},
+	} {
+		if got := multilock.News(c.err, c.last); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }

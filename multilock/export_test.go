@@ -45,3 +45,9 @@ func Holders() int {
 	defer holders.Unlock()
 	return len(holders.of)
 }
+
+// News reports whether an attempt that was cut short says more than the one before.
+func News(err, last error) bool { return news(err, last) }
+
+// Open is the reason of a server whose reply was not waited for.
+var Open = errOpen

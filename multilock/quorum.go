@@ -197,7 +197,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		switch {
 		case err == nil:
 			return h, nil
-		case err == errCut, waiting.Err() != nil && sameVerdict(err, last): // it had no result, or no new one
+		case err == errCut, waiting.Err() != nil && !news(err, last): // it had no result, or no new one
 			continue
 		case errors.As(err, &b) && b.stays():
 			if hopeless++; hopeless == tries {
@@ -250,10 +250,11 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 // errCut is the result of an attempt that the end of its context cut short before there was another.
 var errCut = errors.New("cut short")
 
-// sameVerdict reports whether two attempts failed for the same.
-func sameVerdict(one, other error) bool {
+// news reports whether an attempt that was cut short says more than the one before, which failed with last: it has another
+// verdict, and not for want of the replies that it did not wait for.
+func news(err, last error) bool {
 	var a, b *ballot
-	return errors.As(one, &a) && errors.As(other, &b) && a.verdict == b.verdict
+	return !errors.As(err, &a) || last == nil || !(a.depends() || errors.As(last, &b) && a.verdict == b.verdict)
 }
 
 // result notes what the latest attempt came to, for the callers that stand in line.
