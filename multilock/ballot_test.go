@@ -236,6 +236,7 @@ func TestNews(t *testing.T) {
 		"two are open, and one is late": {multilock.Judged(late, multilock.Open, multilock.Open, dead, dead), refused, false},
 		"three are dead":                {multilock.Judged(dead, dead, dead, multilock.Open, multilock.Open), refused, true},
 		"three are dead, as before":     {multilock.Judged(dead, dead, dead, multilock.Open, multilock.Open), down, false},
+		"one is at fault":               {multilock.Judged(errors.New("NOPERM"), multilock.Open, multilock.Open, dead, dead), refused, false},
 		"three refuse":                  {multilock.Judged(refusal, refusal, refusal, multilock.Open, dead), down, true},
 		"another error":                 {lock.ErrUnavailable, refused, true},
 	} {
