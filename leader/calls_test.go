@@ -68,7 +68,7 @@ func TestCancelled_frozen(t *testing.T) {
 	if err := soon(t, observes); err != nil {
 		t.Error(err)
 	}
-	if err := soon(t, waits); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+	if err := soon(t, waits); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("a candidate: %v", err)
 	}
 	if err := soon(t, leads); !errors.Is(err, context.Canceled) {

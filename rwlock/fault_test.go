@@ -249,7 +249,7 @@ func TestWriterGivesUp(t *testing.T) {
 		giveUp()
 		holds := allIn(t, parked) // although the first one reads on
 		took := time.Since(began)
-		if err := w.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+		if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("the writer: %v", err)
 		}
 		if exists(t, s, wish("orders")) {

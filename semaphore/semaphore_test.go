@@ -214,7 +214,7 @@ func TestN_givesUp(t *testing.T) {
 	s.Do(t, "CONFIG", "RESETSTAT")
 	began := time.Now()
 	cancel()
-	if err := many.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+	if err := many.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
 	kindtest.MustUnlock(t, few[0].Hold(t), few[1].Hold(t), h)
