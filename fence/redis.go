@@ -64,7 +64,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		}
 		o.apply(r)
 		if r.keep < time.Millisecond {
-			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): the least is 1ms", r.keep))
+			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): must be at least 1ms", r.keep))
 		}
 	}
 	if rdb == nil {
@@ -123,7 +123,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
 	}
 	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
-		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
+		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
 	}
 	var reply rueidis.RedisMessage
 	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
@@ -153,7 +153,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:
-		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrWrongType, register))
+		return wrap(op, key, fmt.Errorf("%w: token counter %s", lock.ErrWrongType, register))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 var (
 	// ErrNotInitialized: nothing is known of a latch or a wait group of that name, or the wait group has no workers, as all were dismissed.
-	ErrNotInitialized = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialized")
 
 	// ErrDeleted: it was deleted, it expired, or Redis lost it, while the caller waited.
 	ErrDeleted = errors.New("deleted before it was done")
@@ -104,7 +104,7 @@ func (l *Latch) wrap(op string, err error) error {
 func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err error) {
 	const op = "set count"
 	if n < 1 || n > MaxCount {
-		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MaxCount)))
+		return false, l.wrap(op, fmt.Errorf("count %d: must be from 1 to %d", n, int64(MaxCount)))
 	}
 	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
@@ -130,7 +130,7 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 // rounds, give each round names of its own.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
-		return 0, l.wrap("count down", fmt.Errorf("a part with a name of %d bytes: it must have from 1 to %d", len(part), mostID))
+		return 0, l.wrap("count down", fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
 	}
 	call := newCall()
 	call.Part, call.Keep = part, keptTraces

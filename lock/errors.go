@@ -30,18 +30,18 @@ var (
 
 	// ErrExpired: the hold was lost because the lease ran out. Redis did not confirm a renewal in time,
 	// the process or the machine was stopped for too long, or the lease was a fixed one.
-	ErrExpired = errors.New("the lease ran out")
+	ErrExpired = errors.New("lease expired")
 
 	// ErrGone: the hold was lost because the server said that it does not have the lock for this
 	// owner any more. The key was deleted or evicted, or a failover forgot it.
-	ErrGone = errors.New("the server no longer has it for this owner")
+	ErrGone = errors.New("lock no longer held on the server (key deleted, evicted or lost in a failover)")
 
 	// ErrMaxHold: the hold was lost because it reached the age that [WithMaxHold] allows.
-	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
+	ErrMaxHold = errors.New("maximum hold time reached (WithMaxHold)")
 
 	// ErrForceUnlocked: the hold was lost because somebody unlocked the lock by force; the message
 	// says who, if that was told. The error matches ErrGone as well.
-	ErrForceUnlocked = errors.New("unlocked by force")
+	ErrForceUnlocked = errors.New("force-unlocked")
 
 	// ErrAbandoned means that the hold was given up because it was not unlocked within the time of [WithGrace] after its context was
 	// canceled. Holds of [Do] and [UntilUnlock] are never abandoned.
@@ -59,7 +59,7 @@ var (
 	// ErrUpgrade: an owner that holds the read lock asked for the write lock. It would wait
 	// for itself. Unlock the read lock first, or take the write lock first
 	// and the read lock under it.
-	ErrUpgrade = errors.New("the owner holds the read lock, and would wait for itself")
+	ErrUpgrade = errors.New("cannot upgrade a read hold to a write hold: unlock the read hold first")
 
 	// ErrReplicas: the lock was granted, but not confirmed by as many replicas as
 	// [WithReplicas] requires, and was given back.
@@ -67,7 +67,7 @@ var (
 
 	// ErrWrongType: the key of this name holds something that is not this
 	// kind of lock. It is never overwritten or deleted.
-	ErrWrongType = errors.New("key holds something else")
+	ErrWrongType = errors.New("key has the wrong type")
 )
 
 // Error is what every error that leaves this module is, in the manner of

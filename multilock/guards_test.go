@@ -152,7 +152,7 @@ func TestQuorum_notWaitedFor(t *testing.T) {
 		other := w.lock(w.quorum("two"))
 		w.sites[2].wire = patience / 2
 		_, err := w.quorum("one").TryLock(w.Context())
-		if err == nil || !strings.Contains(err.Error(), "server 3: its reply was not waited for") {
+		if err == nil || !strings.Contains(err.Error(), "server 3: canceled: outcome already decided") {
 			w.Error(err)
 		}
 		w.unlock(other)
@@ -193,8 +193,8 @@ func TestQuorum_durableServers(t *testing.T) {
 				locks[i] = nameless{l.(*fake)}
 			}
 			for says, q := range map[string]*multilock.Quorum{
-				"its lease is longer than the longest lease": long,
-				"it is not known which server it is":         multilock.NewQuorum(locks, with(opts)...),
+				"lease is longer than the maximum lease": long,
+				"cannot read the server's run ID":        multilock.NewQuorum(locks, with(opts)...),
 			} {
 				h, err := q.TryLock(w.Context())
 				if durable && err != nil || !durable && (err == nil || !strings.Contains(err.Error(), says)) {

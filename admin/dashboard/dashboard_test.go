@@ -333,7 +333,7 @@ func TestUnlock(t *testing.T) {
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
 		t.Errorf("the holder is told %v", err)
 	}
-	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
+	if !strings.Contains(said.String(), "force-unlocked") || strings.Contains(said.String(), h.Owner()) {
 		t.Errorf("the log says %s", &said)
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
@@ -602,7 +602,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "1,200 to count down") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 at work<") && strings.Count(html, ">member<") == 3 && strings.Contains(html, "All members are lost, and a message")
+		return strings.Contains(html, "3 at work<") && strings.Count(html, ">worker<") == 3 && strings.Contains(html, "All members are lost, and a message")
 	})
 	s.says("lock?name=import:done", 200, "1,200 to count down", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "Without an expiry") {

@@ -412,7 +412,7 @@ func TestTop(t *testing.T) {
 	says(t, on(t, s, "top"), 2, "top needs a terminal")
 	p := inTerminal(t, s, "top", "--interval", "1ms")
 	p.start()
-	p.stdout.await(t, "the least is 100ms")
+	p.stdout.await(t, "must be at least 100ms")
 	p.ends(exitUsage)
 }
 

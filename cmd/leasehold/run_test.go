@@ -42,7 +42,7 @@ func TestRun_exitCodes(t *testing.T) {
 		"a name that cannot be":    {"run {}%s -- exit 0", 2, "bad lock name"},
 		"wait less than nothing":   {"run %s --wait -1s -- exit 0", 2, "--wait"},
 		"wait and no wait":         {"run %s --wait 1s --no-wait -- exit 0", 2, "--no-wait exclude"},
-		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "the least is 100ms"},
+		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "must be at least 100ms"},
 		"an unknown signal":        {"run %s --on-lost stop -- exit 0", 2, "term"},
 		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
 		"no permits":               {"run %s --permits 0 -- exit 0", 2, "from 1 to"},
@@ -252,7 +252,7 @@ func TestRun_permits(t *testing.T) {
 	third.ends(75)
 	other := run("3", "true")
 	other.ends(125)
-	if said := other.stderr.String(); !strings.Contains(said, "2 permits in all, and the handle says 3") {
+	if said := other.stderr.String(); !strings.Contains(said, "semaphore has 2, handle wants 3") {
 		t.Errorf("run says %q", said)
 	}
 	for _, h := range holders {

@@ -149,11 +149,11 @@ func (s *Session) Close(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		late = fmt.Errorf("%w, and commands are still unanswered", ctx.Err())
+		late = fmt.Errorf("%w: commands are still waiting for a reply", ctx.Err())
 		s.closer.once.Do(func() { close(s.closer.givenUp) })
 	}
 	if failed > 0 {
-		late = errors.Join(late, fmt.Errorf("%d of %d locks were not confirmed as released", failed, len(held)))
+		late = errors.Join(late, fmt.Errorf("release not confirmed for %d of %d locks, which expire with their leases", failed, len(held)))
 	}
 	return late
 }
