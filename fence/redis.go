@@ -68,7 +68,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		}
 	}
 	if rdb == nil {
-		return nil, wrap("fence", "", errors.New("no client"))
+		return nil, wrap("fence", "", errors.New("the rueidis client is nil"))
 	}
 	return r, nil
 }
@@ -87,7 +87,7 @@ func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error 
 // are. It fails as [Redis.Set] does.
 func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[string]string) error {
 	if len(fields) == 0 {
-		return wrap("fenced hset", key, errors.New("no fields"))
+		return wrap("fenced hset", key, errors.New("want at least 1 field, got 0"))
 	}
 	pairs := make([]string, 0, 2*len(fields))
 	for name, value := range fields {
@@ -120,7 +120,7 @@ func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(tex
 // one slot. A script that fails leaves the register raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	if len(keys) == 0 {
-		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
+		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("want at least 1 key, got 0"))
 	}
 	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
 		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
@@ -140,7 +140,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	}
 	register, err := keys.Fence(key)
 	if err != nil {
-		return wrap(op, key, fmt.Errorf("bad key: %w", err))
+		return wrap(op, key, fmt.Errorf("invalid key: %w", err))
 	}
 	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
 	switch {

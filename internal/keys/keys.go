@@ -84,7 +84,7 @@ func Tokens(name string) string { return beside(tokenPrefix, name) }
 // wrong with that key.
 func Fence(key string) (string, error) {
 	if key == "" {
-		return "", errors.New("it is empty")
+		return "", errors.New("empty")
 	}
 	if strings.HasPrefix(key, fencePrefix+":") {
 		return "", fmt.Errorf("%q is reserved for token counters", fencePrefix+":")

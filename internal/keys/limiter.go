@@ -23,7 +23,7 @@ func CheckLimiter(prefix, name string) error {
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
-		return "", fmt.Errorf("%w: with its key it has %d bytes: must be at most %d", lock.ErrBadName, len(full), maxName)
+		return "", fmt.Errorf("%w: %d bytes with its key: must be at most %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
