@@ -54,6 +54,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
+// releaseCommands are commands that only the release builds: see man.go.
+var releaseCommands []*cobra.Command
+
 // leasehold returns the command leasehold, with all that are below it.
 func leasehold() *cobra.Command {
 	root := &cobra.Command{
@@ -63,6 +66,7 @@ func leasehold() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.AddCommand(releaseCommands...)
 	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }
