@@ -207,8 +207,13 @@ func TestOpen_fails(t *testing.T) {
 // A signal handler and a deferred Close run at once: when either returns nil, nothing is
 // left, and neither closes the connection that the other still uses.
 func TestClose_twiceAtOnce(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
-	for i := range 1500 { // the two rarely meet
+	rounds := 1500 // the two rarely meet
+	if testing.Short() {
+		rounds = 150
+	}
+	for i := range rounds {
 		c, err := client.Open(t.Context(), s.URL())
 		if err != nil {
 			t.Fatal(err)
