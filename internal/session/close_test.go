@@ -130,8 +130,8 @@ func TestClose_crossedByUnlock(t *testing.T) {
 		}
 		n := w.scripts()
 		close(w.a.closer.closing) // as Close goes on
-		if failed := w.a.giveBackAll(w.Context(), held); len(held) != 1 || failed != 0 || n.Load() != 0 {
-			w.Errorf("%d held, %d failed, %d commands", len(held), failed, n.Load())
+		if err := w.a.giveBackAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
+			w.Errorf("%d held, %v, %d commands", len(held), err, n.Load())
 		}
 		close(w.a.closer.givenBack)
 	})
