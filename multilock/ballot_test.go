@@ -91,7 +91,7 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 			for _, c := range u {
 				locks = append(locks, c.NewLock("q"))
 			}
-			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithLongestLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
+			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithMaxLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
 			_, tried := multilock.NewQuorum(locks, options...).TryLock(t.Context())
 			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(dog))...).Lock(t.Context())
 			for call, err := range map[string]error{"TryLock": tried, "Lock": waited} {
@@ -108,8 +108,8 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 					}
 				}
 			}
-			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrForeignKey) || !errors.Is(waited, lock.ErrForeignKey)) {
-				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrForeignKey)
+			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrWrongType) || !errors.Is(waited, lock.ErrWrongType)) {
+				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrWrongType)
 			}
 		})
 	}
@@ -122,7 +122,7 @@ func TestQuorum_allServersAreYoung(t *testing.T) {
 	for _, c := range u {
 		locks = append(locks, c.NewLock("q"))
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
 	if meaning(err) != isUnavailable || !strings.Contains(fmt.Sprint(err), "started recently") {
 		t.Error(err)
 	}
@@ -170,7 +170,7 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 				for _, c := range of {
 					locks = append(locks, c.NewLock(key))
 				}
-				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog))
+				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog))
 				_, tried := q.TryLock(t.Context())
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -255,10 +255,10 @@ func TestBallot(t *testing.T) {
 	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
 	both := fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
-	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrForeignKey)
+	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrWrongType)
 	lost := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrExpired)
 	young := multilock.Young(time.Second)
-	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrForeignKey, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
+	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrWrongType, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
 	for _, test := range []struct {
 		reasons []error
 		want    []error
@@ -278,8 +278,8 @@ func TestBallot(t *testing.T) {
 		{[]error{nil, busy, multilock.NoVote(time.Second, busy)}, []error{lock.ErrNotAcquired}},
 		{[]error{nil, busy, fmt.Errorf("%w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)}, []error{lock.ErrNotAcquired}},
 		{[]error{denied, denied, denied}, []error{denied}},
-		{[]error{wrong, wrong, wrong}, []error{lock.ErrForeignKey}},
-		{[]error{nil, denied, wrong}, []error{denied, lock.ErrForeignKey}},
+		{[]error{wrong, wrong, wrong}, []error{lock.ErrWrongType}},
+		{[]error{nil, denied, wrong}, []error{denied, lock.ErrWrongType}},
 		{[]error{busy, silent, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
 		{[]error{nil, busy, denied}, []error{denied}},
 		{[]error{nil, silent, denied}, []error{lock.ErrUnavailable}},

@@ -207,7 +207,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		wake := w.stall()
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		wrote := w.take(w.a, writing, ctx, lock.WithFixedLease(time.Second))
 		time.Sleep(time.Until(wrote.Until()) + time.Second) // over in Redis, too
 		h := w.take(w.a, reading, ctx)
@@ -332,7 +332,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
 		go func() {
-			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReadersFirst()}))
+			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
 			ended <- err
 		}()
 		time.Sleep(pollTime / 2) // both were refused
@@ -355,7 +355,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 // say that Redis gives no answer.
 func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		turn := h.(*hold).By.Turn
 		turn <- struct{}{}
@@ -606,7 +606,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				lost := w.lock(w.a, ctx)
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
 				var wg sync.WaitGroup
@@ -701,7 +701,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 			}
 		}
 		other := w.lock(w.b, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 4*time.Second)
 		defer cancel()
 		go func() { _, _ = w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)) }() // has the turn for four seconds
@@ -722,7 +722,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 // wait for first.
 func TestOpTimeout_isForTheWhole(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
 		go func() {

@@ -48,7 +48,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 		patience := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
 		sessions := []*Session{w.a, w.a, w.b}
 		served := w.inOrder(3, func(i int) lock.Hold {
-			return w.take(sessions[i], fair, w.Context(), lock.WithPatience(patience[i]))
+			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(patience[i]))
 		})
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
@@ -57,7 +57,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 				w.Fatalf("%v: %+v", err, state)
 			}
 			for _, waiter := range state.Waiters {
-				if waiter.Patience <= 0 {
+				if waiter.WaiterTimeout <= 0 {
 					w.Fatalf("a living waiter counts as dead: %+v", state.Waiters)
 				}
 			}
@@ -132,8 +132,8 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 		cut := time.Now()
 		w.unlock(h)
 		served := <-behind
-		if took := served.Sub(cut); took < lock.DefaultPatience-2*pollTime || took > lock.DefaultPatience+10*time.Millisecond {
-			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultPatience)
+		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
+			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
 		}
 		w.wire.Refuse(false)
 		if order := away(); len(order) != 20 {
@@ -189,7 +189,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 			comers.Go(func() { w.unlock(w.take(w.a, fair, w.Context())) })
 			synctest.Wait()
 			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
-			if err != nil || state.Waiters[0].Patience < lock.DefaultPatience-2*pollTime {
+			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
 				w.Fatalf("the first in line has not been heard from: %v, %+v", err, state.Waiters[0])
 			}
 		}
@@ -230,7 +230,7 @@ func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		far := slow(*fair, 120*time.Millisecond)
 		served := w.inOrder(2, func(int) lock.Hold {
-			return w.take(w.a, far, w.Context(), lock.WithPatience(300*time.Millisecond))
+			return w.take(w.a, far, w.Context(), lock.WithWaiterTimeout(300*time.Millisecond))
 		})
 		time.Sleep(10 * time.Second)
 		freed := time.Now()
@@ -264,7 +264,7 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 			if sessions[i] == w.a {
 				kind = &hangs
 			}
-			return w.take(sessions[i], kind, w.Context(), lock.WithPatience(time.Second))
+			return w.take(sessions[i], kind, w.Context(), lock.WithWaiterTimeout(time.Second))
 		})
 		time.Sleep(time.Second)
 		late.Store(true)
@@ -432,7 +432,7 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
-	opts = append(opts, lock.WithPatience(minute)) // it does not leave the queue by itself
+	opts = append(opts, lock.WithWaiterTimeout(minute)) // it does not leave the queue by itself
 	for _, opts := range [][]lock.Option{nil, opts} {
 		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
@@ -503,7 +503,7 @@ func (w *world) inQueue() []string {
 }
 
 // What a tenure was passed on from leaves the queue with it, however it ends.
-func TestPassedOn_leavesNothing(t *testing.T) {
+func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
 		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
 		"the holder stays": func(*world, lock.Hold) { time.Sleep(place.StrikePause) },
@@ -559,11 +559,11 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 
 // The same is true of a lock that stays locked after its Unlock, also if Redis does not hear of that
 // at once.
-func TestPassedOn_leavesNothingButTheLock(t *testing.T) {
+func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				h := w.passed(lock.WithAtLeast(minute))
+				h := w.passed(lock.WithMinHold(minute))
 				w.wire.OnRequest(redistest.Once("EVALSHA", act))
 				w.unlock(h)
 				if queue := w.inQueue(); len(queue) != 0 {

@@ -186,7 +186,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithPatience(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithWaiterTimeout(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
 				w.Error(err)
 			}
 		}()
@@ -215,10 +215,10 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 // A reader of this process waits for a writer, which then asks to read. The writer gets
 // in at once: otherwise it would wait for the reader, and the reader for the writer.
 func TestWriter_readsAtOnce(t *testing.T) {
-	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReadersFirst()}} {
+	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReaderPreference()}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				write := w.take(w.a, writing, ctx)
 				waits := w.reads(w.a, w.Context())
 				time.Sleep(pollTime / 2)
@@ -247,7 +247,7 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
 		first := w.reads(w.a, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		read := w.reads(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders") // no message tells the readers
@@ -280,7 +280,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 		polite := w.reads(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		began := time.Now()
-		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
 		if took := time.Since(began); took != 0 {
 			w.Errorf("in after %v", took)
 		}
@@ -302,7 +302,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
+		rude := w.gets(w.a, writing, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer holds the reader back
 		polite := w.gets(w.a, writing, w.Context())
@@ -363,7 +363,7 @@ func TestReaders_hintedHere(t *testing.T) {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		h := w.take(w.a, writing, w.Context())
-		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReadersFirst())}
+		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReaderPreference())}
 		time.Sleep(10*pollTime + pollTime/2)
 		freed := time.Now()
 		w.unlock(h)
@@ -406,7 +406,7 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 // shortened by any of them.
 func TestReaders_mixedLeases(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		long := w.take(w.a, reading, ctx, lock.WithFixedLease(10*time.Minute))
 		short := w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second))
 		w.unlock(short)
@@ -458,7 +458,7 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 		time.Sleep(pollTime / 4)
 		// A reader is in now, and the writer has to wait for it. No hint tells of the reader.
 		w.mini.Del("orders")
-		stays := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
+		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
 		first := <-in
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
 			w.Errorf("a reader that came after the writer: %v", err)

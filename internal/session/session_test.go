@@ -339,7 +339,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.lock(w.b, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		holds := make(chan lock.Hold, 2)
 		for range 2 {
 			go func() { holds <- w.lock(w.a, ctx) }()
@@ -363,7 +363,7 @@ func TestSameOwner_onTwoGoroutines(t *testing.T) {
 // the second of them must not wait for what the first one waits for now.
 func TestSameOwner_unlockDoesNotWaitForALock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h1, h2 := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		served := make(chan struct{})
 		go func() { // another process, which has it for ten seconds next
@@ -398,7 +398,7 @@ func TestSameOwner_anyOrder(t *testing.T) {
 		w.wire.OnRequest(func([][]byte) redistest.Action {
 			return redistest.Action{DelayRequest: time.Duration(rand.IntN(3)) * time.Millisecond}
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		spec := w.a.NewSpec(plain, "orders", nil)
 		var wg sync.WaitGroup
 		for range 4 {
@@ -457,7 +457,7 @@ func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 
 func TestUntil_endsWithTheHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
 		time.Sleep(time.Second)
 		w.unlock(inner)
@@ -499,7 +499,7 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 // the turn no longer than for Redis.
 func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
 		short, cancel := context.WithTimeout(ctx, time.Second)
@@ -530,7 +530,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ghost := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: ghost}))
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {

@@ -635,7 +635,7 @@ func TestSettle_outlastsThePatience(t *testing.T) {
 		const patience = 2 * leaseTime
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithPatience(patience)}))
+		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(patience)}))
 		time.AfterFunc(time.Millisecond, cancel)
 		w.cutOff(patience - 2*pollTime)
 		<-gone
@@ -850,7 +850,7 @@ func TestSettle_closeHurries(t *testing.T) {
 // own lease, which is longer than that of the first hold.
 func TestSettle_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		w.wire.Refuse(true)

@@ -133,7 +133,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 			<-answer
 			return 0, io.EOF
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		short, cancel := context.WithTimeout(w.Context(), pollTime/2)
 		defer cancel()
@@ -153,7 +153,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 // leaves: it hears of the loss.
 func TestReduce_leavesAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
 		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
 		turn <- struct{}{}
@@ -174,7 +174,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 // One of two holds is given back, and Redis takes its time. That is no error within the operation time-out.
 func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime / 2}))
 		w.unlock(inner)
@@ -191,7 +191,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 			<-goes
 			return send()
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		answer := make(chan error)
 		go func() { answer <- inner.Unlock(w.Context()) }()
@@ -207,7 +207,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 // One of two holds is given back, and Redis has none. The other hold is lost at once, and not at the next renewal.
 func TestReduce_findsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.mini.Del("orders")
 		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
@@ -274,7 +274,7 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		w.mini.Del("orders")
 		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("a string").Build())
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrWrongType) {
 			w.Errorf("Unlock: %v", err)
 		}
 		w.mini.Del("orders")
@@ -285,7 +285,7 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 // comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		renewal := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
@@ -313,7 +313,7 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 // The lock is lost while an Unlock waits to say so to Redis.
 func TestUnlock_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
@@ -362,7 +362,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 // The session makes up for an unconfirmed partial release in the background.
 func TestReduce_isSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 		if err := inner.Unlock(w.Context()); err != nil {
