@@ -726,7 +726,7 @@ func TestWaitGroup_badInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/SECURITY.md lists are enough for all that a wait group does, and none is too many.
+// The rights that docs/operate/security.md lists are enough for all that a wait group does, and none is too many.
 func TestWaitGroup_rights(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewWaitGroup", func(t *testing.T, s *redistest.Server, a, b *client.Client) {
