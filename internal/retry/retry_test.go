@@ -5,34 +5,15 @@ import (
 	"time"
 )
 
-func TestBackoff(t *testing.T) {
-	b := Backoff{Most: time.Second}
-	if !b.Fresh() || b.Grown() {
-		t.Error("it begins grown")
-	}
-	var sum time.Duration
-	for i := range 20 {
-		d := b.Next()
-		if d < 5*time.Millisecond || d > time.Second {
-			t.Errorf("pause %d is %v", i, d)
-		}
-		sum += d
-	}
-	if sum < 5*time.Second || b.Fresh() || !b.Grown() {
-		t.Errorf("20 pauses take %v: they do not grow", sum)
-	}
-	b.Reset()
-	if d := b.Next(); d > 10*time.Millisecond {
-		t.Errorf("the first pause after Reset is %v", d)
-	}
-}
-
 // Each pause is at least half of its longest, which doubles from 10 ms to Most, and no two clients have the same pauses.
 func TestNext(t *testing.T) {
 	longest := []time.Duration{10, 20, 40, 80, 160, 250, 250, 250} // in ms
 	different := make(map[time.Duration]bool)
 	for range 200 {
 		b := Backoff{Most: 250 * time.Millisecond}
+		if !b.Fresh() || b.Grown() {
+			t.Fatal("it begins grown")
+		}
 		for i, most := range longest {
 			most *= time.Millisecond
 			d := b.Next()
