@@ -25,7 +25,7 @@ import (
 // failed with, comes later.
 func (w *world) waiting(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	w.Helper()
-	return w.waitingFor(s, ctx, s.NewSpec(plain, "orders", opts))
+	return w.goLock(s, plain, ctx, opts...)
 }
 
 func (w *world) waitingFor(s *Session, ctx context.Context, spec *Spec) <-chan lock.Hold {
@@ -1591,17 +1591,8 @@ func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) 
 
 // goLock locks in a goroutine of its own.
 func (w *world) goLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
-	got := make(chan lock.Hold, 1)
-	go func() {
-		h, err := s.Lock(ctx, s.NewSpec(k, "orders", opts))
-		if err != nil {
-			w.Error(err)
-			close(got)
-			return
-		}
-		got <- h
-	}()
-	return got
+	w.Helper()
+	return w.waitingFor(s, ctx, s.NewSpec(k, "orders", opts))
 }
 
 // ours fails the test unless Redis has the lock for the owner of h, once.

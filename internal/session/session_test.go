@@ -104,11 +104,7 @@ func testConfig() Config {
 
 func (w *world) lock(s *Session, ctx context.Context, opts ...lock.Option) lock.Hold {
 	w.Helper()
-	h, err := s.Lock(ctx, s.NewSpec(plain, "orders", opts))
-	if err != nil {
-		w.Fatal(err)
-	}
-	return h
+	return w.take(s, plain, ctx, opts...)
 }
 
 func (w *world) unlock(h lock.Hold) {
