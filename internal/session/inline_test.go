@@ -7,7 +7,6 @@ import (
 	"net"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -195,81 +194,5 @@ func TestIdlers_keepNothingAlive(t *testing.T) {
 	}
 	if err := s.Close(context.Background()); err != nil {
 		t.Error(err)
-	}
-}
-
-// A command that changes how often an owner holds a lock had no answer in time, or a refusal. A call
-// that waits for another one much later says for how long that one has had no answer.
-func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
-	late := redistest.Action{DelayReply: 3 * opTime}
-	for name, earlier := range map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
-		"an Unlock": func(w *world, ctx context.Context, inner lock.Hold) error {
-			w.wire.OnRequest(redistest.Once("EVALSHA", late))
-			return inner.Unlock(ctx)
-		},
-		"a re-entry": func(w *world, ctx context.Context, inner lock.Hold) error {
-			w.wire.OnRequest(redistest.Once("EVALSHA", late))
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		},
-		"a refusal": func(w *world, ctx context.Context, inner lock.Hold) error {
-			w.mini.SetError("NOPERM no right")
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			w.mini.SetError("")
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				outer := w.lock(w.a, w.Context())
-				inner := w.lock(w.a, outer.Context())
-				ctx, cancel := context.WithTimeout(outer.Context(), 10*time.Millisecond)
-				if err := earlier(w, ctx, inner); err == nil {
-					w.Error("it succeeded")
-				}
-				cancel()
-				time.Sleep(time.Hour)
-
-				w.wire.OnRequest(redistest.Once("EVALSHA", late))
-				again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
-				ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
-				defer cancel()
-				if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for "+(opTime+time.Second).String()) {
-					w.Error(err)
-				}
-				w.unlock(<-again)
-				_ = inner.Unlock(w.Context())
-				w.unlock(outer)
-			})
-		})
-	}
-}
-
-// A question that was not sent, as its caller had left, leaves nothing to give back, however long it has waited for that.
-func TestQuestion_unsent(t *testing.T) {
-	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoAnswer{After: opTime}: 1} {
-		inBubble(t, func(w *world) {
-			w.unlock(w.lock(w.a, w.Context())) // the scripts are known now
-			spec := w.a.NewSpec(fair, "orders", nil)
-			at, failed := w.a.begin(spec)
-			if failed != nil {
-				w.Fatal(failed)
-			}
-			at.lock()
-			q := question{s: w.a, t: at.newTenure(spec, time.Now()), spec: spec, sent: time.Now()}
-			at.place.Asks(&q.t.Tenure, leaseTime, 0)
-			at.place.Fail(&q.t.Tenure)
-			at.unlock()
-			time.Sleep(opTime)
-			var sent atomic.Int64
-			w.wire.OnRequest(func([][]byte) redistest.Action { sent.Add(1); return redistest.Action{} })
-			q.Late(luascripts.Acquired{}, err)
-			synctest.Wait()
-			if n := int(sent.Load()); min(n, 1) != want {
-				w.Errorf("%v: %d commands", err, n)
-			}
-			w.wire.OnRequest(nil)
-			w.a.done(at)
-		})
 	}
 }

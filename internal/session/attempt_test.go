@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -495,4 +496,305 @@ func TestWithWait_zero(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestWaiter_isWokenByTheMessage(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		var served time.Time
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h := w.lock(w.b, w.Context())
+			served = time.Now()
+			w.unlock(h)
+		}()
+		time.Sleep(10*time.Second + pollTime/2) // not at a poll
+		freed := time.Now()
+		w.unlock(h)
+		<-done
+		if late := served.Sub(freed); late != 0 {
+			w.Errorf("served %v after the release", late)
+		}
+	})
+}
+
+// Without any message a waiter asks every poll interval, and when the lease it
+// was told of is over.
+func TestWaiter_asksByItself(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		w.mini.SetTTL("orders", 300*time.Millisecond)
+		start := time.Now()
+		h := w.lock(w.a, w.Context())
+		if took := time.Since(start); took < 300*time.Millisecond || took > 310*time.Millisecond {
+			w.Errorf("served after %v, the other's lease was 300ms", took)
+		}
+		w.unlock(h)
+
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes nothing
+		start = time.Now()
+		h = w.lock(w.a, w.Context())
+		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollTime {
+			w.Errorf("served after %v, it was freed after 10s", took)
+		}
+		w.unlock(h)
+	})
+}
+
+// The release falls between the waiter's question and its subscription.
+func TestWaiter_asksAgainWhenItListens(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		subscribe := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: subscribe}))
+		done := make(chan time.Time)
+		go func() {
+			h := w.lock(w.a, w.Context())
+			w.unlock(h)
+			done <- time.Now()
+		}()
+		synctest.Wait() // it was refused, and its subscription is under way
+		w.unlock(h)     // publishes without a listener
+		start := time.Now()
+		close(subscribe)
+		if took := (<-done).Sub(start); took != 0 {
+			w.Errorf("served %v after it listened", took)
+		}
+	})
+}
+
+// TryLock neither overtakes nor waits.
+func TestTryLock_doesNotOvertake(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) != 0 {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		cancel()
+		<-gone
+		w.unlock(h)
+	})
+}
+
+// A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
+// owner. Redis answers all the time.
+func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
+	for name, try := range map[string]func(w *world, ctx context.Context) error{
+		"one": func(w *world, ctx context.Context) error {
+			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		},
+		"several": func(w *world, ctx context.Context) error {
+			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "other"), luascripts.AcquireAllReentrant, false)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx := lock.ContextWithNewOwner(w.Context())
+				lost := w.lock(w.a, ctx)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
+						w.Errorf("the re-entry: %v", err)
+					}
+				})
+				synctest.Wait()
+				wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
+				synctest.Wait()
+				wg.Go(func() {
+					start := time.Now()
+					err := try(w, ctx)
+					if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+						w.Errorf("%v after %v", err, time.Since(start))
+					}
+				})
+				synctest.Wait()
+				w.mini.Del("orders")
+				other := w.lock(w.b, w.Context())
+				time.Sleep(2 * opTime)
+				w.unlock(other)
+				wg.Wait()
+				if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+					w.Errorf("the lost one: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A grant whose reply takes longer than its lease is no hold.
+func TestGrantBornTooLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "EVALSHA" || string(req[0]) == "EVAL" {
+				return redistest.Action{DelayReply: 200 * time.Millisecond}
+			}
+			return redistest.Action{}
+		})
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)})
+		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
+			h, err := f(w.Context(), spec)
+			if h != nil || !errors.As(err, new(tooLate)) {
+				w.Errorf("%s: %v, %v", name, h, err)
+			}
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(3 * opTime)
+	})
+}
+
+func TestWithWait(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other := w.lock(w.b, w.Context())
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
+		start := time.Now()
+		_, err := w.a.Lock(w.Context(), spec)
+		if took := time.Since(start); took != 5*time.Second || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			w.Errorf("%v after %v", err, took)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(ctx, spec); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("the context ended first: %v", err)
+		}
+		time.AfterFunc(4*time.Second, func() { w.unlock(other) })
+		h, err := w.a.Lock(w.Context(), spec)
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := h.Context().Err(); err != nil {
+			w.Errorf("the limit of the wait ended the hold: %v", err)
+		}
+		w.unlock(h)
+	})
+}
+
+// The limit of a wait is for all of it: for the owner's turn, for a re-entry,
+// and for the lock.
+func TestWithWait_isForTheWhole(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
+		check := func(what string, ctx context.Context, says error) {
+			w.Helper()
+			start := time.Now()
+			_, err := w.a.Lock(ctx, spec)
+			if took := time.Since(start); took != 5*time.Second || !errors.Is(err, says) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+				w.Errorf("%s: %v after %v", what, err, took)
+			}
+		}
+		other := w.lock(w.b, w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
+		short, cancel := context.WithTimeout(ctx, 4*time.Second)
+		defer cancel()
+		go func() { _, _ = w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)) }() // has the turn for four seconds
+		synctest.Wait()
+		check("behind another goroutine of the owner", ctx, lock.ErrNotAcquired)
+		w.unlock(other)
+
+		h := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+		check("a re-entry that is not answered", ctx, lock.ErrUnavailable)
+		w.wire.OnRequest(nil)
+		time.Sleep(10 * time.Second)
+		w.unlock(h)
+	})
+}
+
+// TryLock and Unlock take no longer than the operation time-out, whatever they
+// wait for first.
+func TestOpTimeout_isForTheWhole(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
+		go func() {
+			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly that time
+				_ = h.Unlock(w.Context()) // the answer does not come in time
+			}
+		}()
+		synctest.Wait()
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { return redistest.Action{DelayRequest: 2 * opTime} })
+		start := time.Now()
+		if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil || time.Since(start) > opTime+time.Millisecond {
+			w.Errorf("TryLock: %v after %v", err, time.Since(start))
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(4 * opTime)
+		w.unlock(h)
+
+		h = w.lock(w.a, w.Context())
+		time.Sleep(leaseTime/3 - time.Millisecond)
+		w.wire.Freeze(true)
+		time.Sleep(2 * time.Millisecond) // a renewal is under way now
+		start = time.Now()
+		if err := h.Unlock(w.Context()); err == nil || time.Since(start) > opTime+20*time.Millisecond {
+			w.Errorf("Unlock: %v after %v", err, time.Since(start))
+		}
+		w.wire.Freeze(false)
+		time.Sleep(4 * opTime)
+	})
+}
+
+// A TryLock that is refused subscribes nothing: it does not wait.
+func TestTryLock_doesNotListen(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		if n := w.a.hub.Channels(); n != 0 {
+			t.Errorf("%d channels are subscribed", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// A waiter behind a TryLock asks when that is refused: it wants to be in the queue.
+func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err) // it leaves its subscriptions for a while
+		}
+		goes := make(chan struct{})
+		var asked, slow atomic.Int64
+		k := *hookable()
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if slow.Add(1) == 1 {
+				<-goes
+			}
+			if q.Offer > 0 {
+				asked.Add(1)
+			}
+			return luascripts.AcquireReentrant(ctx, rdb, k, q)
+		}
+		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(&k, "orders", nil)) }()
+		synctest.Wait()
+		next := w.gets(w.a, &k, w.Context())
+		close(goes)
+		synctest.Wait()
+		if asked.Load() == 0 {
+			t.Error("the waiter does not stand in the queue")
+		}
+		w.unlock(h)
+		w.unlock(<-next)
+	})
 }

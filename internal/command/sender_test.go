@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -375,5 +377,140 @@ func TestDown(t *testing.T) {
 				t.Errorf("%s: %v", name, down)
 			}
 		})
+	}
+}
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+const timeout = 3 * time.Second
+
+// A caller that has less or more time than an operation time-out does not share its end.
+func TestInline_hasTheTimeItNeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		s := New(nil, Config{Timeout: timeout})
+		defer s.Wait()
+		s.answering.Store(true)
+		for limit, inline := range map[time.Duration]bool{0: false, timeout / 2: false, timeout: true, timeout + time.Second: false} {
+			own := s.mayInline(ctx, limit)
+			if (own != nil) != inline {
+				t.Errorf("with a limit of %v it is sent by the caller: %t", limit, own != nil)
+			}
+			if own == nil {
+				continue
+			}
+			_, _ = s.inlined(own, nil)
+			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < timeout-timeout/8 {
+				t.Errorf("with a limit of %v it has %v", limit, time.Until(end))
+			}
+		}
+		if s.mayInline(t.Context(), timeout) != nil {
+			t.Error("a caller that can be cancelled sends by itself")
+		}
+		var own *endOf
+		for range inlineMost {
+			if own = s.mayInline(ctx, timeout); own == nil {
+				t.Fatal("not sent by the caller")
+			}
+		}
+		if s.mayInline(ctx, timeout) != nil {
+			t.Error("more at a time than the library has room for")
+		}
+		s.inline.Store(0)
+		time.Sleep(inlineAfter + 1)
+		if s.mayInline(ctx, timeout) != nil {
+			t.Error("the connection can have broken since the latest answer")
+		}
+		<-own.Done()
+		s.latest.Store(int64(time.Since(s.began)))
+		if _, err := s.inlined(own, own.Err()); !errors.As(err, new(NoAnswer)) || s.mayInline(ctx, timeout) != nil {
+			t.Errorf("%v, and the next is sent by its caller", err)
+		}
+	})
+}
+
+// A server that refuses for the most of the time, and is silent in the end: the error says what it
+// said, and is one of a call without an answer all the same.
+func TestInsist_saysWhatCameBefore(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("CLUSTERDOWN The cluster is down")
+		silent := make(chan struct{})
+		s := New(rdb, Config{Timeout: timeout, Closing: silent})
+		defer s.Wait()
+		defer close(silent)
+		for _, c := range []struct {
+			refuses time.Duration
+			want    string
+		}{{timeout / 2, " has not responded for 3s: dial: " + down.Error()}, {0, " has not responded for 3s"}} {
+			began := time.Now()
+			o := Insist[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
+				if time.Since(began) < c.refuses {
+					return 0, &net.OpError{Op: "dial", Err: down}
+				}
+				<-silent
+				return 0, nil
+			}))
+			err := s.Silent(0, o.Err)
+			if o.Answered || !errors.As(err, new(NoAnswer)) || !errors.Is(err, lock.ErrUnavailable) || !retry.FaultOf(o.Err).Retries() {
+				t.Errorf("%+v", o)
+			}
+			if !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%q, want %q", err, c.want)
+			}
+		}
+	})
+}
+
+// begun is a call that lets its caller leave just before it is sent.
+type begun struct {
+	Alone[int]
+	asks  bool
+	gone  <-chan struct{} // closed when its caller has left
+	sends chan<- struct{}
+	late  chan<- error
+}
+
+func (b begun) Asks() bool { <-b.gone; return b.asks }
+
+func (b begun) Send(context.Context) (int, error) { b.sends <- struct{}{}; return 1, nil }
+
+func (b begun) Late(_ int, err error) { b.late <- err }
+
+// A question whose caller has left is not sent any more, and anything else is. Late hears which of the two.
+func TestDetached_callersLeave(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	for _, asks := range []bool{true, false} {
+		for why, leave := range map[string]func(ctx context.Context) (context.Context, time.Duration){
+			"its context ended": func(ctx context.Context) (context.Context, time.Duration) {
+				ctx, cancel := context.WithCancel(ctx)
+				cancel()
+				return ctx, 0
+			},
+			"its time is over": func(ctx context.Context) (context.Context, time.Duration) { return ctx, time.Second },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				closing := make(chan struct{})
+				s := New(rdb, Config{Timeout: timeout, Closing: closing})
+				defer s.Wait()
+				defer close(closing)
+				gone, sends, late := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+				ctx, limit := leave(t.Context())
+				if _, answered, err := Detached[int](ctx, s, limit, begun{asks: asks, gone: gone, sends: sends, late: late}); answered || err == nil {
+					t.Errorf("%s: %v, %v", why, answered, err)
+				}
+				close(gone)
+				synctest.Wait()
+				if err := <-late; errors.Is(err, ErrUnsent) != asks || asks && retry.FaultOf(err).MayHaveRun() {
+					t.Errorf("%s: Late hears %v", why, err)
+				}
+				if sent := len(sends) == 1; sent == asks {
+					t.Errorf("%s, and it asks: %v; sent: %v", why, asks, sent)
+				}
+				if n := s.Load().Detached; n != 0 {
+					t.Errorf("%s: %d are under way", why, n)
+				}
+			})
+		}
 	}
 }

@@ -300,3 +300,103 @@ func TestExplain_keepsOwnersToItself(t *testing.T) {
 		t.Errorf("%v is %+v", err, retry.FaultOf(err))
 	}
 }
+
+// A script calls a command for which its user lacks the right. Whatever the server's version
+// says to that, the error says what to do.
+func TestExplain_deniedInAScript(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	if err := admin.Do(t.Context(), admin.B().Arbitrary("ACL", "SETUSER", "default", "-hset").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := s.Client(t)
+	err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.call('HSET', KEYS[1], 'a', 1)").Numkeys(1).Key("k").Build()).Error()
+	if !Refused(err) {
+		t.Fatalf("%v", err)
+	}
+	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/operate/security.md") {
+		t.Errorf("no advice: %v", err)
+	}
+}
+
+// switched is a client whose commands go by a connection that the library has closed, until one says so: as a Sentinel client
+// when another server was promoted.
+type switched struct {
+	rueidis.Client
+	old rueidis.Client // nil once a command has said so
+}
+
+func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if old := s.old; old != nil {
+		s.old = nil
+		return old.Do(ctx, cmd)
+	}
+	return s.Client.Do(ctx, cmd)
+}
+
+// The library closes a connection when another server was promoted, with the error of a client that the application has
+// closed. Only the latter makes a call end.
+func TestSure(t *testing.T) {
+	m := redistest.NewMini(t)
+	closed := m.Client(t)
+	closed.Close()
+	for what, ctx := range map[string]context.Context{"inline": context.Background(), "detached": t.Context(), "together": t.Context()} {
+		for _, rdb := range []rueidis.Client{&switched{m.Client(t), closed}, closed} {
+			get := func(ctx context.Context) (string, error) {
+				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
+			}
+			closing := make(chan struct{})
+			s := New(rdb, Config{Timeout: timeout, Closing: closing})
+			s.answering.Store(true)
+			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
+				_, changes[0].Err = get(context.Background())
+			}
+			var err error
+			if what == "together" {
+				_, _, err = await(ctx, s, timeout, step{})
+			} else {
+				_, _, err = Await[string](ctx, s, timeout, Func[string](get))
+			}
+			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
+			if rdb == closed {
+				want = retry.Fault{Is: lock.ErrClosed}
+			}
+			if !errors.Is(err, rueidis.ErrClosing) || retry.FaultOf(err) != want {
+				t.Errorf("%s: %v is %+v, want %+v", what, err, retry.FaultOf(err), want)
+			}
+			close(closing)
+			s.Wait()
+		}
+	}
+}
+
+// asked counts the commands that a closed client is asked to send.
+type asked struct {
+	rueidis.Client
+	times int
+}
+
+func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.times++
+	if _, ok := ctx.Deadline(); !ok {
+		panic("all that travel together wait for this without an end")
+	}
+	return a.Client.Do(ctx, cmd)
+}
+
+// For a batch the sender asks once, and for a while only; what has an answer keeps it.
+func TestSure_batch(t *testing.T) {
+	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
+	rdb.Close()
+	s := New(rdb, Config{Timeout: timeout})
+	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
+	s.sure(changes)
+	for i, want := range []bool{false, true, false, true} {
+		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
+			t.Errorf("change %d: %v", i, changes[i].Err)
+		}
+	}
+	if rdb.times != 1 {
+		t.Errorf("it asked %d times", rdb.times)
+	}
+}
