@@ -362,7 +362,14 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 		t.Errorf("the command is not stopped: %q, %v", stat, err)
 	}
 	p.types("fg\n")
-	p.stdout.await(t, "the command continues")
+	p.stdout.await(t, "fg")
+	for state := "T"; strings.HasPrefix(state, "T"); time.Sleep(5 * time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ = strings.Cut(string(stat), ") ")
+	}
 	p.types(ctrlC)
 	p.types("echo \"code $?\"; exit 0\n")
 	p.stdout.await(t, "code 130")

@@ -15,8 +15,8 @@ type Options struct {
 	// SIGKILL. With 0 nothing is sent. Only Linux can do it.
 	Orphaned syscall.Signal
 
-	// Stopped is called when a signal has stopped the command, and Continued when the command runs again after that.
-	// together says that this process stops next, as the shell expects of a job. Only Unix can do it.
+	// Stopped is called when a signal has stopped the command. together says that this process stops next, as the shell expects of a
+	// job; otherwise Continued is called when the command runs again. Only Unix can do it.
 	Stopped   func(sig syscall.Signal, together bool)
 	Continued func()
 }

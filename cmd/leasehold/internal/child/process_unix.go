@@ -106,7 +106,7 @@ const resumeAfter = time.Second
 func (p *Process) control(jobs chan os.Signal) {
 	defer signal.Stop(jobs)
 	var expired <-chan time.Time
-	told := false       // that the command is stopped
+	told := false       // that the command is stopped, and is to be told when it continues
 	suspending := false // the command was sent the signal of Ctrl-Z
 	for {
 		select {
@@ -120,7 +120,7 @@ func (p *Process) control(jobs chan os.Signal) {
 			case status.Stopped() && p.tty.wanted(status.StopSignal()) && !suspending && p.tty.give(p.pid):
 				_ = p.signal(syscall.SIGCONT)
 			case status.Stopped():
-				told = true
+				told = p.tty == nil // otherwise the user continues it, and the screen is the command's
 				p.options.Stopped(status.StopSignal(), p.tty != nil)
 				if p.tty != nil { // otherwise there is no shell, and another process stopped the command and may continue it
 					expired = stopJob(status.StopSignal())
