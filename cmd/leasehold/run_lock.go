@@ -48,8 +48,8 @@ func (l *locking) check(servers int) error {
 		return usagef("--shared, --exclusive and --fair exclude each other")
 	case l.counts && (l.shared || l.exclusive || l.fair || l.quorum || l.fencing):
 		return usagef("--permits goes with none of --shared, --exclusive, --fair, --quorum and --fencing")
-	case l.counts && (l.permits < 1 || l.permits > semaphore.MostTotal):
-		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MostTotal)
+	case l.counts && (l.permits < 1 || l.permits > semaphore.MaxPermits):
+		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MaxPermits)
 	case l.fair && l.quorum:
 		return usagef("--fair and --quorum exclude each other: a quorum has no queue")
 	case l.wait < 0:
@@ -61,11 +61,11 @@ func (l *locking) check(servers int) error {
 	case l.quorum && (servers < 3 || servers%2 == 0):
 		return usagef("--quorum with %d URLs: an odd number is needed, and three at least", servers)
 	case !l.quorum && l.durable:
-		return usagef("--durable goes with --quorum")
+		return usagef("--durable-servers goes with --quorum")
 	case l.maxHold != 0 && l.maxHold < lock.MinLease:
 		return usagef("--max-hold %v: it must be at least %v", l.maxHold, lock.MinLease)
 	case l.voteTimeout <= 0:
-		return usagef("--vote-timeout %v: it must be more than 0", l.voteTimeout)
+		return usagef("--server-timeout %v: it must be more than 0", l.voteTimeout)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func inspectorOf(l interface {
 // quorumOf returns the quorum lock made of locks, for a call of Lock that waits until deadline.
 func (l *locking) quorumOf(locks []lock.Locker, deadline time.Time) lock.Locker {
 	opts := []multilock.Option{
-		multilock.WithLongestLease(max(l.lease, multilock.DefaultLongestLease)),
+		multilock.WithMaxLease(max(l.lease, multilock.DefaultMaxLease)),
 		multilock.WithServerTimeout(l.voteTimeout),
 	}
 	if l.wait > 0 {

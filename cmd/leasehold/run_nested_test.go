@@ -40,11 +40,11 @@ func TestRun_reenter(t *testing.T) {
 				lock := lockName(t)
 				args := append([]string{"run"}, strings.Fields(test.outer)...)
 				args = append(args, lock, "--", "sh", "-c", `
-					echo "outer $LEASEHOLD_LOCK_ID $LEASEHOLD_FENCING_TOKEN"
+					echo "outer $LEASEHOLD_OWNER $LEASEHOLD_FENCING_TOKEN"
 					"$@"; echo "code $?"; read line`, "sh")
 				args = append(args, path, "run", lock+"between", "--", path, "run", "--permits", "3", lock+"too", "--")
 				args = append(append(args, path, "run"), strings.Fields(flag+" "+test.inner)...)
-				args = append(args, lock, "--", "sh", "-c", `echo "inner $LEASEHOLD_LOCK_ID $LEASEHOLD_FENCING_TOKEN"`)
+				args = append(args, lock, "--", "sh", "-c", `echo "inner $LEASEHOLD_OWNER $LEASEHOLD_FENCING_TOKEN"`)
 				c := on(t, s, args...)
 				c.stdout.await(t, "code ")
 				_, outer, _ := strings.Cut(c.stdout.String(), "outer ")

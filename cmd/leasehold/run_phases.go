@@ -326,7 +326,7 @@ func (r *runner) environment(h *under) []string {
 	}
 	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
-		"LEASEHOLD_LOCK_ID="+strings.Join(h.owners, " "),
+		"LEASEHOLD_OWNER="+strings.Join(h.owners, " "),
 		"LEASEHOLD_FENCING_TOKEN="+token,
 		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10),
 		heldVariable+"="+strings.Join(held, " "))
