@@ -324,9 +324,11 @@ func (r *runner) environment(h *under) []string {
 	for _, a := range r.above {
 		held = append(held, a.String())
 	}
+	owner := strings.Join(h.owners, " ")
 	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
-		"LEASEHOLD_OWNER="+strings.Join(h.owners, " "),
+		"LEASEHOLD_OWNER="+owner,
+		"LEASEHOLD_LOCK_ID="+owner, // its name before v1, for one release
 		"LEASEHOLD_FENCING_TOKEN="+token,
 		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10),
 		heldVariable+"="+strings.Join(held, " "))
