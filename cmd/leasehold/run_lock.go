@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -248,7 +249,12 @@ func (w *wait) openVoter(ctx context.Context, address string, deadline time.Time
 	defer o.mu.Unlock()
 	o.closers = append(o.closers, func(ctx context.Context) { w.closeClient(ctx, c, rdb) })
 	l, inspect := w.lockOf(c, w.name, deadline)
-	return &voter{Witness: l, inspect: inspect, name: w.name}
+	others := func(ctx context.Context) (situation, error) {
+		s, err := inspect(ctx)
+		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote that is not enough
+		return s, err
+	}
+	return &voter{Witness: l, inspect: others, name: w.name}
 }
 
 // observer returns an observer of when the wait for another owner begins.

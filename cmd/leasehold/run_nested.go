@@ -107,7 +107,7 @@ type reentered struct {
 
 // reenter returns the hold of a run above this one; nil if none of them holds the lock.
 func (r *runner) reenter(ctx context.Context, o *opened) (*reentered, error) {
-	s, err := o.inspect(ctx)
+	s, err := r.inspect(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (w *wait) report(ctx context.Context) {
 	}
 	tick := time.NewTicker(tellAfter)
 	defer tick.Stop()
-	for holder, absence := false, false; !holder; {
+	for holder, absence := false, false; !holder || len(w.above) > 0; {
 		due := false
 		select {
 		case <-ctx.Done():
@@ -81,7 +81,7 @@ func (w *wait) report(ctx context.Context) {
 			}
 			continue
 		}
-		s, err := o.inspect(ctx)
+		s, err := w.inspect(ctx, o)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -93,7 +93,7 @@ func (w *wait) report(ctx context.Context) {
 		case w.blockedByItself(s):
 			w.end(w.nested())
 			return
-		case due && s.Locked():
+		case due && s.Locked() && !holder:
 			w.trouble("waiting for %q: %s", w.name, heldBy(s))
 			holder = true
 		}
@@ -104,7 +104,7 @@ func (w *wait) report(ctx context.Context) {
 func (r *runner) refused(ctx context.Context, o *opened, err error) error {
 	words := "another owner has it"
 	if !r.quiet || len(r.above) > 0 {
-		s, err := o.inspect(ctx)
+		s, err := r.inspect(ctx, o)
 		switch {
 		case err != nil: // it matters less than that the lock was not acquired
 		case r.blockedByItself(s):
@@ -132,8 +132,8 @@ func heldBy(s situation) string {
 	}
 }
 
-// inspect returns what the first server that replies has of the lock; a server with a holder counts before one without.
-func (o *opened) inspect(ctx context.Context) (s situation, err error) {
+// inspect returns what Redis has of the lock. Of a quorum it is what one of its servers has: one where a run above this one holds the lock, or else any holder.
+func (r *runner) inspect(ctx context.Context, o *opened) (s situation, err error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTime)
 	defer cancel()
 	err = lock.ErrUnavailable
@@ -142,13 +142,17 @@ func (o *opened) inspect(ctx context.Context) (s situation, err error) {
 			continue
 		}
 		found, failed := v.inspect(ctx)
-		switch {
-		case failed == nil && found.Locked():
+		if failed != nil {
+			if errors.Is(err, lock.ErrUnavailable) {
+				err = failed
+			}
+			continue
+		}
+		if r.blockedByItself(found) {
 			return found, nil
-		case failed == nil:
+		}
+		if err != nil || !s.Locked() {
 			s, err = found, nil
-		case errors.Is(err, lock.ErrUnavailable):
-			err = failed
 		}
 	}
 	return s, err
