@@ -302,6 +302,42 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// A list makes its passes over the keys together, in large steps, and reads no hash whose fields are not those of a lock.
+func TestLocks_cost(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	var noise rueidis.Commands
+	for i := range 2000 {
+		b := sc.rdb.B()
+		noise = append(noise, b.Set().Key(fmt.Sprint("session:", i)).Value("x").Build(),
+			b.Hset().Key(fmt.Sprint("user:", i)).FieldValue().FieldValue("name", "x").FieldValue("mail", "y").Build())
+	}
+	for _, r := range sc.rdb.DoMulti(t.Context(), noise...) {
+		sc.must(r.Error())
+	}
+	const locks = 50
+	for i := range locks {
+		sc.do("HSET", fmt.Sprint("orders:", i), fmt.Sprintf("%s:%d", redissons, i), "1")
+	}
+	s.Do(t, "CONFIG", "RESETSTAT")
+	if n := len(sc.list(admin.Query{Idle: true})); n != locks {
+		t.Errorf("%d locks", n)
+	}
+	reply := s.Do(t, "INFO", "commandstats")
+	stats, err := reply.ToString()
+	sc.must(err)
+	for command, most := range map[string]int{"scan": 30, "hrandfield": 2000 + locks + 1, "hscan": locks, "type": 0, "hlen": 0} {
+		calls := 0
+		if _, after, ok := strings.Cut(stats, "cmdstat_"+command+":calls="); ok {
+			_, err := fmt.Sscanf(after, "%d", &calls)
+			sc.must(err)
+		}
+		if calls > most {
+			t.Errorf("%d calls of %s, want at most %d", calls, command, most)
+		}
+	}
+}
+
 func TestClients(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.client("idle")
