@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -41,8 +42,9 @@ func Prefix(prefix string) string {
 
 // A Page is a part of a list of locks.
 type Page struct {
-	Locks []Lock // in no order; can be empty before the last page
-	Next  string // the cursor of the next page; empty on the last page
+	Locks   []Lock    // in no order; can be empty before the last page
+	Next    string    // the cursor of the next page; empty on the last page
+	Missing []Missing // the primaries of a cluster that do not respond: the list lacks what they store
 }
 
 // The bounds of a page. Pipelines and the steps of SCAN are short, as a server answers no other
@@ -74,16 +76,19 @@ func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// Locks lists each lock that matches q, page by page and once. It ends after an error.
+// Locks lists each lock that matches q, page by page and once. It ends after an error. If primaries of a cluster do not respond, it
+// lists what the others store, and then the error matches [*IncompleteError].
 func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		seen := make(map[string]bool)
+		var lacks IncompleteError
 		for cursor, first := "", true; first || cursor != ""; first = false {
 			page, err := a.Page(ctx, q, cursor)
 			if err != nil {
 				yield(Lock{}, err)
 				return
 			}
+			lacks.add(page.Missing)
 			for _, l := range page.Locks {
 				if seen[l.Name] {
 					continue
@@ -94,6 +99,9 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				}
 			}
 			cursor = page.Next
+		}
+		if len(lacks.Missing) > 0 {
+			yield(Lock{}, a.failed(ctx, "list", "", &lacks))
 		}
 	}
 }
@@ -120,6 +128,9 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 		}
 		next, err := p.list(a, ctx, q, from, &page)
 		if err != nil {
+			if missing := a.missing(); len(missing) > 0 { // the reason why a cluster is down
+				err = fmt.Errorf("%w; %v", err, &IncompleteError{missing})
+			}
 			return Page{}, err
 		}
 		if next != "" {
@@ -128,6 +139,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 		}
 	}
 	a.name(ctx, page.Locks)
+	page.Missing = a.missing()
 	return page, nil
 }
 
@@ -222,8 +234,16 @@ func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(nam
 	if cursor != "" {
 		addr, number, ok := strings.Cut(cursor, " ")
 		at = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr })
-		if _, err := fmt.Sscanf(number, "%d", &from); err != nil || !ok || at < 0 {
+		if _, err := fmt.Sscanf(number, "%d", &from); err != nil || !ok {
 			return "", ErrCursor
+		}
+		if at < 0 { // it no longer responds
+			if !slices.ContainsFunc(a.missing(), func(m Missing) bool { return m.Server == addr }) {
+				return "", ErrCursor
+			}
+			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr > addr }), 0; at < 0 {
+				return "", nil
+			}
 		}
 	}
 	for scans := 0; at < len(nodes); at, from = at+1, 0 {
@@ -233,6 +253,10 @@ func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(nam
 			}
 			scans++
 			entry, err := a.step(ctx, nodes[at], match, kind, from)
+			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
+				a.lose(nodes[at].addr, err)
+				break
+			}
 			if err != nil {
 				return "", err
 			}
@@ -263,35 +287,6 @@ func (a *Admin) step(ctx context.Context, n node, match, kind string, from uint6
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	return n.Do(ctx, n.B().Scan().Cursor(from).Match(match).Count(scanCount).Type(kind).Build()).AsScanEntry()
-}
-
-// node is a server that has keys of its own: a master.
-type node struct {
-	rueidis.Client
-	addr string
-}
-
-// masters returns the servers that have keys of their own, always in the same order.
-func (a *Admin) masters(ctx context.Context) ([]node, error) {
-	if a.rdb.Mode() != rueidis.ClientModeCluster {
-		return []node{{a.rdb, "-"}}, nil
-	}
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	var nodes []node
-	for addr, c := range a.rdb.Nodes() {
-		role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
-		if err != nil {
-			return nil, fmt.Errorf("the node at %s: %w", addr, err)
-		}
-		if len(role) > 0 {
-			if name, _ := role[0].ToString(); name == "master" {
-				nodes = append(nodes, node{c, addr})
-			}
-		}
-	}
-	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
-	return nodes, nil
 }
 
 // look returns the locks among names, without their clients. It asks one question about
@@ -440,7 +435,7 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 		ids = append(ids, registry.Name(&lock.State{Holders: locks[i].Lost}, nil)...)
 	}
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
+	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return a.lacks(keys.Client(id)) })
 	clients := make(map[string]lock.Client)
 	for part := range slices.Chunk(ids, registry.MostRead) {
 		ctx, cancel := a.within(ctx)
