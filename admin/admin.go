@@ -47,7 +47,8 @@ type Admin struct {
 	who     string         // set once
 
 	mu      sync.Mutex
-	publish string // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	absent  []absence // the primaries that did not respond
 }
 
 // Option configures an Admin.

@@ -16,6 +16,7 @@ import (
 type ClientPage struct {
 	Clients []lock.Client // in no order; can be empty before the last page
 	Next    string        // the cursor of the next page; empty on the last page
+	Missing []Missing     // as of a Page
 }
 
 // ClientPage lists some of the clients that have an entry in Redis (client.WithName), as Page
@@ -28,16 +29,19 @@ func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, erro
 	return page, nil
 }
 
-// Clients lists each client that has an entry in Redis, once. It ends after an error.
+// Clients lists each client that has an entry in Redis, once. It ends after an error, which is as for Locks if primaries of a
+// cluster do not respond.
 func (a *Admin) Clients(ctx context.Context) iter.Seq2[lock.Client, error] {
 	return func(yield func(lock.Client, error) bool) {
 		seen := make(map[string]bool)
+		var lacks IncompleteError
 		for cursor, first := "", true; first || cursor != ""; first = false {
 			page, err := a.ClientPage(ctx, cursor)
 			if err != nil {
 				yield(lock.Client{}, err)
 				return
 			}
+			lacks.add(page.Missing)
 			for _, c := range page.Clients {
 				if seen[c.ID] {
 					continue
@@ -48,6 +52,9 @@ func (a *Admin) Clients(ctx context.Context) iter.Seq2[lock.Client, error] {
 				}
 			}
 			cursor = page.Next
+		}
+		if len(lacks.Missing) > 0 {
+			yield(lock.Client{}, a.failed(ctx, "list clients", "", &lacks))
 		}
 	}
 }
@@ -68,6 +75,7 @@ func (a *Admin) clientPage(ctx context.Context, cursor string) (page ClientPage,
 		return nil, nil
 	}}
 	page.Next, _, err = a.walk(ctx, []scan{entries}, cursor, func([]Lock) bool { return len(page.Clients) < pageLocks })
+	page.Missing = a.missing()
 	return page, err
 }
 

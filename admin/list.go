@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -43,9 +44,10 @@ func Prefix(prefix string) string {
 
 // A Page is a part of a list of locks.
 type Page struct {
-	Locks   []Lock  // in no order; can be empty before the last page
-	Next    string  // the cursor of the next page; empty on the last page
-	Scanned float64 // the share of the keys that have been scanned after this page: from 0 to 1
+	Locks   []Lock    // in no order; can be empty before the last page
+	Next    string    // the cursor of the next page; empty on the last page
+	Scanned float64   // the share of the keys that have been scanned after this page: from 0 to 1
+	Missing []Missing // the primaries of a cluster that do not respond: the list lacks what they store
 }
 
 // The bounds of a page. A server processes no other command during a step of SCAN, which takes less than a millisecond, and other clients'
@@ -77,16 +79,19 @@ func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// Locks lists each lock that matches q, page by page and once. It ends after an error.
+// Locks lists each lock that matches q, page by page and once. It ends after an error. If primaries of a cluster do not respond, it
+// lists what the others store, and then the error matches [*IncompleteError].
 func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		seen := make(map[string]bool)
+		var lacks IncompleteError
 		for cursor, first := "", true; first || cursor != ""; first = false {
 			page, err := a.Page(ctx, q, cursor)
 			if err != nil {
 				yield(Lock{}, err)
 				return
 			}
+			lacks.add(page.Missing)
 			for _, l := range page.Locks {
 				if seen[l.Name] {
 					continue
@@ -97,6 +102,9 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				}
 			}
 			cursor = page.Next
+		}
+		if len(lacks.Missing) > 0 {
+			yield(Lock{}, a.failed(ctx, "list", "", &lacks))
 		}
 	}
 }
@@ -111,9 +119,13 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (page Page, er
 		return len(page.Locks) < pageLocks
 	})
 	if err != nil {
+		if missing := a.missing(); len(missing) > 0 { // the reason why a cluster is down
+			err = fmt.Errorf("%w; %v", err, &IncompleteError{missing})
+		}
 		return Page{}, err
 	}
 	a.name(ctx, page.Locks)
+	page.Missing = a.missing()
 	return page, nil
 }
 
@@ -241,11 +253,19 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 	if cursor != "" {
 		addr, numbers, _ := strings.Cut(cursor, " ")
 		at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr }), strings.Split(numbers, ",")
-		if at < 0 || len(from) != len(scans) || slices.ContainsFunc(from, func(c string) bool {
+		if len(from) != len(scans) || slices.ContainsFunc(from, func(c string) bool {
 			_, err := strconv.ParseUint(c, 10, 64)
 			return err != nil && c != end
 		}) {
 			return "", 0, ErrCursor
+		}
+		if at < 0 { // it no longer responds
+			if !slices.ContainsFunc(a.missing(), func(m Missing) bool { return m.Server == addr }) {
+				return "", 0, ErrCursor
+			}
+			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr > addr }), slices.Clone(begin); at < 0 {
+				return "", 1, nil
+			}
 		}
 	}
 	for steps, more := 0, true; at < len(nodes); at, from = at+1, slices.Clone(begin) {
@@ -254,9 +274,21 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 				return nodes[at].addr + " " + strings.Join(from, ","), (float64(at) + behind(from)) / float64(len(nodes)), nil
 			}
 			steps++
-			locks, err := a.step(ctx, nodes[at], scans, from)
+			names, err := a.step(ctx, nodes[at], scans, from)
+			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
+				a.lose(nodes[at].addr, err)
+				break
+			}
 			if err != nil {
 				return "", 0, err
+			}
+			var locks []Lock
+			for i, s := range scans {
+				some, err := s.find(ctx, names[i])
+				if err != nil {
+					return "", 0, err
+				}
+				locks = append(locks, some...)
 			}
 			more = found(locks)
 		}
@@ -278,18 +310,19 @@ func behind(from []string) float64 {
 	return share
 }
 
-// step makes one call of SCAN for each scan that has not seen all keys of the node yet, and moves its cursor.
-func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (locks []Lock, err error) {
+// step makes one call of SCAN for each scan that has not seen all keys of the node yet, moves its cursor, and returns the names by scan.
+func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (names [][]string, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
 	var questions rueidis.Commands
 	for i, s := range scans {
 		if at, err := strconv.ParseUint(from[i], 10, 64); err == nil {
 			questions = append(questions, n.B().Scan().Cursor(at).Match(s.match).Count(scanCount).Type(s.kind).Build())
 		}
 	}
-	limit, cancel := a.within(ctx)
-	replies := n.DoMulti(limit, questions...)
-	cancel()
-	for i, s := range scans {
+	replies := n.DoMulti(ctx, questions...)
+	names = make([][]string, len(scans))
+	for i := range scans {
 		if from[i] == end {
 			continue
 		}
@@ -298,46 +331,12 @@ func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (
 		if err != nil {
 			return nil, err
 		}
-		from[i] = end
+		names[i], from[i] = entry.Elements, end
 		if entry.Cursor != 0 {
 			from[i] = strconv.FormatUint(entry.Cursor, 10)
 		}
-		some, err := s.find(ctx, entry.Elements)
-		if err != nil {
-			return nil, err
-		}
-		locks = append(locks, some...)
 	}
-	return locks, nil
-}
-
-// node is a server that has keys of its own: a master.
-type node struct {
-	rueidis.Client
-	addr string
-}
-
-// masters returns the servers that have keys of their own, always in the same order.
-func (a *Admin) masters(ctx context.Context) ([]node, error) {
-	if a.rdb.Mode() != rueidis.ClientModeCluster {
-		return []node{{a.rdb, "-"}}, nil
-	}
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	var nodes []node
-	for addr, c := range a.rdb.Nodes() {
-		role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
-		if err != nil {
-			return nil, fmt.Errorf("the node at %s: %w", addr, err)
-		}
-		if len(role) > 0 {
-			if name, _ := role[0].ToString(); name == "master" {
-				nodes = append(nodes, node{c, addr})
-			}
-		}
-	}
-	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
-	return nodes, nil
+	return names, nil
 }
 
 // look returns the locks among names, without their clients. It reads each hash, and what is beside it only of those that may be locks.
@@ -512,7 +511,7 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 		ids = append(ids, registry.Name(&lock.State{Holders: locks[i].Lost}, nil)...)
 	}
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
+	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return a.lacks(keys.Client(id)) })
 	clients, _ := a.entries(ctx, ids)
 	for i := range locks {
 		registry.Name(&locks[i].State, clients)

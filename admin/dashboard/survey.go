@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,8 @@ type survey struct {
 	graph     graph
 	health    health
 	happened  []happening // the latest first
-	err       error       // the survey is the one before, as this one failed
+	missing   []admin.Missing
+	err       error // the survey is the one before, as this one failed
 }
 
 // row is a lock of a survey.
@@ -83,7 +85,7 @@ func (s *surveyor) look(ctx context.Context) *survey {
 	began := time.Now()
 	now := &survey{at: began}
 	if err := s.fill(ctx, now); err != nil {
-		failed := survey{at: began}
+		var failed survey // of no time, if there was none before
 		if s.last != nil {
 			failed = *s.last
 		}
@@ -103,6 +105,9 @@ func (s *surveyor) look(ctx context.Context) *survey {
 func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	var waited []admin.Lock
 	for l, err := range s.admin.Locks(ctx, admin.Query{Idle: true}) {
+		if lacks(err, &now.missing) {
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -125,6 +130,9 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	}
 	slices.SortFunc(now.locks, func(a, b *row) int { return cmp.Compare(a.Name, b.Name) })
 	for c, err := range s.admin.Clients(ctx) {
+		if lacks(err, &now.missing) {
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -150,6 +158,15 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	}
 	now.health = s.health
 	return nil
+}
+
+// lacks reports whether err only says which servers of a cluster a list lacks, and sets missing to these.
+func lacks(err error, missing *[]admin.Missing) bool {
+	var part *admin.IncompleteError
+	if errors.As(err, &part) {
+		*missing = part.Missing
+	}
+	return part != nil
 }
 
 // A sighting says since when each survey has shown an edge of the graph.
@@ -189,6 +206,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	for _, r := range now.locks {
 		before := s.rows[r.Name]
 		switch {
+		case before == nil && len(s.last.missing) > 0: // its server may be back
 		case before == nil && r.Kind == admin.Latch:
 			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
 		case before == nil && r.Kind == admin.Crew:
@@ -203,7 +221,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	}
 	for _, before := range s.last.locks {
 		switch {
-		case rows[before.Name] != nil || now.more:
+		case rows[before.Name] != nil || now.more || len(now.missing) > 0:
 		case before.Kind == admin.Latch:
 			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
 		case before.Kind == admin.Crew:

@@ -22,15 +22,36 @@ import (
 
 // note is what each page says of the look that it shows.
 type note struct {
-	Error string // why it shows an older look, or none
-	At    string
+	Error   string // why it shows an older look, or none
+	At      string // the time of that look; empty if there was none
+	Missing []string
 }
 
-func noteOf(err error, at time.Time) note {
-	if err == nil {
-		return note{}
+func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
+	for _, m := range missing {
+		n.Missing = append(n.Missing, fmt.Sprintf("%s does not respond (%v)", m.Server, m.Err))
 	}
-	return note{Error: err.Error(), At: at.UTC().Format("15:04:05 UTC")}
+	if err != nil {
+		n.Error = err.Error()
+		if !at.IsZero() {
+			n.At = at.UTC().Format("15:04:05 UTC")
+		}
+	}
+	return n
+}
+
+// Well reports whether the look is of now, and whole.
+func (n note) Well() bool { return n.Error == "" && n.Missing == nil }
+
+// count says a number as far as the look shows it: without a look that has succeeded, zero would be a guess.
+func (n note) count(i int) string {
+	switch {
+	case n.Error != "" && i == 0:
+		return "unknown"
+	case n.Missing != nil:
+		return "at least " + group(i)
+	}
+	return group(i)
 }
 
 // lockRow is a lock in a list.
@@ -108,6 +129,18 @@ func oldest(l admin.Lock) (t time.Time) {
 	return t
 }
 
+// plural says how many there are of what word names.
+func (n note) plural(i int, word string) string {
+	says := n.count(i)
+	switch {
+	case says == "unknown":
+		return "unknown number of " + word + "s"
+	case i == 1:
+		return says + " " + word
+	}
+	return says + " " + word + "s"
+}
+
 // tile is a number at the top of the overview.
 type tile struct {
 	Title, Text, URL string
@@ -160,16 +193,20 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 			noEnds = append(noEnds, r)
 		}
 	}
-	held := group(locked)
+	n := noteOf(s.err, s.at, s.missing)
+	held := n.count(locked)
 	if s.more {
-		held = "over " + held
+		held = "over " + group(locked)
 	}
-	o := overview{Note: noteOf(s.err, s.at), Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0, Happened: eventsOf(s.happened)}
+	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "", Happened: eventsOf(s.happened)}
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
-		{Title: "Waiting", Text: group(waiting), URL: "./locks?sort=waiting"},
+		{Title: "Waiting", Text: n.count(waiting), URL: "./locks?sort=waiting"},
 		{Title: "Asked longest ago", Age: ageOf(first, live), URL: "./locks?sort=since"},
-		{Title: "Clients", Text: group(len(s.clients)), URL: "./clients"},
+		{Title: "Clients", Text: n.count(len(s.clients)), URL: "./clients"},
+	}
+	if first.IsZero() && n.Error != "" {
+		o.Tiles[2].Text = "unknown"
 	}
 	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])
 	o.Contended = top(s.locks, live, func(r *row) bool { return r.Waiting > 0 }, bySort["waiting"])
@@ -305,7 +342,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if err != nil {
 		return nil, 0, err
 	}
-	v := locksView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
+	v := locksView{Note: noteOf(s.err, s.at, s.missing), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
 	by := bySort[v.Sort]
 	if by == nil {
 		v.Sort, by = "name", bySort["name"]
@@ -324,9 +361,9 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	for _, r := range found[from:to] {
 		v.Rows = append(v.Rows, rowOf(r, live))
 	}
-	v.Summary = plural(v.All, "lock")
+	v.Summary = v.Note.plural(v.All, "lock")
 	if v.Found != v.All {
-		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), plural(v.All, "lock"))
+		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), v.Summary)
 	}
 	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
@@ -362,10 +399,10 @@ func heldBy(l admin.Lock, client string) bool {
 }
 
 type clientsView struct {
-	Note  note
-	Rows  []clientRow
-	Pages pager
-	All   int
+	Note    note
+	Rows    []clientRow
+	Pages   pager
+	Summary string
 }
 
 type clientRow struct {
@@ -391,7 +428,8 @@ func (h *Handler) clientsPage(ctx context.Context, q url.Values, live bool) (any
 			holds[id]++
 		}
 	}
-	v := clientsView{Note: noteOf(s.err, s.at), All: len(s.clients)}
+	v := clientsView{Note: noteOf(s.err, s.at, s.missing)}
+	v.Summary = v.Note.plural(len(s.clients), "client")
 	pages, from, to := pagerOf(q, "./clients", len(s.clients))
 	v.Pages = pages
 	for _, c := range s.clients[from:to] {
@@ -412,7 +450,7 @@ func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int
 	if err != nil {
 		return nil, 0, err
 	}
-	return graphView{noteOf(s.err, s.at), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
+	return graphView{noteOf(s.err, s.at, s.missing), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
 }
 
 type lockView struct {
@@ -498,7 +536,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = "The key holds something that is no lock, no rate limiter and no filter."
 			return v, http.StatusNotFound, nil
 		}
-		v.Note = noteOf(d.err, d.at)
+		v.Note = noteOf(d.err, time.Time{}, nil)
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock

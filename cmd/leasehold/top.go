@@ -111,16 +111,20 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 	return cmd
 }
 
-// all returns the locks that match q, sorted by name.
-func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock, err error) {
+// all returns the locks that match q, sorted by name, and beside an error those of the servers that respond.
+func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock, lacks error) {
 	for l, err := range a.Locks(ctx, q) {
+		if incomplete(err) {
+			lacks = err
+			break
+		}
 		if err != nil {
 			return nil, err
 		}
 		locks = append(locks, l)
 	}
 	slices.SortFunc(locks, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
-	return locks, nil
+	return locks, lacks
 }
 
 // age returns the time since the first of the holders asked for the lock, or 0 if it is unknown.

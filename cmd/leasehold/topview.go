@@ -136,7 +136,7 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 
 // take shows a look from now on.
 func (t *topView) take(l looked) {
-	if l.err != nil {
+	if l.err != nil && !incomplete(l.err) {
 		t.seen.err = l.err
 		return
 	}
