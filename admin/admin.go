@@ -143,6 +143,12 @@ type Lock struct {
 	Holding int  // the number of owners that hold it; Holders has fewer where a list shows only some
 	Waiting int  // the number of waiters that Redis knows of: see lock.Waiter
 
+	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis: see IsGone.
+	Gone int
+
+	line    []string        // the clients that wait for a plain lock, of a lock in a list
+	nowhere map[string]bool // those of its clients that have no entry
+
 	// Register is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
 	Register uint64
 

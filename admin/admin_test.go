@@ -431,6 +431,48 @@ func TestInspect(t *testing.T) {
 	})
 }
 
+// A waiter of a plain lock whose client has no entry counts as gone, in lists and for Inspect; one of Redisson, or one that the user may not read, does not.
+func TestLock_IsGone(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	sc.lock(sc.c.NewLock("orders"))
+	killed := sc.client("killed")
+	_, cancel := sc.waits(sc.client("living").NewLock("orders"), 1)
+	defer cancel()
+	_, cancel2 := sc.waits(killed.NewLock("orders"), 2)
+	defer cancel2()
+	look := func(a *admin.Admin) (gone, listed int) {
+		for l, err := range a.Locks(t.Context(), admin.Query{}) {
+			sc.must(err)
+			listed = l.Gone
+		}
+		l, err := a.Inspect(t.Context(), "orders")
+		sc.must(err)
+		for _, w := range l.Waiters {
+			if l.IsGone(w) && w.Client.ID == killed.ID() {
+				gone++
+			}
+		}
+		if gone != l.Gone {
+			t.Errorf("%d waiters are gone, of %d", gone, l.Gone)
+		}
+		return gone, listed
+	}
+	sc.until("all have an entry", func() bool {
+		gone, listed := look(sc.admin)
+		return gone+listed == 0
+	})
+	s.Do(t, "DEL", "leasehold_client:"+killed.ID()) // its client writes the entry again within 10 s
+	if gone, listed := look(sc.admin); gone != 1 || listed != 1 {
+		t.Errorf("%d are gone, and %d by the list", gone, listed)
+	}
+	blind, err := admin.New(s.Client(t, s.AddUser(t, "blind", "~orders*", "&*", "+@all", "~leasehold_leader:*", "~redisson_*")))
+	sc.must(err)
+	if gone, listed := look(blind); gone+listed != 0 {
+		t.Errorf("%d are gone, and %d by the list, for a user that may not read entries", gone, listed)
+	}
+}
+
 func TestNew(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	for name, opts := range map[string][]admin.Option{

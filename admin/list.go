@@ -477,7 +477,7 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	if left >= 0 {
 		state.Lease = ms(left)
 	}
-	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: s.waiting}
+	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: len(s.line), line: s.line}
 	if !p.whole {
 		l.Holding = int(size) - 1 // the mode is one of the fields
 	}
@@ -509,12 +509,31 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 	for i := range locks {
 		ids = append(ids, registry.Name(&locks[i].State, nil)...)
 		ids = append(ids, registry.Name(&lock.State{Holders: locks[i].Lost}, nil)...)
+		ids = append(ids, locks[i].line...)
 	}
 	slices.Sort(ids)
 	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return a.lacks(keys.Client(id)) })
-	clients, _ := a.entries(ctx, ids)
+	clients, err := a.entries(ctx, ids)
+	nowhere := make(map[string]bool)
+	if err == nil {
+		for _, id := range ids {
+			nowhere[id] = leaseholds(id) && !clients[id].Known()
+		}
+	}
 	for i := range locks {
-		registry.Name(&locks[i].State, clients)
-		registry.Name(&lock.State{Holders: locks[i].Lost}, clients)
+		l := &locks[i]
+		registry.Name(&l.State, clients)
+		registry.Name(&lock.State{Holders: l.Lost}, clients)
+		l.nowhere, l.Gone = nowhere, 0
+		for _, id := range l.line {
+			if nowhere[id] {
+				l.Gone++
+			}
+		}
+		for _, w := range l.Waiters {
+			if l.IsGone(w) {
+				l.Gone++
+			}
+		}
 	}
 }
