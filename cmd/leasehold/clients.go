@@ -60,7 +60,8 @@ not in the list.
 					}
 					return writeJSON(w, list)
 				}
-				return listClients(w, clients, out.format.value == "wide")
+				wide := out.format.value == "wide"
+				return listClients(w, columnsOf(w, wide), clients, wide)
 			})
 		},
 	}

@@ -49,6 +49,9 @@ ls sends SCAN, in small steps, and changes nothing. On a server with many keys t
 takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
 line; the other formats are sorted.
 
+On a terminal, a table has at most as many columns as the terminal: long names and
+holders are shortened in the middle. wide, and a table in a file or a pipe, are whole.
+
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
@@ -85,10 +88,11 @@ line; the other formats are sorted.
 				if len(all) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
 				}
+				wide := out.format.value == "wide"
 				if unheld(q.Kind) {
-					return listStates(w, all)
+					return listStates(w, columnsOf(w, wide), all)
 				}
-				return listLocks(w, all, out.format.value == "wide")
+				return listLocks(w, columnsOf(w, wide), all, wide)
 			})
 		},
 	}
