@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -40,6 +41,7 @@ type topView struct {
 	open   string                   // the lock whose details are shown; empty if there is none
 	text   string                   // its details
 	line   int                      // the line of the details at the top
+	below  int                      // how many lines of them are below the screen
 	unlock *unlocking               // the question that is open; nil if there is none
 	says   string                   // what an unlock came to, until the next key
 	stop   error                    // why the program ends
@@ -460,7 +462,9 @@ func (t *topView) wrapped(text string) (lines []string) {
 func (t *topView) details() []string {
 	lines := t.wrapped(t.text)
 	t.line = min(t.line, max(len(lines)-t.room(), 0))
-	return lines[t.line:min(len(lines), t.line+t.room())]
+	end := min(len(lines), t.line+t.room())
+	t.below = len(lines) - end
+	return lines[t.line:end]
 }
 
 // foot returns the lines at the bottom: what an unlock came to, the question that is open, and the keys.
@@ -491,6 +495,8 @@ func (t *topView) keys() string {
 		return "Enter goes on · Esc changes nothing"
 	case t.typing:
 		return "type a part of a name, holder, host or label · Enter keeps it · Esc drops it"
+	case t.open != "" && t.below > 0:
+		return fmt.Sprintf("↑↓ scroll, %d lines below · u unlock · Esc back · p pause · q quit", t.below)
 	case t.open != "":
 		return "↑↓ scroll · u unlock · Esc back · p pause · q quit"
 	}
