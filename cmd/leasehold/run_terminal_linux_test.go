@@ -540,21 +540,6 @@ func TestTop_unheld(t *testing.T) {
 	p.ends(0)
 }
 
-// pods holds locks with names and holders as Kubernetes makes them, and returns the client of the first.
-func pods(t *testing.T, s *redistest.Server) *night {
-	t.Helper()
-	n := &night{t: t, s: s, now: time.Now()}
-	for i, pod := range []string{"x2x9k", "p8zqf", "7w4lm"} {
-		c := n.client(i, "payments-reconciliation-worker", "payments-reconciliation-worker-7d9f8b6c5d-"+pod, "region=eu-west-1,shard="+strconv.Itoa(i))
-		name := "production:payments:reconciliation:batch:2026-11-26:" + pod
-		n.holds(name, n.owner(c, time.Duration(i+1)*26*time.Hour), 25*time.Second)
-		for w := range 12 {
-			n.waits(name, n.owner(c, time.Duration(w)*time.Minute))
-		}
-	}
-	return n
-}
-
 // On a terminal of 80 columns the lists of ls and clients have both ends of long names, and all columns. In a pipe they are whole.
 func TestLs_narrow(t *testing.T) {
 	t.Parallel()
@@ -593,8 +578,8 @@ func TestTop_narrow(t *testing.T) {
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 36 waiting"},
-		{"", "LEASE       WAITING"}, // 1
-		{"/x2x9", "with x2x9"},      // 2
+		{"", "LEASE        WAITING"}, // 1
+		{"/x2x9", "with x2x9"},       // 2
 		{strings.Repeat("\x7f", 4) + "shard=1", "with shard=1"},
 		{"\r", "choose"},
 		{"\r", "payments-reconciliation-worker-7d9f8b6c5d-p8zqf"}, // 3
