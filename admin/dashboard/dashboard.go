@@ -59,7 +59,8 @@ func WithUnlock(who func(*http.Request) string) Option {
 	}
 }
 
-// WithLogger sets the logger that hears of each forced unlock. The default is slog.Default.
+// WithLogger sets the logger for forced unlocks. Each record has the operator that WithUnlock tells, the address that the request came from,
+// and the X-Forwarded-For of the request, if any. The default is slog.Default.
 func WithLogger(l *slog.Logger) Option {
 	return func(h *Handler) error {
 		if l == nil {
@@ -207,6 +208,7 @@ type layout struct {
 	Now                int64
 	Content            template.HTML
 	Unlocks            bool
+	Operator           string // who unlocks, if WithUnlock has told
 }
 
 type link struct {
@@ -243,6 +245,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	l := layout{View: name, Title: pages[name].title, Build: build(), Now: time.Now().UnixMilli(), Content: content, Unlocks: h.unlocks}
 	if l.Title == "" {
 		l.Title = r.URL.Query().Get("name")
+	}
+	if h.unlocks && h.who != nil {
+		l.Operator = h.who(r)
 	}
 	for _, n := range []string{"overview", "locks", "limits", "graph", "clients"} {
 		p := pages[n]

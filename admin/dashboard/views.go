@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -348,9 +349,8 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		v.Sort, by = "name", bySort["name"]
 	}
 	var found []*row
-	text := strings.ToLower(v.Text)
 	for _, r := range s.locks {
-		if strings.Contains(strings.ToLower(r.Name), text) && (v.Kind == "" || string(r.Kind) == v.Kind || v.Kind == string(admin.Election) && leads(r.Lock)) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+		if matches(r.Lock, v.Text) && (v.Kind == "" || string(r.Kind) == v.Kind || v.Kind == string(admin.Election) && leads(r.Lock)) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
 			found = append(found, r)
 		}
 	}
@@ -392,6 +392,15 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		v.ClearClientURL = "./locks?" + changed(changed(q, "page", ""), "client", "").Encode()
 	}
 	return v, statusOf(s.err, len(s.locks)), nil
+}
+
+// matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.
+func matches(l admin.Lock, text string) bool {
+	text = strings.ToLower(text)
+	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
+	return has(l.Name) || slices.ContainsFunc(l.Holders, func(h lock.Holder) bool {
+		return has(h.Client.Name) || has(h.Client.Host) || has(h.Client.Label) || has(h.Client.ID)
+	})
 }
 
 func heldBy(l admin.Lock, client string) bool {
@@ -462,7 +471,7 @@ type lockView struct {
 	Says        string
 	Lease       lease
 	Holders     []ownerRow
-	Waiters     []ownerRow
+	Waiters     []waiterRow
 	Lost        []ownerRow // members of a crew
 	More        int        // waiters that are not shown
 	Token       uint64
@@ -500,6 +509,54 @@ type ownerRow struct {
 	Patience                  string
 }
 
+// waiterRow is a waiter, or several that count as dead, one after the other.
+type waiterRow struct {
+	ownerRow
+	Place string
+	Dead  string // which waiters count as dead; empty if the row is one waiter
+}
+
+// waiterRows returns the rows of the waiters, up to mostWaiters, and how many waiters have none.
+func waiterRows(all []lock.Waiter, live bool) (rows []waiterRow, more int) {
+	for i := 0; i < len(all); {
+		if len(rows) == mostWaiters {
+			return rows, len(all) - i
+		}
+		dead := 0
+		for dead < len(all)-i && all[i+dead].Patience == 0 {
+			dead++
+		}
+		if dead > 1 {
+			counts := make(map[string]int)
+			for _, w := range all[i : i+dead] {
+				counts[clientName(w.Client)]++
+			}
+			var parts []string
+			for _, name := range slices.Sorted(maps.Keys(counts)) {
+				parts = append(parts, group(counts[name])+" of "+name)
+			}
+			rows = append(rows, waiterRow{Place: fmt.Sprintf("%s to %s", group(i+1), group(i+dead)), Dead: plural(dead, "waiter") + " that count as dead: " + strings.Join(parts, ", ")})
+			i += dead
+			continue
+		}
+		w := all[i]
+		i++
+		r := waiterRow{ownerRow: personOf(w.Owner, w.Client), Place: group(i)}
+		r.Age = ageOf(w.Since, live)
+		switch {
+		case w.Patience == lock.NoExpiry:
+			r.Patience = "while its process listens"
+		case w.Patience == 0:
+			r.Patience = "over: it counts as dead"
+		default:
+			// Rounded, as each sign of life sets it anew.
+			r.Patience = w.Patience.Round(time.Second).String()
+		}
+		rows = append(rows, r)
+	}
+	return rows, 0
+}
+
 type forcedView struct {
 	Age        age
 	By, Reason string
@@ -513,7 +570,7 @@ type keyRow struct {
 	Line             string
 }
 
-// mostWaiters is how many waiters a page shows.
+// mostWaiters is how many rows of waiters a page has.
 const mostWaiters = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -577,21 +634,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		r.Age = ageOf(o.Since, live)
 		v.Lost = append(v.Lost, r)
 	}
-	for _, o := range l.Waiters[:min(len(l.Waiters), mostWaiters)] {
-		r := personOf(o.Owner, o.Client)
-		r.Age = ageOf(o.Since, live)
-		switch {
-		case o.Patience == lock.NoExpiry:
-			r.Patience = "while its process listens"
-		case o.Patience <= 0:
-			r.Patience = "over: it counts as dead"
-		default:
-			// Rounded, as each sign of life sets it anew.
-			r.Patience = o.Patience.Round(time.Second).String()
-		}
-		v.Waiters = append(v.Waiters, r)
-	}
-	v.More = len(l.Waiters) - len(v.Waiters)
+	v.Waiters, v.More = waiterRows(l.Waiters, live)
 	if f := l.Forced; f != nil {
 		v.Forced = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}

@@ -11,6 +11,7 @@ require (
 	github.com/leasehold-go/leasehold v0.0.0
 	github.com/redis/rueidis v1.0.79
 	github.com/spf13/cobra v1.10.2
+	golang.org/x/crypto v0.54.0
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 )

@@ -51,6 +51,9 @@ takes time, and hardly slows down other clients. jsonl and name come unsorted, l
 line; the other formats are sorted. If a primary of a cluster does not respond, ls lists
 what the others store, names the missing one on standard error, and exits with 1.
 
+On a terminal, a table has at most as many columns as the terminal: long names and
+holders are shortened in the middle. wide, and a table in a file or a pipe, are whole.
+
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
@@ -87,10 +90,11 @@ what the others store, names the missing one on standard error, and exits with 1
 				if len(all) == 0 && lacks == nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
 				}
+				wide := out.format.value == "wide"
 				if unheld(q.Kind) {
-					return cmp.Or(listStates(w, all), lacks)
+					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
 				}
-				return cmp.Or(listLocks(w, all, out.format.value == "wide"), lacks)
+				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
 			})
 		},
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -224,15 +223,6 @@ func jsonLine(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// rows writes a table: the head and the rows, with tabs between the cells.
-func rows(w io.Writer, head string, rows []string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([]string{head}, rows...) {
-		fmt.Fprintln(t, row)
-	}
-	return t.Flush()
 }
 
 // shown returns text from Redis in a form that is safe for a terminal. It quotes characters

@@ -34,6 +34,7 @@ var byWhat = map[string]func(a, b admin.Lock) int{
 func topCommand() *cobra.Command {
 	var (
 		via   connection
+		as    string
 		by    choice
 		kind  choice
 		every time.Duration
@@ -53,7 +54,12 @@ that is nearest to its end: the largest part of its units taken or of its elemen
 there, or the longest time until nothing is owed.
 
 Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
-the order, / keeps the names with some text, p pauses, q quits.
+the order, p pauses, q quits, Ctrl-Z suspends. / keeps the locks whose name, holder,
+host or label has what you type. u unlocks a lock by force, as leasehold unlock does:
+it asks for a reason and for a y. --as is the operator of that.
+
+The table has at most as many columns as the terminal: long names and holders are
+shortened in the middle, and are whole in the details.
 
 On a terminal that cannot move its cursor (TERM=dumb), each table comes below the one
 before. There, without a keyboard, and on a terminal without a size, top takes no keys.
@@ -75,6 +81,10 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 			q := admin.Query{Idle: true, Kind: kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
+			}
+			var opts []admin.Option
+			if as != "" {
+				opts = append(opts, admin.WithOperator(as))
 			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
@@ -98,7 +108,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 						return context.Cause(cmd.Context())
 					}
 				}
-			})
+			}, opts...)
 		},
 	}
 	by.init("since", "since", "waiting", "lease", "name")
@@ -107,6 +117,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
 	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "how long to wait between two looks")
 	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
+	cmd.Flags().StringVar(&as, "as", "", "the operator that unlocks, for the holder and for the note in Redis (default: your user and this machine)")
 	via.addFlags(cmd)
 	return cmd
 }
@@ -212,9 +223,9 @@ func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
 	var text strings.Builder
 	locks = locks[:min(len(locks), max(height-4, 1))]
 	if unheld(t.kind) {
-		_ = listStates(&text, locks) // writing to a Builder never fails
+		_ = listStates(&text, width, locks) // writing to a Builder never fails
 	} else {
-		_ = listLocks(&text, locks, wide)
+		_ = listLocks(&text, width, locks, wide)
 	}
 	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 	if !t.moves {
