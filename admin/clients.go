@@ -95,7 +95,9 @@ func (a *Admin) entries(ctx context.Context, ids []string) (all map[string]lock.
 
 // IsGone reports whether the client of w, which waits for the plain lock l, has no entry in Redis although clients of leasehold keep one. Its
 // process was killed, unless it uses client.WithoutRegistry or is not allowed to write an entry. The lock skips a waiter that was killed at the next release.
-func (l *Lock) IsGone(w lock.Waiter) bool { return l.Kind == Plain && l.nowhere[lock.ClientOf(w.Owner)] }
+func (l *Lock) IsGone(w lock.Waiter) bool {
+	return l.Kind == Plain && l.nowhere[lock.ClientOf(w.Owner)]
+}
 
 // leaseholds reports whether a client is not one of Redisson: the uuids of leasehold have version 7.
 func leaseholds(id string) bool { return len(id) > 14 && id[14] == '7' }

@@ -155,7 +155,9 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 		}
 	}
 	read := func(found []Lock, err error) error {
-		found = slices.DeleteFunc(found, func(l Lock) bool { return s.locks[l.Name] == nil || s.query.Kind != "" && s.query.Kind != Election && s.query.Kind != l.Kind })
+		found = slices.DeleteFunc(found, func(l Lock) bool {
+			return s.locks[l.Name] == nil || s.query.Kind != "" && s.query.Kind != Election && s.query.Kind != l.Kind
+		})
 		s.put(found, fresh)
 		return err
 	}

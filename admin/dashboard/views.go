@@ -26,6 +26,8 @@ type note struct {
 	Error   string // why it shows an older look, or none
 	At      string // the time of that look; empty if there was none
 	Missing []string
+
+	Scanning string // the share of the keys that have been scanned, until all have been
 }
 
 func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
@@ -41,15 +43,24 @@ func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
 	return n
 }
 
+// note returns what each page says of s.
+func (s *survey) note() note {
+	n := noteOf(s.err, s.at, s.missing)
+	if s.err == nil && !s.complete {
+		n.Scanning = fmt.Sprintf("%.0f %%", 100*s.scanned)
+	}
+	return n
+}
+
 // Well reports whether the look is of now, and whole.
-func (n note) Well() bool { return n.Error == "" && n.Missing == nil }
+func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
 
 // count says a number as far as the look shows it: without a look that has succeeded, zero would be a guess.
 func (n note) count(i int) string {
 	switch {
 	case n.Error != "" && i == 0:
 		return "unknown"
-	case n.Missing != nil:
+	case n.Missing != nil || n.Scanning != "":
 		return "at least " + group(i)
 	}
 	return group(i)
@@ -67,12 +78,13 @@ type lockRow struct {
 	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
+	Gone       int // of those that wait
 	Leads      bool
 	Word       string // what the leader says
 }
 
 func rowOf(r *row, live bool) lockRow {
-	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting}
+	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting, Gone: r.Gone}
 	switch {
 	case r.Kind == admin.Latch:
 		l.Holder = countOf(r.Lock)
@@ -155,6 +167,7 @@ type overview struct {
 	Rings                     int
 	Oldest, Contended, NoEnds []lockRow
 	Happened                  []event
+	Sparks                    []spark
 	Health                    health
 	Answer                    string
 	More                      bool
@@ -194,12 +207,12 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 			noEnds = append(noEnds, r)
 		}
 	}
-	n := noteOf(s.err, s.at, s.missing)
+	n := s.note()
 	held := n.count(locked)
 	if s.more {
 		held = "over " + group(locked)
 	}
-	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "", Happened: eventsOf(s.happened)}
+	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "" && n.Scanning == "", Happened: eventsOf(s.happened), Sparks: h.history.sparks(time.Now())}
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
 		{Title: "Waiting", Text: n.count(waiting), URL: "./locks?sort=waiting"},
@@ -343,14 +356,14 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if err != nil {
 		return nil, 0, err
 	}
-	v := locksView{Note: noteOf(s.err, s.at, s.missing), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
+	v := locksView{Note: s.note(), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
 	by := bySort[v.Sort]
 	if by == nil {
 		v.Sort, by = "name", bySort["name"]
 	}
 	var found []*row
 	for _, r := range s.locks {
-		if matches(r.Lock, v.Text) && (v.Kind == "" || string(r.Kind) == v.Kind || v.Kind == string(admin.Election) && leads(r.Lock)) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+		if matches(r.Lock, v.Text) && ofKind(r.Lock, v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
 			found = append(found, r)
 		}
 	}
@@ -403,6 +416,11 @@ func matches(l admin.Lock, text string) bool {
 	})
 }
 
+// ofKind reports whether a lock is of a kind that a page names.
+func ofKind(l admin.Lock, kind string) bool {
+	return kind == "" || string(l.Kind) == kind || kind == string(admin.Election) && leads(l)
+}
+
 func heldBy(l admin.Lock, client string) bool {
 	return slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { return h.Client.ID == client })
 }
@@ -437,7 +455,7 @@ func (h *Handler) clientsPage(ctx context.Context, q url.Values, live bool) (any
 			holds[id]++
 		}
 	}
-	v := clientsView{Note: noteOf(s.err, s.at, s.missing)}
+	v := clientsView{Note: s.note()}
 	v.Summary = v.Note.plural(len(s.clients), "client")
 	pages, from, to := pagerOf(q, "./clients", len(s.clients))
 	v.Pages = pages
@@ -459,7 +477,7 @@ func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int
 	if err != nil {
 		return nil, 0, err
 	}
-	return graphView{noteOf(s.err, s.at, s.missing), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
+	return graphView{s.note(), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
 }
 
 type lockView struct {
@@ -472,6 +490,7 @@ type lockView struct {
 	Lease       lease
 	Holders     []ownerRow
 	Waiters     []waiterRow
+	Past        []pastRow
 	Lost        []ownerRow // members of a crew
 	More        int        // waiters that are not shown
 	Token       uint64
@@ -517,7 +536,8 @@ type waiterRow struct {
 }
 
 // waiterRows returns the rows of the waiters, up to mostWaiters, and how many waiters have none.
-func waiterRows(all []lock.Waiter, live bool) (rows []waiterRow, more int) {
+func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
+	all := l.Waiters
 	for i := 0; i < len(all); {
 		if len(rows) == mostWaiters {
 			return rows, len(all) - i
@@ -544,6 +564,8 @@ func waiterRows(all []lock.Waiter, live bool) (rows []waiterRow, more int) {
 		r := waiterRow{ownerRow: personOf(w.Owner, w.Client), Place: group(i)}
 		r.Age = ageOf(w.Since, live)
 		switch {
+		case l.IsGone(w):
+			r.Patience = "gone: its client has no entry"
 		case w.Patience == lock.NoExpiry:
 			r.Patience = "while its process listens"
 		case w.Patience == 0:
@@ -634,7 +656,8 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		r.Age = ageOf(o.Since, live)
 		v.Lost = append(v.Lost, r)
 	}
-	v.Waiters, v.More = waiterRows(l.Waiters, live)
+	v.Past = pastRows(h.history.of(l.Name, d.at), live)
+	v.Waiters, v.More = waiterRows(&l, live)
 	if f := l.Forced; f != nil {
 		v.Forced = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}

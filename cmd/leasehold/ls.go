@@ -48,7 +48,9 @@ includes the wait: Redis does not know when the holder got the lock.
 
 ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
 takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
-line; the other formats are sorted. If a primary of a cluster does not respond, ls lists
+line; the other formats are sorted, and tell on a terminal how far they are after two
+seconds. WAITING tells how many of the waiters are gone: their clients have no entry
+any more, because they were killed, or never had one. If a primary of a cluster does not respond, ls lists
 what the others store, names the missing one on standard error, and exits with 1.
 
 On a terminal, a table has at most as many columns as the terminal: long names and
@@ -76,7 +78,10 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 						return err
 					})
 				}
-				all, lacks := sorted(locks)
+				shows := newProgress(cmd.ErrOrStderr())
+				q.Progress = shows.show
+				all, lacks := sorted(a.Locks(cmd.Context(), q))
+				shows.end()
 				if lacks != nil && !incomplete(lacks) {
 					return lacks
 				}
