@@ -2,11 +2,14 @@ package dashboard
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -134,5 +137,25 @@ func TestHistory_sparks(t *testing.T) {
 	}
 	if all := h.sparks(began.Add(3 * time.Hour)); all != nil {
 		t.Errorf("much later: %+v", all)
+	}
+}
+
+// The overview draws the charts.
+func TestOverview_sparks(t *testing.T) {
+	h, err := New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ago := range []time.Duration{2 * time.Minute, time.Minute} {
+		s := surveyOf(0, lockOf("a", "x"))
+		s.at = time.Now().Add(-ago)
+		h.history.see(s)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	for _, want := range []string{"Last hour", `aria-label="Held in the last hour: at most 1"><polyline points="57,1.0 58,1.0`, "Mean hold time"} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("no %q in %s", want, w.Body)
+		}
 	}
 }
