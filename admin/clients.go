@@ -63,7 +63,7 @@ func (a *Admin) clientPage(ctx context.Context, cursor string) (page ClientPage,
 	entries := scan{Prefix(keys.Client("")), "hash", func(ctx context.Context, names []string) ([]Lock, error) {
 		var ids []string
 		for _, name := range names {
-			if id, ok := keys.ClientOf(name); ok {
+			if id, ok := keys.ClientID(name); ok {
 				ids = append(ids, id)
 			}
 		}
@@ -96,7 +96,7 @@ func (a *Admin) entries(ctx context.Context, ids []string) (all map[string]lock.
 // IsGone reports whether the client of w, which waits for the plain lock l, has no entry in Redis although clients of leasehold keep one. Its
 // process was killed, unless it uses client.WithoutRegistry or is not allowed to write an entry. The lock skips a waiter that was killed at the next release.
 func (l *Lock) IsGone(w lock.Waiter) bool {
-	return l.Kind == Plain && l.nowhere[lock.ClientOf(w.Owner)]
+	return l.Kind == Plain && l.nowhere[lock.ClientID(w.Owner)]
 }
 
 // leaseholds reports whether a client is not one of Redisson: the uuids of leasehold have version 7.

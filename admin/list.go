@@ -25,15 +25,15 @@ type Query struct {
 	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
-	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle. Rate limiters and filters are listed
+	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and wait groups
+	// of which only lost workers are left, are listed if Kind says Latch or WaitGroup, or by Idle. Rate limiters and filters are listed
 	// only if Kind names them: of a limiter there can be a key for each user of an application.
 	Kind Kind
 
 	// Progress, if it is not nil, is called by Locks after each part of the list, with the share of the keys that have been scanned.
 	Progress func(scanned float64)
 
-	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and crews of which only lost members are left.
+	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and wait groups of which only lost workers are left.
 	Idle bool
 }
 
@@ -63,9 +63,9 @@ const (
 	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
 )
 
-// ErrCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
+// ErrBadCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
 // has changed since then.
-var ErrCursor = errors.New("the list cannot go on there; begin anew")
+var ErrBadCursor = errors.New("the list cannot go on there; begin anew")
 
 // Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
 // page before, with the same q. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
@@ -137,7 +137,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (page Page, er
 
 // Kinds returns the kinds that a Query can have.
 func Kinds() []Kind {
-	return []Kind{Plain, Fair, ReadWrite, Semaphore, Crew, Latch, Election, RateLimit, Window, Bloom}
+	return []Kind{Plain, Fair, ReadWrite, Semaphore, WaitGroup, Latch, Election, RateLimit, RedissonRateLimit, Bloom}
 }
 
 // scan selects keys by a pattern and a type, and finds the locks that they show.
@@ -146,7 +146,7 @@ type scan struct {
 	find        func(ctx context.Context, names []string) ([]Lock, error)
 }
 
-// braced matches every zset of a semaphore or a crew. SCAN compares names at a fraction of the cost of looking up types.
+// braced matches every zset of a semaphore or a wait group. SCAN compares names at a fraction of the cost of looking up types.
 const braced = "*{*"
 
 // scans returns what to scan for q. Each needs one pass over all keys, and walk makes the passes together: locks that can be held need
@@ -177,15 +177,15 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 		return []scan{hashes}, nil
 	case Semaphore:
 		return []scan{{"*" + held, "zset", zsets}}, nil
-	case Crew:
-		return []scan{{keys.Crews, "zset", zsets}}, nil
+	case WaitGroup:
+		return []scan{{keys.WaitGroups, "zset", zsets}}, nil
 	case Latch:
 		return []scan{latches}, nil
 	case Election:
 		return []scan{{keys.Leaders, "hash", func(ctx context.Context, boards []string) ([]Lock, error) { return a.elections(ctx, boards, pattern) }}}, nil
 	case RateLimit:
 		return []scan{{pattern, "string", a.limits}}, nil
-	case Window:
+	case RedissonRateLimit:
 		return []scan{{pattern, "hash", a.windows}}, nil
 	case Bloom:
 		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
@@ -263,11 +263,11 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 			_, err := strconv.ParseUint(c, 10, 64)
 			return err != nil && c != end
 		}) {
-			return "", 0, ErrCursor
+			return "", 0, ErrBadCursor
 		}
 		if at < 0 { // it no longer responds
 			if !slices.ContainsFunc(a.missing(), func(m Missing) bool { return m.Server == addr }) {
-				return "", 0, ErrCursor
+				return "", 0, ErrBadCursor
 			}
 			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr > addr }), slices.Clone(begin); at < 0 {
 				return "", 1, nil

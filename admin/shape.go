@@ -36,7 +36,7 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 		case f.Name == luascripts.LineField:
 			_, text, _ := strings.Cut(f.Value, "|")
 			for entry := range strings.SplitSeq(strings.TrimSuffix(text, ";"), ";") {
-				if client := lock.ClientOf(entry); client != "" {
+				if client := lock.ClientID(entry); client != "" {
 					s.line = append(s.line, client)
 				}
 			}

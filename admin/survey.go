@@ -69,7 +69,7 @@ func (s *Survey) look(ctx context.Context, limit time.Duration) (seen Surveyed, 
 			s.put(found, fresh)
 			return time.Since(began) < limit
 		})
-		if errors.Is(err, ErrCursor) { // the cluster has changed
+		if errors.Is(err, ErrBadCursor) { // the cluster has changed
 			s.cursor = ""
 			continue
 		}
@@ -106,7 +106,7 @@ func (s *Survey) scans() ([]scan, error) {
 		find := scans[0].find
 		scans[0].find = func(ctx context.Context, names []string) ([]Lock, error) {
 			for _, name := range names {
-				if id, ok := keys.ClientOf(name); ok {
+				if id, ok := keys.ClientID(name); ok {
 					s.clients[id] = s.pass
 				}
 			}
@@ -144,8 +144,8 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 			boards = append(boards, keys.Leader(name).Lock)
 		case l.Kind == Semaphore:
 			zsets = append(zsets, keys.Semaphore(name).Leases)
-		case l.Kind == Crew:
-			zsets = append(zsets, keys.Crew(name).Lock)
+		case l.Kind == WaitGroup:
+			zsets = append(zsets, keys.WaitGroup(name).Lock)
 		case l.Kind == Latch:
 			rounds = append(rounds, keys.Latch(name).Rounds)
 		case l.Kind == RateLimit || l.Kind == Window || l.Kind == Bloom:

@@ -34,10 +34,10 @@ func TestSurvey(t *testing.T) {
 		permit := s.lock(semaphore)
 		_, err := s.c.NewLatch("latch").TrySetCount(s.Context(), 2)
 		s.must(err)
-		worker, err := s.c.NewCrew("crew").Join(s.Context())
+		worker, err := s.c.NewWaitGroup("waitgroup").Add(s.Context())
 		s.must(err)
 		survey := s.admin.Survey(admin.Query{Idle: true})
-		const all = "crew crew 1 0|fair fair 1 0|latch latch 0 0|permits semaphore 1 0|plain plain 1 0"
+		const all = "wait group waitgroup 1 0|fair fair 1 0|latch latch 0 0|permits semaphore 1 0|plain plain 1 0"
 		s.until("the survey has the client", func() bool {
 			got, seen := s.look(survey, time.Minute)
 			if got != all || !seen.Complete || seen.Scanned != 1 || seen.More {
@@ -113,7 +113,7 @@ func TestSurvey_parts(t *testing.T) {
 // What nobody holds is as of the latest pass.
 func TestSurvey_limits(t *testing.T) {
 	everywhere(t, func(s *scene) {
-		_, err := s.c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerHour(10)).Take(s.Context(), "alice", 1)
+		_, err := s.c.NewRateLimiter("api", ratelimit.FailClosed(), ratelimit.PerHour(10)).Take(s.Context(), "alice", 1)
 		s.must(err)
 		survey := s.admin.Survey(admin.Query{Kind: admin.RateLimit})
 		if got, seen := s.look(survey, time.Minute); got != "api:alice ratelimit 0 0" || len(seen.Clients) > 0 {

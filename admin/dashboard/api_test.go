@@ -109,7 +109,7 @@ func TestAPI_history(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Unlock(t.Context(), "orders:1", "", ""); err != nil {
+	if _, err := a.ForceUnlock(t.Context(), "orders:1", "", ""); err != nil {
 		t.Error(err)
 	}
 	s.until("lock?name=orders:1", func(text string) bool {

@@ -150,8 +150,8 @@ func (h *history) take(l admin.Lock, at time.Time, before bool) {
 		switch gap := at.Sub(known.last); {
 		case gap > pastGap:
 			known.ended, known.how = known.last, "not known: no look until "+at.UTC().Format("15:04:05")
-		case l.Forced != nil && l.Forced.At.After(known.from):
-			known.how = "force-unlocked by " + shown(l.Forced.By)
+		case l.ForceUnlock != nil && l.ForceUnlock.At.After(known.from):
+			known.how = "force-unlocked by " + shown(l.ForceUnlock.By)
 		case known.lease >= 0 && gap >= known.lease:
 			known.how = "lease expired"
 		}

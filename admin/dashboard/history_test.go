@@ -66,7 +66,7 @@ func TestHistory(t *testing.T) {
 	h.see(surveyOf(50*time.Second, lockOf("a", "v")))
 	h.see(surveyOf(90*time.Second, lockOf("a", "w")))
 	taken := lockOf("a")
-	taken.Forced = &admin.Forced{At: began.Add(95 * time.Second), By: "alice"}
+	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(95 * time.Second), By: "alice"}
 	h.seeLock(taken, began.Add(100*time.Second))
 	if got := h.says("a", began.Add(2*minute)); !strings.HasPrefix(got, "w 10s force-unlocked by alice|v 40s lease expired|") {
 		t.Errorf("how they ended: %s", got)
