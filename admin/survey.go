@@ -148,7 +148,7 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 			zsets = append(zsets, keys.WaitGroup(name).Lock)
 		case l.Kind == Latch:
 			rounds = append(rounds, keys.Latch(name).Rounds)
-		case l.Kind == RateLimit || l.Kind == Window || l.Kind == Bloom:
+		case l.Kind == RateLimit || l.Kind == RedissonRateLimit || l.Kind == Bloom:
 			fresh[name] = true
 		default:
 			hashes = append(hashes, name)
