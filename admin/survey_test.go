@@ -34,14 +34,14 @@ func TestSurvey(t *testing.T) {
 		permit := s.lock(semaphore)
 		_, err := s.c.NewLatch("latch").TrySetCount(s.Context(), 2)
 		s.must(err)
-		worker, err := s.c.NewWaitGroup("waitgroup").Add(s.Context())
+		worker, err := s.c.NewWaitGroup("group").Add(s.Context())
 		s.must(err)
 		survey := s.admin.Survey(admin.Query{Idle: true})
 		const all = "wait group waitgroup 1 0|fair fair 1 0|latch latch 0 0|permits semaphore 1 0|plain plain 1 0"
 		s.until("the survey has the client", func() bool {
 			got, seen := s.look(survey, time.Minute)
 			if got != all || !seen.Complete || seen.Scanned != 1 || seen.More {
-				s.Fatalf("%s, %+v", got, seen)
+				s.Fatalf("%s, complete: %v, scanned: %v", got, seen.Complete, seen.Scanned)
 			}
 			return len(seen.Clients) == 2 // s.others has one
 		})
