@@ -242,12 +242,12 @@ func TestServe_userHeader(t *testing.T) {
 	mine.gets("", 200)
 
 	for args, want := range map[string]string{
-		"--user-header a:b":                           "must be the name of a header",
-		"--user-header X-User --trusted-proxy far":    "must be an IP address or a network",
-		"--trusted-proxy 10.0.0.1":                    "--trusted-proxy is for --user-header",
-		"--user-header X-User --auth users":           "give one of them",
-		"--user-header X-User --as al --allow-unlock": "give one of them",
-		"--auth users --as alice --allow-unlock":      "give one of them",
+		"--user-header a:b":                                 "must be the name of a header",
+		"--user-header X-User --trusted-proxy far":          "must be an IP address or a network",
+		"--trusted-proxy 10.0.0.1":                          "--trusted-proxy is for --user-header",
+		"--user-header X-User --auth users":                 "give one of them",
+		"--user-header X-User --operator al --allow-unlock": "give one of them",
+		"--auth users --operator alice --allow-unlock":      "give one of them",
 	} {
 		says(t, on(t, s, append([]string{"serve"}, strings.Fields(args)...)...), exitUsage, want)
 	}

@@ -387,7 +387,7 @@ func TestTop(t *testing.T) {
 		mustLock(t, c.NewLock(name))
 	}
 	for _, kind := range []string{"dumb", "xterm"} {
-		p := inTerminal(t, s, "top", "--every", "100ms")
+		p := inTerminal(t, s, "top", "--interval", "100ms")
 		p.cmd.Env = append(p.cmd.Env, "TERM="+kind)
 		p.start()
 		p.stdout.await(t, "3 held, 0 waiting")
@@ -412,7 +412,7 @@ func TestTop(t *testing.T) {
 		s.Do(t, "DEL", "new:"+kind)
 	}
 	says(t, on(t, s, "top"), 2, "top needs a terminal")
-	p := inTerminal(t, s, "top", "--every", "1ms")
+	p := inTerminal(t, s, "top", "--interval", "1ms")
 	p.start()
 	p.stdout.await(t, "the least is 100ms")
 	p.ends(exitUsage)
@@ -462,14 +462,14 @@ func TestTop_keys(t *testing.T) {
 	if created, err := c.NewLatch("done").TrySetCount(t.Context(), 7); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	m, err := c.NewCrew("workers").Join(t.Context())
+	m, err := c.NewWaitGroup("workers").Add(t.Context())
 	if err == nil {
 		err = m.Fail(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms")
+	p := inTerminal(t, s, "top", "--interval", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
@@ -502,14 +502,14 @@ func TestTop_unheld(t *testing.T) {
 	s := redistest.Start(t)
 	limited(t, s)
 	for _, test := range []struct{ kind, term, shows string }{
-		{"window", "xterm", "3 of the kind window"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
+		{"redisson-ratelimit", "xterm", "3 of the kind redisson-ratelimit"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
 	} {
-		p := inTerminal(t, s, "top", "--every", "100ms", "--kind", test.kind)
+		p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", test.kind)
 		p.cmd.Env = append(p.cmd.Env, "TERM="+test.term)
 		p.start()
 		p.stdout.await(t, test.shows)
-		p.stdout.await(t, map[string]string{"window": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
-		if text := p.stdout.String(); test.kind == "window" && strings.Index(text, "sms") > strings.Index(text, "calls") {
+		p.stdout.await(t, map[string]string{"redisson-ratelimit": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
+		if text := p.stdout.String(); test.kind == "redisson-ratelimit" && strings.Index(text, "sms") > strings.Index(text, "calls") {
 			t.Errorf("the fullest does not come first: %q", text)
 		}
 		if _, err := p.master.WriteString("\x03"); err != nil {
@@ -518,12 +518,12 @@ func TestTop_unheld(t *testing.T) {
 		p.stdout.await(t, "interrupted")
 		p.ends(exitInterrupted)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms", "--kind", "window")
+	p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", "redisson-ratelimit")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
-		{"", "3 of the kind window"},
+		{"", "3 of the kind redisson-ratelimit"},
 		{"", "0 of 10 per 1h left"},
 		{"/sms\r", "with sms"},
 		{"\r", "a rate limiter of Redisson's kind"},
@@ -572,7 +572,7 @@ func TestTop_narrow(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	pods(t, s)
-	p := inTerminal(t, s, "top", "--every", "100ms")
+	p := inTerminal(t, s, "top", "--interval", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 80)
 	p.start()
@@ -605,7 +605,7 @@ func TestTop_unlock(t *testing.T) {
 	}
 	knows(t, rdb, c)
 	hears(t, s, c)
-	p := inTerminal(t, s, "top", "--every", "100ms", "--as", "alice")
+	p := inTerminal(t, s, "top", "--interval", "100ms", "--operator", "alice")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
@@ -625,7 +625,7 @@ func TestTop_unlock(t *testing.T) {
 	}
 	p.types("y")
 	<-h.Context().Done()
-	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck, ticket 816") {
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck, ticket 816") {
 		t.Errorf("the holder is told %v", err)
 	}
 	for _, step := range []struct{ keys, shows string }{
@@ -656,7 +656,7 @@ func TestTop_jobControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.types("$leasehold top --every 100ms\n")
+	p.types("$leasehold top --interval 100ms\n")
 	p.stdout.await(t, "1 held")
 	p.types(ctrlZ)
 	p.stdout.await(t, "Stopped")
@@ -689,7 +689,7 @@ func TestTop_noShell(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	mustLock(t, billing(t, s.Client(t)).NewLock("orders:42"))
-	p := inTerminal(t, s, "top", "--every", "100ms")
+	p := inTerminal(t, s, "top", "--interval", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()

@@ -37,7 +37,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve a web page that shows locks",
 		Example: `  leasehold serve
-  leasehold serve --allow-unlock --as alice
+  leasehold serve --allow-unlock --operator alice
   leasehold serve --allow-unlock --auth /etc/leasehold/users
   leasehold serve --allow-unlock --user-header X-Forwarded-Email --host locks.example.com    behind oauth2-proxy`,
 		Long: `Serve a web page that shows the locks of a server or a cluster, until it is
@@ -68,9 +68,9 @@ else 128+n for signal n.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case s.as != "" && !s.unlocks:
-				return usagef("--as is for --allow-unlock")
+				return usagef("--operator is for --allow-unlock")
 			case s.passwords != "" && s.header != "", s.as != "" && s.passwords+s.header != "":
-				return usagef("--as, --auth and --user-header each say who the user is: give one of them")
+				return usagef("--operator, --auth and --user-header each say who the user is: give one of them")
 			case cmd.Flags().Changed("trusted-proxy") && s.header == "":
 				return usagef("--trusted-proxy is for --user-header")
 			}
@@ -87,7 +87,7 @@ else 128+n for signal n.
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8126", "address and port to listen on")
 	f.StringSliceVar(&s.hosts, "host", nil, "names under which browsers may ask for the page, besides localhost and IP addresses")
 	f.BoolVar(&s.unlocks, "allow-unlock", false, "let visitors unlock locks by force")
-	f.StringVar(&s.as, "as", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
+	f.StringVar(&s.as, "operator", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
 	f.StringVar(&s.passwords, "auth", "", "file with the users that may open the page, and the bcrypt hashes of their passwords")
 	f.StringVar(&s.header, "user-header", "", "header in which a proxy names the user, who may open the page")
 	f.StringSliceVar(&s.proxies, "trusted-proxy", []string{"127.0.0.0/8", "::1"}, "addresses or networks (CIDR) of the proxies whose --user-header counts")
@@ -123,7 +123,7 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 			}
 			who = func(*http.Request) string { return s.as }
 		}
-		opts = append(opts, dashboard.WithUnlock(who))
+		opts = append(opts, dashboard.WithForceUnlock(who))
 	}
 	page, err := dashboard.New(rdb, opts...)
 	if err != nil {

@@ -318,7 +318,7 @@ func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
 	case u.sure && name == "y":
 		t.unlock = nil
 		return func() tea.Msg {
-			r, err := t.admin.UnlockFrom(t.ctx, u.name, u.owners, u.reason)
+			r, err := t.admin.ForceUnlockOwners(t.ctx, u.name, u.owners, u.reason)
 			text, err := outcomeOf(u.name, u.owners, r, err)
 			if err != nil {
 				text = strings.TrimPrefix(text+"\n"+oneLine(explain(err)), "\n")

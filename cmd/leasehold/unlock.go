@@ -73,7 +73,7 @@ the unlock failed; 2 if unlock was called the wrong way, or off a terminal witho
 	f := cmd.Flags()
 	f.StringVar(&u.owner, "owner", "", "unlock only if this owner holds the lock; inspect shows owners")
 	f.StringVar(&u.reason, "reason", "", "the reason, for the holder and for the note in Redis")
-	f.StringVar(&u.as, "as", "", "the operator, for the holder and for the note (default: your user and this machine)")
+	f.StringVar(&u.as, "operator", "", "the operator, for the holder and for the note (default: your user and this machine)")
 	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	u.connection.addFlags(cmd)
 	return cmd
@@ -96,7 +96,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 			return err
 		}
 	}
-	r, err := a.UnlockFrom(ctx, u.name, owners, u.reason)
+	r, err := a.ForceUnlockOwners(ctx, u.name, owners, u.reason)
 	text, err := outcomeOf(u.name, owners, r, err)
 	if text != "" {
 		fmt.Fprintln(out, text)
@@ -108,20 +108,20 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 }
 
 // outcomeOf returns what an unlock from these owners came to: words if a holder has lost the lock, and what went wrong.
-func outcomeOf(name string, owners []string, r admin.Unlocked, err error) (text string, _ error) {
+func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err error) (text string, _ error) {
 	if from := r.Holders; len(from) > 0 {
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
 			return !slices.ContainsFunc(from, func(h lock.Holder) bool { return h.Owner == owner })
 		})
-		text = fmt.Sprintf("%s; %s\n%s", unlockedOf(len(lost), len(owners), err), toldOf(r.Told, from), worksOn)
+		text = fmt.Sprintf("%s; %s\n%s", unlockedOf(len(lost), len(owners), err), toldOf(r.Notified, from), worksOn)
 	}
 	switch {
 	case errors.Is(err, lock.ErrNotHeld):
 		return text, fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(name))
 	case err != nil:
 		return text, noLock(name, err)
-	case r.NoteErr != nil:
-		return text, fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(name), r.NoteErr)
+	case r.RecordErr != nil:
+		return text, fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(name), r.RecordErr)
 	}
 	return text, nil
 }
