@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// report is what a service of yours does: it writes an hour-long report, step by step.
+// report is the code under test: it writes a report for an hour, step by step.
 func report(ctx context.Context, l lock.Locker, write func(step int) error) error {
 	return lock.Do(ctx, l, func(ctx context.Context) error {
 		for step := range 60 {
@@ -28,7 +28,7 @@ func report(ctx context.Context, l lock.Locker, write func(step int) error) erro
 	})
 }
 
-// An hour of renewals takes no time, and the second report begins when the first one is done.
+// The second report starts when the first one is done. Two hours of renewals take no time.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -49,7 +49,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// The lock is taken away in the middle, as by a failover. No step follows.
+// The lock is lost in the middle, as in a failover. No step follows.
 func TestReport_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
