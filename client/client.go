@@ -128,6 +128,21 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
+	return open(ctx, option, config)
+}
+
+// OpenWithOption is [Open] for what a URL cannot express, such as the password of the Sentinels, a client certificate, or a dialer. It
+// sets the fields of option that are zero and matter to locks as [ParseURL] does.
+func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Option) (*Client, error) {
+	config, err := configure(opts)
+	if err != nil {
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	return open(ctx, tuned(option), config)
+}
+
+// open connects, and returns a client that owns the connection.
+func open(ctx context.Context, option rueidis.ClientOption, config config) (*Client, error) {
 	rdb, err := connect(ctx, option, config.lazy)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}

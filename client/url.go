@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,26 +32,27 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	if err != nil {
 		return rueidis.ClientOption{}, err
 	}
-	option.DisableCache = true
-	if option.ClientName == "" {
-		option.ClientName = "leasehold"
-	}
-	if option.ConnWriteTimeout == 0 {
-		option.ConnWriteTimeout = 5 * time.Second
-	}
-	// One connection keeps the commands about a lock in order, and shares each write
-	// among more callers; a short wait for more of them halves what a busy client spends
-	// on writing. A caller that is alone does not wait.
-	option.PipelineMultiplex = -1
-	option.MaxFlushDelay = 20 * time.Microsecond
-	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
 	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
 		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
 		option.TLSConfig.ServerName = ""
-		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
+		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would connect to them in plain text
 	}
-	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
-	return option, nil
+	return tuned(option), nil
+}
+
+// tuned returns option with what suits locks, where it says nothing.
+func tuned(option rueidis.ClientOption) rueidis.ClientOption {
+	option.DisableCache = true
+	option.ClientName = cmp.Or(option.ClientName, "leasehold")
+	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// One connection keeps the commands about a lock in order, and shares each write
+	// among more callers; a short wait for more of them halves what a busy client spends
+	// on writing. A caller that is alone does not wait.
+	option.PipelineMultiplex = cmp.Or(option.PipelineMultiplex, -1)
+	option.MaxFlushDelay = cmp.Or(option.MaxFlushDelay, 20*time.Microsecond)
+	option.Sentinel.TopologyRefreshInterval = cmp.Or(option.Sentinel.TopologyRefreshInterval, 5*time.Second)
+	option.ClusterOption.ShardsRefreshInterval = cmp.Or(option.ClusterOption.ShardsRefreshInterval, 15*time.Second)
+	return option
 }
 
 var (

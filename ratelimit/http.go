@@ -144,7 +144,11 @@ const statusClientClosedRequest = 499
 // of the connection: r.RemoteAddr without its port ([net.SplitHostPort]), as each connection has another port. Behind a proxy that is the
 // address of the proxy. Then use the header in which the proxy writes the address of its client, provided that the proxy replaces what the client
 // sent. A header that any client can send is a bad key. A client with IPv6 has many addresses; limit their first 64 bits.
-func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error)) http.Handler {
+func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error), opts ...HandlerOption) http.Handler {
+	c := handlerConfig{respond: func(w http.ResponseWriter, _ *http.Request, status int, _ error) { respond(w, name, status) }}
+	for _, opt := range opts {
+		opt(&c)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, n := cost(r)
 		if n == 0 {
@@ -157,10 +161,11 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			}
 		}
 		if limit, ok := l.below(n); ok {
-			tell(l.wrap("take", key, &LimitedError{RetryAfter: Never}))
+			err := l.wrap("take", key, &LimitedError{RetryAfter: Never})
+			tell(err)
 			d := Decision{RetryAfter: Never, Limit: limit, Err: ErrLimited} // with an error, SetHeader does not write what is left
 			d.SetHeader(w.Header(), name)
-			exceeded(w, name, http.StatusRequestEntityTooLarge, "The request costs more than the limit ever allows at once")
+			c.respond(w, r, http.StatusRequestEntityTooLarge, err)
 			return
 		}
 		d, err := l.Take(r.Context(), key, n)
@@ -170,18 +175,18 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			next.ServeHTTP(w, r)
 		case err == nil:
 			d.SetHeader(w.Header(), name)
-			exceeded(w, name, http.StatusTooManyRequests, "Too many requests")
+			c.respond(w, r, http.StatusTooManyRequests, l.wrap("take", key, &LimitedError{RetryAfter: d.RetryAfter}))
 		case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 			w.WriteHeader(statusClientClosedRequest)
 		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key's fault
 			tell(err)
-			http.Error(w, "the rate limit key of this request is not valid", http.StatusBadRequest)
+			c.respond(w, r, http.StatusBadRequest, err)
 		default:
 			tell(err)
 			if errors.Is(err, lock.ErrUnavailable) {
 				w.Header().Set("Retry-After", "1")
 			}
-			http.Error(w, "the rate limit could not be checked", http.StatusServiceUnavailable)
+			c.respond(w, r, http.StatusServiceUnavailable, err)
 		}
 	})
 }
@@ -195,12 +200,39 @@ func (l *Limiter) below(n int64) (limit Limit, ok bool) {
 	return l.limits[i], true
 }
 
-// exceeded answers a request with a problem of the type quota-exceeded.
-func exceeded(w http.ResponseWriter, name string, status int, title string) {
+// HandlerOption configures a [Handler].
+type HandlerOption func(*handlerConfig)
+
+type handlerConfig struct {
+	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
+}
+
+// WithErrorResponse makes respond write the responses 400, 413, 429 and 503 of a [Handler], for example in the format of an API. err is
+// why: for 429 and 413 it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default the responses
+// are short texts, and problems (RFC 9457) for 429 and 413.
+func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) HandlerOption {
+	return func(c *handlerConfig) { c.respond = respond }
+}
+
+// respond is the default of WithErrorResponse. name is that of the policy.
+func respond(w http.ResponseWriter, name string, status int) {
+	title := ""
+	switch status {
+	case http.StatusBadRequest:
+		http.Error(w, "the rate limit key of this request is not valid", status)
+		return
+	case http.StatusServiceUnavailable:
+		http.Error(w, "the rate limit could not be checked", status)
+		return
+	case http.StatusTooManyRequests:
+		title = "Too many requests"
+	default:
+		title = "The request costs more than the limit ever allows at once"
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// The status is the answer. An error here means only that the client is gone.
+	// The status is the response. An error here means only that the client is gone.
 	_, _ = fmt.Fprintf(w, `{"type":%q,"title":%q,"status":%d,"violated-policies":[%q]}`+"\n", quotaExceeded, title, status, ascii(name))
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -203,6 +204,48 @@ func TestHandler(t *testing.T) {
 		if r := get("/", "bob"); r.StatusCode != 503 || r.Header.Get("Retry-After") != "1" || !errors.Is(told, lock.ErrUnavailable) || served != 4 {
 			t.Errorf("Redis is silent: %v, %v", r, told)
 		}
+		thaw(wire)
+	})
+}
+
+// Responses of one's own have the same status and headers, and the error.
+func TestHandler_ownResponses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Closed(), ratelimit.PerMinute(2))
+		cost := func(r *http.Request) (string, int64) {
+			if r.Header.Get("User") == "dear" {
+				return "dear", 3
+			}
+			return r.Header.Get("User"), 2
+		}
+		var why error
+		h := ratelimit.Handler(l, "per-user", cost, http.NotFoundHandler(), nil, ratelimit.WithErrorResponse(func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+			why = err
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte("own"))
+		}))
+		want := func(user string, status int, is error, retryAfter string) {
+			t.Helper()
+			r := request(t.Context(), h, user)
+			body, _ := io.ReadAll(r.Body)
+			if r.StatusCode != status || string(body) != "own" || !errors.Is(why, is) || r.Header.Get("Retry-After") != retryAfter {
+				t.Errorf("%s: %d, %s, %v, %v", user, r.StatusCode, body, why, r.Header)
+			}
+		}
+		if r := request(t.Context(), h, "ann"); r.StatusCode != http.StatusNotFound {
+			t.Errorf("%d", r.StatusCode)
+		}
+		want("ann", http.StatusTooManyRequests, ratelimit.ErrLimited, "60")
+		var limited *ratelimit.LimitedError
+		if !errors.As(why, &limited) || limited.RetryAfter != time.Minute {
+			t.Errorf("%v", why)
+		}
+		want("dear", http.StatusRequestEntityTooLarge, ratelimit.ErrLimited, "")
+		want(strings.Repeat("x", 5000), http.StatusBadRequest, lock.ErrBadName, "")
+		wire.Freeze(true)
+		want("bob", http.StatusServiceUnavailable, lock.ErrUnavailable, "1")
 		thaw(wire)
 	})
 }

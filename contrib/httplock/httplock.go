@@ -54,14 +54,38 @@ const retryAfter = "5"
 //
 // failed is told, if it is not nil, what went wrong apart from a lock that is busy and a client that went away:
 // an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not answer the request.
-func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.TryDo, next, failed}
+func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
+	return newHandler(handler{lockOf: lockOf, do: lock.TryDo, next: next, failed: failed}, opts)
 }
 
 // WaitingHandler is a [Handler] that waits until it has the lock, the client goes away, or its lock.WithWait times out. After that
 // time the answer is 409 Conflict if another holder has the lock, and 503 Service Unavailable if Redis is unavailable. Each request that waits keeps a connection and a goroutine, so give the lock lock.WithWait.
-func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.Do, next, failed}
+func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
+	return newHandler(handler{lockOf: lockOf, do: lock.Do, next: next, failed: failed}, opts)
+}
+
+// Option configures a [Handler] or a [WaitingHandler].
+type Option func(*handler)
+
+// WithErrorResponse makes respond write the responses of the handler, for example as JSON. status is the one of the table above, and
+// err why. The handler has set Retry-After if the table says so. By default the responses are short texts. respond is not called if
+// next has responded.
+func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) Option {
+	return func(s *handler) { s.respond = respond }
+}
+
+func newHandler(s handler, opts []Option) http.Handler {
+	s.respond = func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+		if _, text := statusOf(err); text != "" {
+			http.Error(w, text, status)
+		} else {
+			http.Error(w, "the lock of this request could not be acquired", status)
+		}
+	}
+	for _, opt := range opts {
+		opt(&s)
+	}
+	return s
 }
 
 type handler struct {
@@ -69,6 +93,17 @@ type handler struct {
 	do     func(context.Context, lock.Locker, func(context.Context) error) error
 	next   http.Handler
 	failed func(*http.Request, error)
+
+	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
+}
+
+// fail writes the response to a request that failed with err.
+func (s handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status := Status(err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	s.respond(w, r, status, err)
 }
 
 func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -95,13 +130,11 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 	case !called:
 		s.tell(r, err)
-		if !Refuse(w, err) {
-			http.Error(w, "the lock of this request could not be taken", http.StatusInternalServerError)
-		}
+		s.fail(w, r, err)
 	default:
 		s.tell(r, err)
 		if !a.begun && ended(err) {
-			Refuse(w, err)
+			s.fail(w, r, err)
 		}
 	}
 }
@@ -132,22 +165,40 @@ func cutShort(err error) bool {
 // the table above. The caller answers other errors. A handler that takes its lock itself calls it with the error of
 // TryLock or Lock, or with [context.Cause] of the context of its hold.
 func Refuse(w http.ResponseWriter, err error) bool {
-	switch {
-	case err == nil:
-		return false
-	case ended(err):
-		http.Error(w, "the lock of this request was lost; it is not known what was done", http.StatusInternalServerError)
-	case errors.Is(err, lock.ErrNotAcquired):
-		http.Error(w, "the lock is taken", http.StatusConflict)
-	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
-		w.Header().Set("Retry-After", retryAfter)
-		http.Error(w, "the lock of this request cannot be taken now; try again later", http.StatusServiceUnavailable)
-	case errors.Is(err, lock.ErrBadName):
-		http.Error(w, "the name in this request is not valid", http.StatusBadRequest)
-	default:
+	status, text := statusOf(err)
+	if text == "" {
 		return false
 	}
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	http.Error(w, text, status)
 	return true
+}
+
+// Status returns the status of the table above for an error of Lock, TryLock or Unlock, or for the cause of the context of a hold. It
+// returns 200 for nil.
+func Status(err error) int {
+	status, _ := statusOf(err)
+	return status
+}
+
+// statusOf returns the status for err, and the text of its response; "" for an error that the table does not name.
+func statusOf(err error) (status int, text string) {
+	switch {
+	case err == nil:
+		return http.StatusOK, ""
+	case ended(err):
+		return http.StatusInternalServerError, "the lock of this request was lost; it is not known what was done"
+	case errors.Is(err, lock.ErrNotAcquired):
+		return http.StatusConflict, "another request has the lock"
+	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
+		return http.StatusServiceUnavailable, "the lock of this request cannot be acquired now; try again later"
+	case errors.Is(err, lock.ErrBadName):
+		return http.StatusBadRequest, "the name in this request is not valid"
+	default:
+		return http.StatusInternalServerError, ""
+	}
 }
 
 // answer knows whether an answer has begun. It passes on what a ResponseWriter can do besides.

@@ -215,10 +215,17 @@ func TestHandler_errors(t *testing.T) {
 				}
 			}),
 			"nobody is told": httplock.Handler(lockOf(test.c), http.NotFoundHandler(), nil),
+			"own responses": httplock.WaitingHandler(lockOf(test.c, lock.WithWait(0)), http.NotFoundHandler(), nil, httplock.WithErrorResponse(func(w http.ResponseWriter, r *http.Request, status int, err error) {
+				if status != test.status || status != httplock.Status(err) || !errors.Is(err, test.told) || r.URL.Path != test.path {
+					t.Errorf("%s: %d, %v", r.URL.Path, status, err)
+				}
+				w.WriteHeader(status)
+				fmt.Fprint(w, "own")
+			})),
 		} {
-			resp, _ := post(t, serve(t, handler), test.path)
-			if resp.StatusCode != test.status || resp.Header.Get("Retry-After") != test.retryAfter {
-				t.Errorf("%s, %v: %d, %v", name, test.told, resp.StatusCode, resp.Header)
+			resp, body := post(t, serve(t, handler), test.path)
+			if resp.StatusCode != test.status || resp.Header.Get("Retry-After") != test.retryAfter || (body == "own") != (name == "own responses") {
+				t.Errorf("%s, %v: %d, %v, %s", name, test.told, resp.StatusCode, resp.Header, body)
 			}
 		}
 	}
@@ -248,9 +255,15 @@ func TestHandler_lost(t *testing.T) {
 				if own != 0 {
 					w.WriteHeader(own)
 				}
-			}), func(_ *http.Request, err error) { told <- err }))
+			}), func(_ *http.Request, err error) { told <- err }, httplock.WithErrorResponse(func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+				if !errors.Is(err, lock.ErrLost) {
+					t.Errorf("a response to %v", err)
+				}
+				w.WriteHeader(status)
+				fmt.Fprint(w, "lost")
+			})))
 			resp, body := post(t, s, "/orders/42")
-			if resp.StatusCode != want || (body == "") != (want == own) {
+			if resp.StatusCode != want || (body == "lost") != (want != own) {
 				t.Errorf("%d, %q, want %d", resp.StatusCode, body, want)
 			}
 			if err := <-told; !errors.Is(err, lock.ErrLost) {
@@ -446,6 +459,23 @@ func TestRefuse(t *testing.T) {
 	}
 	if _, err := bufio.NewReader(w.Body).ReadString('\n'); err != nil {
 		t.Errorf("no text: %v", err)
+	}
+}
+
+// Status has a status for each error, and none of a failure for none.
+func TestStatus(t *testing.T) {
+	for err, want := range map[error]int{
+		nil:                 http.StatusOK,
+		lock.ErrNotAcquired: http.StatusConflict,
+		lock.ErrUnavailable: http.StatusServiceUnavailable,
+		lock.ErrLost:        http.StatusInternalServerError,
+		lock.ErrBadName:     http.StatusBadRequest,
+		lock.ErrForeignKey:  http.StatusInternalServerError,
+		io.ErrUnexpectedEOF: http.StatusInternalServerError,
+	} {
+		if got := httplock.Status(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
 	}
 }
 
