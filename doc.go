@@ -23,7 +23,7 @@
 //	one lock that outlives a server             multilock.NewQuorum
 //	one that leads, and others see which one    client.Client.NewElection, leader.Run
 //	wait until so many parts are done           client.Client.NewLatch
-//	wait until all workers are done, or lost    client.Client.NewCrew
+//	wait until all workers are done, or lost    client.Client.NewWaitGroup
 //	so many calls in so much time               client.Client.NewRateLimiter
 //	has this been seen before                   client.Client.NewBloomFilter
 //
@@ -38,7 +38,7 @@
 //	work only if it is free                     lock.TryDo
 //	the hold in your own hands                  Lock, TryLock, and Hold.Unlock
 //	wait for five seconds at most               lock.WithWait(5*time.Second)
-//	once a minute, however quick it is          lock.WithAtLeast(50*time.Second)
+//	once a minute, however quick it is          lock.WithMinHold(50*time.Second)
 //	never longer than an hour                   lock.WithMaxHold(time.Hour)
 //	no renewals, a fixed lease                  lock.WithFixedLease(time.Minute)
 //	a token that refuses stale writers          Hold.Token, and package fence

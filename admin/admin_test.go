@@ -282,7 +282,7 @@ func TestPage(t *testing.T) {
 			s.Errorf("a page that finds nothing looks at all keys: %+v, %v", page, err)
 		}
 		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "- x", "-"} {
-			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrCursor) {
+			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrBadCursor) {
 				s.Errorf("from %q: %v", bad, err)
 			}
 		}
@@ -337,7 +337,7 @@ func TestInspect(t *testing.T) {
 				return c.NewRWLock(name, opts...).Write()
 			},
 		} {
-			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.Register != 0 || l.Forced != nil {
+			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.HighestToken != 0 || l.ForceUnlock != nil {
 				s.Errorf("free: %+v", l)
 			}
 			h := s.lock(of(s.c, name, lock.WithFencing()))
@@ -348,7 +348,7 @@ func TestInspect(t *testing.T) {
 				return len(l.Holders) == 1 && l.Holders[0].Client.Known() && len(l.Waiters) == 1 && l.Waiters[0].Client.Known()
 			})
 			if string(l.Kind) != name || l.Holders[0].Owner != h.Owner() || l.Holders[0].Client.Name != "billing" || l.Waiters[0].Client.Name != "second" ||
-				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token != h.Token() || l.Register <= h.Token() || l.Lease <= 0 || l.Holding != 1 {
+				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token != h.Token() || l.HighestToken <= h.Token() || l.Lease <= 0 || l.Holding != 1 {
 				s.Errorf("%s: %+v", name, l)
 			}
 			cancel()
@@ -359,12 +359,12 @@ func TestInspect(t *testing.T) {
 				l = s.inspect(name)
 				return !l.Locked()
 			})
-			if l.Token != 0 || l.Register <= h.Token() {
+			if l.Token != 0 || l.HighestToken <= h.Token() {
 				s.Errorf("%s, free after token %d: %+v", name, h.Token(), l)
 			}
 		}
 		reader := s.lock(s.c.NewRWLock("rw", lock.WithFencing()).Read())
-		if l := s.inspect("rw"); l.Mode != lock.Read || l.Token != reader.Token() || l.Register != reader.Token() {
+		if l := s.inspect("rw"); l.Mode != lock.Read || l.Token != reader.Token() || l.HighestToken != reader.Token() {
 			s.Errorf("a reader with token %d: %+v", reader.Token(), l)
 		}
 		if err := reader.Unlock(s.Context()); err != nil {
@@ -373,12 +373,12 @@ func TestInspect(t *testing.T) {
 		// Redisson's RFencedLock counts one by one.
 		s.do("HSET", "java", redissons+":84", "1")
 		s.do("SET", "redisson_lock_token:{java}", "17")
-		if l := s.inspect("java"); l.Token != 17 || l.Register != 17 {
+		if l := s.inspect("java"); l.Token != 17 || l.HighestToken != 17 {
 			s.Errorf("a holder of Redisson with token 17: %+v", l)
 		}
 		s.do("DEL", "java", "redisson_lock_token:{java}")
 		for _, name := range s.others() {
-			want := lock.ErrForeignKey
+			want := lock.ErrWrongType
 			if strings.HasPrefix(name, "leasehold_client:") {
 				want = lock.ErrBadName
 			}
@@ -388,7 +388,7 @@ func TestInspect(t *testing.T) {
 			if l, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, want) {
 				s.Errorf("%q: %+v, %v, want %v", name, l, err, want)
 			}
-			if _, err := s.admin.Unlock(s.Context(), name, "", ""); !errors.Is(err, want) {
+			if _, err := s.admin.ForceUnlock(s.Context(), name, "", ""); !errors.Is(err, want) {
 				s.Errorf("%q, unlocked: %v, want %v", name, err, want)
 			}
 		}

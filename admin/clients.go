@@ -54,7 +54,7 @@ func (a *Admin) clientPage(ctx context.Context, cursor string) (page ClientPage,
 	page.Next, err = a.scan(ctx, Prefix(keys.Client("")), "hash", cursor, func(names []string) (bool, error) {
 		var ids []string
 		for _, name := range names {
-			if id, ok := keys.ClientOf(name); ok {
+			if id, ok := keys.ClientID(name); ok {
 				ids = append(ids, id)
 			}
 		}

@@ -22,12 +22,12 @@ type Query struct {
 	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
-	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle. Rate limiters and filters are listed
+	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and wait groups
+	// of which only lost workers are left, are listed if Kind says Latch or WaitGroup, or by Idle. Rate limiters and filters are listed
 	// only if Kind names them: of a limiter there can be a key for each user of an application.
 	Kind Kind
 
-	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and crews of which only lost members are left.
+	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and wait groups of which only lost workers are left.
 	Idle bool
 }
 
@@ -55,9 +55,9 @@ const (
 	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
 )
 
-// ErrCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
+// ErrBadCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
 // has changed since then.
-var ErrCursor = errors.New("the list cannot go on there; begin anew")
+var ErrBadCursor = errors.New("the list cannot go on there; begin anew")
 
 // Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
 // page before. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
@@ -151,8 +151,8 @@ type listed struct {
 // parts are the parts of a list, in order.
 var parts = []listed{
 	{kinds: []Kind{Plain, Fair, ReadWrite}, list: (*Admin).hashes},
-	{cursor: "zsets ", kinds: []Kind{Semaphore, Crew}, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		match := map[Kind]string{Semaphore: "*" + held, Crew: keys.Crews}[q.Kind]
+	{cursor: "zsets ", kinds: []Kind{Semaphore, WaitGroup}, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		match := map[Kind]string{Semaphore: "*" + held, WaitGroup: keys.WaitGroups}[q.Kind]
 		return a.each(ctx, cmp.Or(match, "*"), "zset", cursor, page, func(zsets []string) ([]Lock, error) {
 			return a.zsets(ctx, zsets, q, q.pattern())
 		})
@@ -170,7 +170,7 @@ var parts = []listed{
 	{cursor: "limits ", kinds: []Kind{RateLimit}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
 		return a.each(ctx, q.pattern(), "string", cursor, page, func(names []string) ([]Lock, error) { return a.limits(ctx, names) })
 	}},
-	{cursor: "windows ", kinds: []Kind{Window}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+	{cursor: "windows ", kinds: []Kind{RedissonRateLimit}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
 		return a.each(ctx, q.pattern(), "hash", cursor, page, func(names []string) ([]Lock, error) { return a.windows(ctx, names) })
 	}},
 	{cursor: "filters ", kinds: []Kind{Bloom}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
@@ -223,7 +223,7 @@ func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(nam
 		addr, number, ok := strings.Cut(cursor, " ")
 		at = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr })
 		if _, err := fmt.Sscanf(number, "%d", &from); err != nil || !ok || at < 0 {
-			return "", ErrCursor
+			return "", ErrBadCursor
 		}
 	}
 	for scans := 0; at < len(nodes); at, from = at+1, 0 {

@@ -20,7 +20,7 @@
 //	promised   0.03    0.01    10⁻³            10⁻⁴            10⁻⁵                 10⁻⁶
 //	measured   0.035   0.011   1.4–1.9·10⁻³    1.8–3.4·10⁻⁴    2.5–9·10⁻⁵           3–8·10⁻⁶
 //
-// A number of bits that four divides gives the worst share. [Suggest] finds a p that gives an odd number; both sides
+// A number of bits that four divides gives the worst share. [SuggestProbability] finds a p that gives an odd number; both sides
 // must use it. No call removes an element, and a filter with more than n elements answers "probably" more often.
 //
 // # In Redis

@@ -19,11 +19,11 @@ import (
 )
 
 var (
-	// ErrNotInitialised: there is no filter in Redis. Call Init.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized: there is no filter in Redis. Call Init.
+	ErrNotInitialized = errors.New("not initialised")
 
-	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
-	ErrOtherConfig = errors.New("it has other parameters")
+	// ErrConfigMismatch: there is a filter with other parameters. The error is also a [*ConfigError].
+	ErrConfigMismatch = errors.New("it has other parameters")
 
 	// ErrTooLarge is returned by Init when the server has not enough memory left for the filter. The error has the figures, in bytes. Nothing
 	// was written. Raise maxmemory, choose a smaller filter, or use NewSharded on a cluster.
@@ -34,14 +34,14 @@ var (
 	ErrConfigLost = errors.New("its configuration is lost")
 )
 
-// A ConfigError has the parameters that are in Redis. It matches [ErrOtherConfig].
+// A ConfigError has the parameters that are in Redis. It matches [ErrConfigMismatch].
 type ConfigError struct{ Config Config }
 
 // Error names the parameters.
-func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrOtherConfig, e.Config) }
+func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrConfigMismatch, e.Config) }
 
-// Is reports whether target is [ErrOtherConfig].
-func (e *ConfigError) Is(target error) bool { return target == ErrOtherConfig }
+// Is reports whether target is [ErrConfigMismatch].
+func (e *ConfigError) Is(target error) bool { return target == ErrConfigMismatch }
 
 // Config has the parameters of a filter.
 type Config struct {
@@ -124,7 +124,7 @@ const (
 const orphans = time.Second
 
 // Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
-// were never added. If the filter exists, Init does nothing, and fails with [ErrOtherConfig] if that filter has
+// were never added. If the filter exists, Init does nothing, and fails with [ErrConfigMismatch] if that filter has
 // other parameters.
 //
 // Init takes all the memory of the filter at once. If that would leave less than a hundredth of the server's maxmemory, Init writes nothing and
@@ -160,7 +160,7 @@ func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, 
 	case r.Verdict == luascripts.Large:
 		err = fmt.Errorf("%w: needs %d bytes%s, maxmemory %d, used %d; raise maxmemory", ErrTooLarge, r.Needed, inAll(room), r.Max, r.Used)
 	case r.Verdict == luascripts.Foreign:
-		err = lock.ErrForeignKey
+		err = lock.ErrWrongType
 	case r.Verdict == luascripts.Orphaned:
 		err = ErrConfigLost
 	case r.Verdict == luascripts.Other && is != c && !(is.Size == c.Size && is.Hashes == c.Hashes && is.Expected == c.Expected && is.Shards == c.Shards && configOf(is).P == p):
@@ -349,13 +349,13 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, bits))
 		}
 		f.known.Store(nil)
-		return nil, nil, send.Own(ErrNotInitialised)
+		return nil, nil, send.Own(ErrNotInitialized)
 	case len(bits) != len(all):
 		return nil, nil, send.Own(fmt.Errorf("the server answers with %d bits to a question for %d", len(bits), len(all)))
 	}
 	found, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, nil, send.Own(lock.ErrForeignKey)
+		return nil, nil, send.Own(lock.ErrWrongType)
 	}
 	for some := range slices.Chunk(bits, int(c.Hashes)) {
 		there = append(there, !slices.Contains(some, 0))
@@ -496,11 +496,11 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 		return nil, err
 	}
 	if gone {
-		return nil, send.Own(ErrNotInitialised)
+		return nil, send.Own(ErrNotInitialized)
 	}
 	c, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, send.Own(lock.ErrForeignKey)
+		return nil, send.Own(lock.ErrWrongType)
 	}
 	f.known.Store(&c)
 	return &c, nil
@@ -553,7 +553,7 @@ func estimate(size, hashes uint64, set int64) int64 {
 }
 
 // Delete deletes the filter. It succeeds if there is no filter. If one of its keys holds something else, such as a lock of that name, Delete
-// changes nothing and fails with [lock.ErrForeignKey]; but it takes a string of that name without a configuration for bits whose configuration is
+// changes nothing and fails with [lock.ErrWrongType]; but it takes a string of that name without a configuration for bits whose configuration is
 // lost, and deletes it. It costs two round trips: the first one asks for the server's time.
 //
 // A copy of the command that arrives late deletes no filter that was made since: it says until when it may be carried out, a second after
@@ -569,7 +569,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
 			v, now, err := luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
 			if err == nil && v == luascripts.Foreign {
-				err = send.Own(lock.ErrForeignKey)
+				err = send.Own(lock.ErrWrongType)
 			}
 			return now, err
 		})

@@ -17,7 +17,7 @@ import (
 
 // A Sharded is one filter made of several. Each has keys of its own, <name>:{0}, <name>:{1} and so on, so they spread over
 // a cluster and none is too big. The hash of an element selects its filter. Each configuration has the number of
-// filters, and a handle with another number fails with [ErrOtherConfig]. Java cannot use such a filter. A Sharded is safe
+// filters, and a handle with another number fails with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe
 // for concurrent use.
 type Sharded struct {
 	name    string

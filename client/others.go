@@ -19,22 +19,22 @@ func (c *Client) NewLatch(name string) *latch.Latch {
 	return c.latches.New(name)
 }
 
-// NewCrew returns a handle of the crew called name: members with leases, and others that wait until all are done. It does no
+// NewWaitGroup returns a handle of the wait group called name: workers with leases, and others that wait until all are done. It does no
 // I/O; a bad name or option shows as an error of the first call.
-func (c *Client) NewCrew(name string, opts ...lock.Option) *latch.Crew {
+func (c *Client) NewWaitGroup(name string, opts ...lock.Option) *latch.WaitGroup {
 	c.used()
-	return c.latches.NewCrew(name, opts...)
+	return c.latches.NewWaitGroup(name, opts...)
 }
 
 // NewElection returns a handle of the election called name: the one that holds the fair lock of that name leads, and those that want to lead
 // do so in turn. It does no I/O; a bad name or option shows as an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
-	return leader.New(c.NewFairLock(name, opts...), c.NewBoard(name))
+	return leader.New(c.NewFairLock(name, opts...), c.NewLeaderStore(name))
 }
 
-// NewBoard returns the board of the leader called name, for an election by another lock than a fair one: leader.New(l, c.NewBoard(l.Name())). It
+// NewLeaderStore returns the board of the leader called name, for an election by another lock than a fair one: leader.New(l, c.NewLeaderStore(l.Name())). It
 // does no I/O; a bad name shows as an error of the first call.
-func (c *Client) NewBoard(name string) leader.Board {
+func (c *Client) NewLeaderStore(name string) leader.Store {
 	return board.New(c.session, name)
 }
 
@@ -46,13 +46,13 @@ func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits 
 	return ratelimit.On(c.sender, name, onFailure, limits...)
 }
 
-// NewWindow returns a handle of the rate limiter called name in Redisson's layout. It does no I/O; a bad
+// NewRedissonRateLimiter returns a handle of the rate limiter called name in Redisson's layout. It does no I/O; a bad
 // name shows as an error of the first call. Where no Java service has a part in it, NewRateLimiter
 // costs less and does more.
 //
 // Java services have it by RedissonClient.getRateLimiter(name), with RateType.OVERALL.
-func (c *Client) NewWindow(name string) *ratelimit.Window {
-	return ratelimit.WindowOn(c.sender, name)
+func (c *Client) NewRedissonRateLimiter(name string) *ratelimit.RedissonLimiter {
+	return ratelimit.RedissonLimiterOn(c.sender, name)
 }
 
 // NewBloomFilter returns a handle of the Bloom filter called name. It does no I/O; a bad name shows as an error of the

@@ -134,7 +134,7 @@ func TestSecrets(t *testing.T) {
 		_, inspect := o.Inspect(t.Context())
 		_, force := o.ForceUnlock(t.Context())
 		all.errors(inspect, force)
-		if !errors.Is(inspect, lock.ErrForeignKey) {
+		if !errors.Is(inspect, lock.ErrWrongType) {
 			t.Errorf("Inspect of somebody else's hash: %v", inspect)
 		}
 	}
@@ -151,7 +151,7 @@ func TestSecrets(t *testing.T) {
 	lose(h)
 	all.errors(c.Close(t.Context()))
 
-	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrForeignKey.Error()} {
+	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrWrongType.Error()} {
 		if !all.contains(want) {
 			t.Errorf("nothing said %q: the test looks at too little", want)
 		}

@@ -38,7 +38,7 @@
 //
 // A waiter counts as dead when the server has not heard from it for its patience, by the server's
 // clock. Heartbeats go on in parallel, so several dead waiters cost the others one
-// patience ([lock.WithPatience], 5 s if not set), not the sum of theirs. The waiters of a process
+// patience ([lock.WithWaiterTimeout], 5 s if not set), not the sum of theirs. The waiters of a process
 // that was frozen for longer enter the queue anew. The keys of a queue that is no longer
 // used expire about an hour after the last of its waiters died; a queue with a waiter
 // of Redisson has no expiry, as Redisson would not lengthen it.
@@ -62,7 +62,7 @@
 //
 // A name belongs to one type of lock. The hash of a fair lock is like that of a plain lock, but the owner string shows the type: the number of an owner
 // begins with one zero in a fair lock, and with two in a plain lock. A fair lock under the name of a plain lock that is held fails with
-// lock.ErrForeignKey, and vice versa. The owners of Redisson, and of versions before this rule, show no type: next to them, both types wait.
+// lock.ErrWrongType, and vice versa. The owners of Redisson, and of versions before this rule, show no type: next to them, both types wait.
 package fairlock
 
 import (
@@ -121,7 +121,7 @@ func (l *Lock) Name() string { return l.spec.Name }
 // A caller whose question reached the server before another caller sent its own is served
 // first. When ctx ends first, the error is that of a plain lock. The call gives its place in the
 // queue up at once; if Redis does not answer, the place is lost when the
-// patience of [lock.WithPatience] ends. Other errors are as those of a plain lock.
+// patience of [lock.WithWaiterTimeout] ends. Other errors are as those of a plain lock.
 //
 // It costs one round trip when the lock is free and the queue is empty. Otherwise it costs an
 // entry, which waiters share that come together, and two round trips and a message for each turn of
@@ -145,7 +145,7 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // 10 ms more, and the owner is the one to which Redis granted the lock. The patience of a waiter is what is left of it: after that the waiter counts
 // as dead if the server does not hear from it. Waiters with no patience left are dead, but have not
 // been dropped yet. Inspect reads who the clients are after that, if Redis says it: see client.WithName. When the key holds something else, the error matches
-// lock.ErrForeignKey.
+// lock.ErrWrongType.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }
@@ -154,7 +154,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // The living in the queue keep their places, and the first is told. A holder of this client learns
 // of the loss at once, and so does one of another client that listens (see admin.Admin.Unlock); any other learns of it at
 // its next renewal at the latest. Until then two owners may believe that they hold the lock. It is for operators. The cause of
-// the loss matches lock.ErrForced.
+// the loss matches lock.ErrForceUnlocked.
 //
 // The command is sent once: when its outcome is not known, the caller has to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {

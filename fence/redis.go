@@ -46,11 +46,11 @@ type redisOption func(*Redis)
 
 func (o redisOption) apply(r *Redis) { o(r) }
 
-// WithRegisterExpiry lets a register expire d after the last accepted write to its
+// WithHighestTokenExpiry lets a register expire d after the last accepted write to its
 // key. d is then your promise that no holder comes back after being stopped for
 // longer; days are right. Without it a register stays for ever, about a hundred
 // bytes and the length of the key, also when the data is deleted or expires.
-func WithRegisterExpiry(d time.Duration) RedisOption {
+func WithHighestTokenExpiry(d time.Duration) RedisOption {
 	return redisOption(func(r *Redis) { r.keep = d })
 }
 
@@ -64,7 +64,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		}
 		o.apply(r)
 		if r.keep < time.Millisecond {
-			return nil, wrap("fence", "", fmt.Errorf("WithRegisterExpiry(%v): the least is 1ms", r.keep))
+			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): the least is 1ms", r.keep))
 		}
 	}
 	if rdb == nil {
@@ -153,7 +153,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:
-		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrForeignKey, register))
+		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrWrongType, register))
 	}
 	return nil
 }

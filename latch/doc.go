@@ -1,5 +1,5 @@
-// Package latch lets processes wait for each other: a [Latch] opens after so many count downs, and a [Crew] is done when
-// all its members are. client.Client.NewLatch and NewCrew make them.
+// Package latch lets processes wait for each other: a [Latch] opens after so many count downs, and a [WaitGroup] is done when
+// all its workers are. client.Client.NewLatch and NewWaitGroup make them.
 //
 //	l := c.NewLatch("import:2026-11-22")
 //	if _, err := l.TrySetCount(ctx, 3); err != nil { // one of all that take part
@@ -13,7 +13,7 @@
 // # Which of them
 //
 // A latch counts what is done, and knows no workers: the count of a worker that dies never comes, and Wait waits until its
-// context ends. Use a latch for work that Java services share, or where the parts of the work are counted, and not the workers. A crew
+// context ends. Use a latch for work that Java services share, or where the parts of the work are counted, and not the workers. A wait group
 // knows its workers: each has a lease, which is renewed while it lives, and Wait names those that were lost.
 //
 // # A latch in Redis
@@ -32,19 +32,19 @@
 // repeated, and counts once. A first copy that comes late does nothing that the repetition did not do. [Latch.CountDownOnce] takes the id from the
 // caller.
 //
-// # A crew in Redis
+// # A wait group in Redis
 //
-//	leasehold_crew:{<name>}   zset   member -> until when it counts as alive, by the server's clock; or a mark: done, lost
+//	leasehold_crew:{<name>}   zset   worker -> until when it counts as alive, by the server's clock; or a mark: done, lost
 //
-// A member stays there when it is over, so that a copy of a command that comes late changes nothing.
-// A release that leaves nobody alive, or a lost member, is published at the channel of the same name.
+// A worker stays there when it is over, so that a copy of a command that comes late changes nothing.
+// A release that leaves nobody alive, or a lost worker, is published at the channel of the same name.
 //
 // # Beside Redisson
 //
 // Java calls getCountDownLatch(name): countDown, await, trySetCount and getCount on either side do what they do on one side.
 //
 //   - Redisson cannot tell a latch that is open from one that was never made: its await returns at once for both. Here
-//     the traces tell, so Wait fails with [ErrNotInitialised] where there was no latch. They begin when a call of this package
+//     the traces tell, so Wait fails with [ErrNotInitialized] where there was no latch. They begin when a call of this package
 //     first sees the latch. A latch that Java made, and opened before that, leaves none.
 //   - Redisson's delete() leaves the traces, so a latch that it deletes looks open to this package. Delete latches by [Latch.Delete]. Java's
 //     waiters hear of neither.

@@ -16,20 +16,20 @@ import (
 )
 
 var (
-	// ErrNotInitialised: nothing is known of a latch or a crew of that name, or the crew has no members, as all were dismissed.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized: nothing is known of a latch or a wait group of that name, or the wait group has no workers, as all were dismissed.
+	ErrNotInitialized = errors.New("not initialised")
 
 	// ErrDeleted: it was deleted, it expired, or Redis lost it, while the caller waited.
 	ErrDeleted = errors.New("deleted before it was done")
 )
 
-// MostCount is the largest count of a latch.
-const MostCount = 1<<53 - 1
+// MaxCount is the largest count of a latch.
+const MaxCount = 1<<53 - 1
 
 const (
 	keptCalls  = time.Hour      // for how long Redis remembers a call, so that a late copy changes nothing
-	keptTraces = 24 * time.Hour // for how long the traces of a latch or a crew live
-	keptLost   = time.Minute    // for how long a client remembers a lost member that nobody unlocks; clocks differ by less
+	keptTraces = 24 * time.Hour // for how long the traces of a latch or a wait group live
+	keptLost   = time.Minute    // for how long a client remembers a lost worker that nobody unlocks; clocks differ by less
 	mostID     = 256            // bytes
 )
 
@@ -96,15 +96,15 @@ func (l *Latch) wrap(op string, err error) error {
 	return &lock.Error{Op: op, Name: l.name, Err: err}
 }
 
-// TrySetCount makes the latch with the count n, from 1 to [MostCount], if it is open, was deleted or was never made. It reports false if
+// TrySetCount makes the latch with the count n, from 1 to [MaxCount], if it is open, was deleted or was never made. It reports false if
 // there is a latch, whose count stays.
 //
 // If no answer comes within the operation timeout of the client, or ctx ends first, the latch may have been made. A call
 // that is repeated then reports false for the latch of the first call.
 func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err error) {
 	const op = "set count"
-	if n < 1 || n > MostCount {
-		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MostCount)))
+	if n < 1 || n > MaxCount {
+		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MaxCount)))
 	}
 	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
@@ -114,7 +114,7 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 
 // CountDown counts the latch down by one, once, however often the command is sent, and returns the count that is left. At 0
 // the latch is open, and all callers of Wait return, in Java as well. To count an open latch down does nothing. If
-// nothing is known of the latch, or it was deleted, the error matches [ErrNotInitialised].
+// nothing is known of the latch, or it was deleted, the error matches [ErrNotInitialized].
 //
 // If no answer comes within the operation timeout of the client, or ctx ends first, it is not known whether the
 // call counted, and it is not undone. A caller that wants to repeat it uses [Latch.CountDownOnce].
@@ -141,18 +141,18 @@ func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64
 	const op = "count down"
 	s, err := l.change(ctx, op, call, luascripts.CountDownLatch)
 	if err == nil && !s.Did && !s.IsOpen() {
-		err = ErrNotInitialised
+		err = ErrNotInitialized
 	}
 	return s.Left, l.wrap(op, err)
 }
 
 // Count returns the count that is left: 0 if the latch is open. If nothing is known of the latch, or it was deleted, the error matches
-// [ErrNotInitialised].
+// [ErrNotInitialized].
 func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 	const op = "count"
 	s, err := l.look(ctx, op)
 	if err == nil && s.Left == 0 && !s.IsOpen() {
-		err = ErrNotInitialised
+		err = ErrNotInitialized
 	}
 	return s.Left, l.wrap(op, err)
 }
@@ -173,7 +173,7 @@ func (l *Latch) Delete(ctx context.Context) error {
 // Wait waits until the latch is open, or ctx ends. It returns at once if the latch is open. A latch that is made anew
 // meanwhile is another round: Wait is about the round that it found.
 //
-// If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialised]: a caller that may come before the latch
+// If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialized]: a caller that may come before the latch
 // is made calls TrySetCount first, as all that take part can. If the latch is deleted, expires, or is lost by Redis before it opens, the error matches
 // [ErrDeleted]. While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and
 // lock.ErrUnavailable.
@@ -198,7 +198,7 @@ func (r *round) judge(found any) (over bool, err error) {
 	case r.number == 0 && s.IsOpen():
 		return true, nil
 	case r.number == 0 && s.Left == 0:
-		return true, ErrNotInitialised
+		return true, ErrNotInitialized
 	case r.number == 0:
 		r.number = s.Round
 		return false, nil

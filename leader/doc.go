@@ -13,7 +13,7 @@
 //
 // # What others see
 //
-// The leader of an [Election] proclaims a value, such as its address. Others read it by [Election.Leader], and follow it by
+// The leader of an [Election] publishes a value, such as its address. Others read it by [Election.Leader], and follow it by
 // [Election.Observe]. The value lives no longer than the lease of the leader, and the time that its command took. But what
 // they read can be old when they use it: a process that they take for the leader must look by itself whether it leads.
 //
@@ -21,8 +21,8 @@
 //	leasehold_leader:{<name>}  hash  token, value, number, by, since: what the leader says of itself, for the rest of its lease
 //
 // A change is published at the channel leasehold_leader:{<name>}; an observer that misses it sees it within a second. A value is refused if a leader with a
-// larger token has proclaimed one, so a leader that was stopped does not overwrite that of its successor.
+// larger token has published one, so a leader that was stopped does not overwrite that of its successor.
 //
 // A lock without tokens, such as a multi-lock, does not say which of two leaders is the later one. Then a leader that was stopped in the middle of
-// proclaiming can overwrite its successor's value, until the successor says it again, after a third of its lease. It takes back its own value only.
+// publishing can overwrite its successor's value, until the successor says it again, after a third of its lease. It takes back its own value only.
 package leader

@@ -25,7 +25,7 @@ var (
 
 // Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is canceled when ctx is canceled, and as soon as the
 // lock can no longer be guaranteed. Until fn has returned, this process holds l and leads, however long after the cancellation that is: a function that
-// hangs leads on, unless l has a lock.WithMaxHold or a lock.WithFixedLease. lock.HoldFrom gives fn the hold, which reports a loss even after ctx is canceled.
+// hangs leads on, unless l has a lock.WithMaxHold or a lock.WithFixedLease. lock.HoldFromContext gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // What happens next depends on how fn ends:
 //
@@ -37,7 +37,7 @@ var (
 //
 // While Redis is unavailable, or too few replicas confirm the lock, Run goes on until ctx is canceled: it calls Lock again if Lock fails with [lock.ErrUnavailable] or
 // [lock.ErrReplicas], as it does at the end of its WithWait. Any other error of Lock ends Run: [lock.ErrNotAcquired], when another process leads for longer than WithWait allows;
-// [lock.ErrClosed]; [lock.ErrForeignKey]; and an error that only an operator or the application can fix, such as a permission that the user lacks or a bad option.
+// [lock.ErrClosed]; [lock.ErrWrongType]; and an error that only an operator or the application can fix, such as a permission that the user lacks or a bad option.
 //
 // An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
 //
@@ -102,12 +102,12 @@ func unlocked(err error) error {
 	return err
 }
 
-// A Board keeps what a leader says of itself, where others can read it. client.Client.NewBoard makes one; any other store may
+// A Store keeps what a leader says of itself, where others can read it. client.Client.NewLeaderStore makes one; any other store may
 // be one, too.
-type Board interface {
-	// Post says value in the name of the holder of h, for d at most. It fails with [ErrNotLeading] if a holder with a
-	// larger token has said something. An error that matches lock.ErrUnavailable can pass; any other ends a Proclaim.
-	Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error
+type Store interface {
+	// Publish says value in the name of the holder of h, for d at most. It fails with [ErrNotLeading] if a holder with a
+	// larger token has said something. An error that matches lock.ErrUnavailable can pass; any other ends a Publish.
+	Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error
 
 	// Clear takes back what was said in the name of the holder of h.
 	Clear(ctx context.Context, h lock.Hold) error
@@ -122,20 +122,20 @@ type Board interface {
 
 // Leader is what a leader says of itself.
 type Leader struct {
-	Value string        // as it was given to Run or Proclaim
-	Since time.Time     // when its first value was proclaimed, by the clock of the board
+	Value string        // as it was given to Run or Publish
+	Since time.Time     // when its first value was published, by the clock of the store
 	Token uint64        // the fencing token of its hold; 0 if the lock has none
 	Left  time.Duration // until this is no longer said, unless it is said again
 }
 
-// MostValue is the largest number of bytes of a value.
-const MostValue = 4096
+// MaxValueSize is the largest number of bytes of a value.
+const MaxValueSize = 4096
 
-// Election is one election: a lock, and a board beside it. It is safe for concurrent use. It has no resources and need not be
+// Election is one election: a lock, and a store beside it. It is safe for concurrent use. It has no resources and need not be
 // closed.
 type Election struct {
 	lock  lock.Locker // set once
-	board Board       // set once
+	store Store       // set once
 
 	mu      sync.Mutex
 	running bool
@@ -146,20 +146,20 @@ type Election struct {
 // term is the time for which this process leads.
 type term struct {
 	hold    lock.Hold
-	ctx     context.Context // canceled when the leader may proclaim nothing any more: its function has returned, it has resigned, or the lock is lost
+	ctx     context.Context // canceled when the leader may publish nothing any more: its function has returned, it has resigned, or the lock is lost
 	resign  func()          // cancels the context of the function, and ctx
-	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
-	waiting []chan<- error  // each has room for what came of proclaiming the value; guarded by the mutex of the election
+	changed chan struct{}   // a token in it, which has room for one, has the value published
+	waiting []chan<- error  // each has room for what came of publishing the value; guarded by the mutex of the election
 }
 
 // New returns an election of the holder of l, which says what it says on b. A caller that has a client uses its NewElection.
-func New(l lock.Locker, b Board) *Election { return &Election{lock: l, board: b} }
+func New(l lock.Locker, b Store) *Election { return &Election{lock: l, store: b} }
 
 // Name returns the name of the lock.
 func (e *Election) Name() string { return e.lock.Name() }
 
-// Run is the function [Run] on the lock of the election, and proclaims value while it leads. value is text of up to [MostValue] bytes. [Election.Resign]
-// ends the context of fn, too. The first value is proclaimed while fn runs already; an error about that is no error of Run, and it is tried again.
+// Run is the function [Run] on the lock of the election, and publishes value while it leads. value is text of up to [MaxValueSize] bytes. [Election.Resign]
+// ends the context of fn, too. The first value is published while fn runs already; an error about that is no error of Run, and it is tried again.
 //
 // A handle runs once at a time: another call fails with [ErrRunning].
 func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Context) error) error {
@@ -181,9 +181,9 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 	return Run(ctx, e.lock, func(ctx context.Context) error { return e.lead(ctx, fn) })
 }
 
-// lead calls fn, and proclaims the value until fn has returned, or the lock is lost.
+// lead calls fn, and publishes the value until fn has returned, or the lock is lost.
 func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (err error) {
-	h := lock.HoldFrom(work)
+	h := lock.HoldFromContext(work)
 	ctx, cancel := context.WithCancelCause(work)
 	leads, done := context.WithCancel(h.Context())
 	says, resign := context.WithCancelCause(leads)
@@ -194,7 +194,7 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		e.proclaim(leads, t)
+		e.publish(leads, t)
 	}()
 	defer func() {
 		resigned := errors.Is(context.Cause(ctx), ErrResigned)
@@ -206,7 +206,7 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 		e.mu.Unlock()
 		clear, stop := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
 		defer stop()
-		_ = e.board.Clear(clear, h) // it ends with the lease
+		_ = e.store.Clear(clear, h) // it ends with the lease
 		if resigned && (err == nil || errors.Is(err, context.Canceled)) {
 			err = ErrResigned
 		}
@@ -232,8 +232,8 @@ func (c termContext) Err() error {
 	return c.Context.Err()
 }
 
-// proclaim says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
-func (e *Election) proclaim(ctx context.Context, t *term) {
+// publish says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
+func (e *Election) publish(ctx context.Context, t *term) {
 	for ctx.Err() == nil {
 		e.mu.Lock()
 		value, waiting := e.value, t.waiting
@@ -243,7 +243,7 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 		left := time.Until(t.hold.Until())
 		pause := left / 3
 		if left >= time.Millisecond {
-			err = e.board.Post(ctx, t.hold, value, left)
+			err = e.store.Publish(ctx, t.hold, value, left)
 		}
 		if err != nil {
 			pause = min(pause, retryTime)
@@ -267,16 +267,16 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 	}
 }
 
-// retryTime is the pause after a value that could not be proclaimed, and after a Lock that failed.
+// retryTime is the pause after a value that could not be published, and after a Lock that failed.
 const retryTime = time.Second
 
-// Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
-// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading]. While Redis gives no answer, Proclaim tries
-// again. Another error of the board, such as a right that the user lacks, ends it.
+// Publish changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
+// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading]. While Redis gives no answer, Publish tries
+// again. Another error of the store, such as a right that the user lacks, ends it.
 //
-// If this process led when Proclaim was called, Run has the new value also when Proclaim fails, and tries once a second to say it.
-func (e *Election) Proclaim(ctx context.Context, value string) error {
-	const op = "proclaim"
+// If this process led when Publish was called, Run has the new value also when Publish fails, and tries once a second to say it.
+func (e *Election) Publish(ctx context.Context, value string) error {
+	const op = "publish"
 	if err := check(value); err != nil {
 		return e.wrap(op, err)
 	}
@@ -297,7 +297,7 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 	select {
 	case err := <-posted:
 		if named, ok := err.(*lock.Error); ok {
-			err = named.Err // it names the board
+			err = named.Err // it names the store
 		}
 		if err != nil {
 			err = e.wrap(op, err)
@@ -312,8 +312,8 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 
 // check returns what is wrong with a value.
 func check(value string) error {
-	if len(value) > MostValue {
-		return fmt.Errorf("a value of %d bytes: the most is %d", len(value), MostValue)
+	if len(value) > MaxValueSize {
+		return fmt.Errorf("a value of %d bytes: the most is %d", len(value), MaxValueSize)
 	}
 	return nil
 }
@@ -339,10 +339,10 @@ func (e *Election) Leading() bool {
 
 // Leader returns what the leader says of itself. leads is false if nobody leads, or if the leader has not said anything yet.
 func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error) {
-	return e.board.Read(ctx)
+	return e.store.Read(ctx)
 }
 
-// observeEvery is the time between two looks at the board when nothing gives a reason for one.
+// observeEvery is the time between two looks at the store when nothing gives a reason for one.
 const observeEvery = time.Second
 
 // Observe yields what the leader says of itself: first what stands there, and then each change, until ctx ends or the caller stops. A
@@ -352,7 +352,7 @@ const observeEvery = time.Second
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		wake := make(chan struct{}, 1)
-		stop, err := e.board.Watch(func() {
+		stop, err := e.store.Watch(func() {
 			select {
 			case wake <- struct{}{}:
 			default:
@@ -367,7 +367,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		defer tick.Stop()
 		var last Leader
 		for known, silent := false, false; ; {
-			l, _, err := e.board.Read(ctx)
+			l, _, err := e.store.Read(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return

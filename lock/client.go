@@ -32,8 +32,8 @@ func (c Client) String() string {
 	return fmt.Sprintf("%s on %s, pid %d", c.Name, c.Host, c.PID)
 }
 
-// ClientOf returns the client's ID in an owner string, "" if there is none.
-func ClientOf(owner string) string {
+// ClientID returns the client's ID in an owner string, "" if there is none.
+func ClientID(owner string) string {
 	id, _, ok := strings.Cut(owner, ":")
 	if !ok {
 		return ""

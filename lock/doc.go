@@ -27,10 +27,10 @@
 //
 // Go has no thread that could own a lock. A plain context gets a fresh owner
 // for each acquisition: a second Lock waits for the first, also in the same
-// goroutine. The owner travels in [Hold.Context], and in what [WithOwner]
+// goroutine. The owner travels in [Hold.Context], and in what [ContextWithNewOwner]
 // returns; locking the same name under such a context re-enters, and counts.
 // Goroutines that share such a context are one owner and do not exclude each
-// other. Call [WithOwner] again for each of them to split them.
+// other. Call [ContextWithNewOwner] again for each of them to split them.
 //
 // # Re-entry
 //
@@ -38,22 +38,22 @@
 // by the same client, and otherwise waits for whichever owner has it. Goroutine, call stack and
 // handle do not matter. What a re-entry does:
 //
-//	it is granted at once, although others wait; WithWait, WithPatience, WithReplicas have no effect
+//	it is granted at once, although others wait; WithWait, WithWaiterTimeout, WithReplicas have no effect
 //	it has a Hold of its own, which needs an Unlock of its own, in any order; the last one frees the lock
 //	it has the token and the owner of the first hold; WithFencing of the first hold decides
 //	it never shortens the lease, and lengthens it if its own is longer; if any hold is renewed, the lease is
-//	its MaxHold and its Grace are its own; its AtLeast counts from the re-entry
+//	its MaxHold and its Grace are its own; its MinHold counts from the re-entry
 //	a loss ends all holds of the owner
 //
 // Nested calls pass the context of the hold on. The inner hold's context is under the outer
 // hold's, so the outer Unlock ends it; the lock stays locked until the inner Unlock too. Holds that
-// do not nest share a context of [WithOwner]: each ends by its own Unlock.
+// do not nest share a context of [ContextWithNewOwner]: each ends by its own Unlock.
 //
 //	outer, err := l.Lock(ctx)                // waits for others
 //	inner, err := l.Lock(outer.Context())    // re-enters; ends with outer
 //	again, err := l.Lock(ctx)                // waits for outer: for ever, if this goroutine has it
 //
-//	one := lock.WithOwner(ctx)
+//	one := lock.ContextWithNewOwner(ctx)
 //	first, err := l.Lock(one)
 //	second, err := l.Lock(one)               // re-enters; outlives first
 package lock

@@ -39,9 +39,9 @@ var (
 	// ErrMaxHold: the hold was lost because it reached the age that [WithMaxHold] allows.
 	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
 
-	// ErrForced: the hold was lost because somebody unlocked the lock by force; the message
+	// ErrForceUnlocked: the hold was lost because somebody unlocked the lock by force; the message
 	// says who, if that was told. The error matches ErrGone as well.
-	ErrForced = errors.New("unlocked by force")
+	ErrForceUnlocked = errors.New("unlocked by force")
 
 	// ErrAbandoned means that the hold was given up because it was not unlocked within the time of [WithGrace] after its context was
 	// canceled. Holds of [Do] and [UntilUnlock] are never abandoned.
@@ -65,9 +65,9 @@ var (
 	// [WithReplicas] requires, and was given back.
 	ErrReplicas = errors.New("not confirmed by enough replicas")
 
-	// ErrForeignKey: the key of this name holds something that is not this
+	// ErrWrongType: the key of this name holds something that is not this
 	// kind of lock. It is never overwritten or deleted.
-	ErrForeignKey = errors.New("key holds something else")
+	ErrWrongType = errors.New("key holds something else")
 )
 
 // Error is what every error that leaves this module is, in the manner of

@@ -97,7 +97,7 @@ type Hold interface {
 //
 // The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is canceled. After ctx is canceled the lock stays held until
 // fn has returned, however long that takes: a function that hangs keeps the lock, unless the lock has a [WithMaxHold] or a [WithFixedLease], or its client is
-// closed. [HoldFrom] gives fn the hold, which reports a loss even after ctx is canceled.
+// closed. [HoldFromContext] gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // The error is that of Lock when fn was not called, and otherwise those of fn and of
 // Unlock, joined. A loss that fn returns, as the cause of its context, is in it once.

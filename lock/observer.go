@@ -17,14 +17,14 @@ import (
 //
 // # Calls
 //
-// Each call of Lock or TryLock ends with exactly one of Granted, Refused, TimedOut, Canceled,
+// Each call of Lock or TryLock ends with exactly one of Acquired, NotAcquired, TimedOut, Canceled,
 // Unavailable and Failed. Waiting comes before that, at most once. A call for several locks at
 // once is a call for each of them here.
 //
 // # Holds
 //
-// Each hold begins with Granted, and ends with exactly one of Released and Lost. All other
-// events of the hold come in between: none comes before Granted has returned. Only a renewal
+// Each hold begins with Acquired, and ends with exactly one of Released and Lost. All other
+// events of the hold come in between: none comes before Acquired has returned. Only a renewal
 // that was under way as the hold ended, and a Draining that it detected, may be told after the end. A re-entry is a
 // hold of its own.
 //
@@ -39,11 +39,11 @@ type Observer struct {
 	// process are ahead.
 	Waiting func(context.Context, Event)
 
-	// Granted: the call has its hold.
-	Granted func(context.Context, Event)
+	// Acquired: the call has its hold.
+	Acquired func(context.Context, Event)
 
-	// Refused: another owner has the lock, and the call does not wait.
-	Refused func(context.Context, Event)
+	// NotAcquired: another owner has the lock, and the call does not wait.
+	NotAcquired func(context.Context, Event)
 
 	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context, and Redis
 	// was not unavailable.
@@ -55,7 +55,7 @@ type Observer struct {
 	// Unavailable: the call ended without a usable reply from Redis, as for ErrUnavailable.
 	Unavailable func(context.Context, Event)
 
-	// Failed: the call ended by any other error, such as ErrForeignKey, ErrReplicas, ErrClosed, or
+	// Failed: the call ended by any other error, such as ErrWrongType, ErrReplicas, ErrClosed, or
 	// one that Redis answered.
 	Failed func(context.Context, Event)
 
@@ -81,9 +81,9 @@ type Observer struct {
 	// follows. Holds that last until Unlock are never abandoned.
 	Abandoned func(context.Context, Event)
 
-	// PassedOn: an Unlock gave the lock to the next waiter of this process, without a command
+	// HandedOff: an Unlock gave the lock to the next waiter of this process, without a command
 	// to Redis. Released follows.
-	PassedOn func(context.Context, Event)
+	HandedOff func(context.Context, Event)
 
 	// Released: the hold was given back, by Unlock or by Close. If Err is not nil, Redis has
 	// not confirmed it yet, and the client goes on trying.
@@ -98,13 +98,13 @@ type Observer struct {
 // fields in those that they name.
 type Event struct {
 	Name string // the lock, as the caller named it
-	Kind string // "plain", "fair", "read", "write", "semaphore" or "crew": a read/write lock has two sides
+	Kind string // "plain", "fair", "read", "write", "semaphore" or "waitgroup": a read/write lock has two sides
 	Mode Mode   // how the owner holds the lock, or wants to
 
 	// ID tells a call, and the hold that it comes to, from all others of this process.
 	ID uint64
 
-	// Owner is the owner string, in Granted and in the events of holds, and in Waiting if it is
+	// Owner is the owner string, in Acquired and in the events of holds, and in Waiting if it is
 	// known. It is a capability: a client that knows it can act as that owner in a script. Keep
 	// it out of metrics and traces.
 	Owner string
@@ -119,7 +119,7 @@ type Event struct {
 	// Draining is set in Released and Lost: the time since the event Draining of the hold; 0 if there was none.
 	Draining time.Duration
 
-	// Err is what the call returned, in Refused, TimedOut, Canceled, Unavailable and Failed;
+	// Err is what the call returned, in NotAcquired, TimedOut, Canceled, Unavailable and Failed;
 	// what went wrong, in RenewalFailed and Released; why, in Lost; and what canceled the context, in
 	// Draining, StillRunning and Abandoned.
 	Err error

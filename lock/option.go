@@ -31,13 +31,13 @@ type setting option.Setting
 
 func (s setting) Setting() option.Setting { return option.Setting(s) }
 
-// DefaultPatience is how long a waiter keeps its place after the server last heard
-// from it, if [WithPatience] does not say otherwise.
-const DefaultPatience = 5 * time.Second
+// DefaultWaiterTimeout is how long a waiter keeps its place after the server last heard
+// from it, if [WithWaiterTimeout] does not say otherwise.
+const DefaultWaiterTimeout = 5 * time.Second
 
-// MinPatience is the least patience there is: a heartbeat renews a place in a queue
+// MinWaiterTimeout is the least patience there is: a heartbeat renews a place in a queue
 // every third of it, and the network may be slow.
-const MinPatience = 100 * time.Millisecond
+const MinWaiterTimeout = 100 * time.Millisecond
 
 // minWait is the shortest limit of a wait: a shorter one is most likely a number without
 // its unit.
@@ -95,27 +95,27 @@ func WithWait(d time.Duration) Option {
 	}}
 }
 
-// WithPatience sets how long a waiter counts as alive after the server last heard from
+// WithWaiterTimeout sets how long a waiter counts as alive after the server last heard from
 // it. A process that died keeps the waiters behind it in a fair lock's queue waiting for
 // that time, and a writer that died waiting keeps new readers waiting for it. (A reader that
 // died waiting keeps writers waiting for 100 ms at most.) A waiter reports
 // every third of it, and once a second at least. A process that was frozen
-// for longer goes to the end of the queue. It is [DefaultPatience] if not set. Fair and
+// for longer goes to the end of the queue. It is [DefaultWaiterTimeout] if not set. Fair and
 // read/write locks know it; the waiters of a plain lock have no place that could be lost.
-func WithPatience(d time.Duration) Option {
-	return setting{option.Patience, "WithPatience", func(c *option.Config) error {
-		c.Patience = d.Truncate(time.Millisecond)
-		return within("WithPatience", d, MinPatience, maxLease)
+func WithWaiterTimeout(d time.Duration) Option {
+	return setting{option.WaiterTimeout, "WithWaiterTimeout", func(c *option.Config) error {
+		c.WaiterTimeout = d.Truncate(time.Millisecond)
+		return within("WithWaiterTimeout", d, MinWaiterTimeout, maxLease)
 	}}
 }
 
-// WithReadersFirst lets readers in whenever no owner writes, also ahead of a writer that
+// WithReaderPreference lets readers in whenever no owner writes, also ahead of a writer that
 // came before them. Under readers that overlap without a gap, such a writer
 // waits for ever. On the writer's handle, the option says that the writer does not hold
 // readers back. Only read/write locks know it.
-func WithReadersFirst() Option {
-	return setting{option.ReadersFirst, "WithReadersFirst", func(c *option.Config) error {
-		c.ReadersFirst = true
+func WithReaderPreference() Option {
+	return setting{option.ReaderPreference, "WithReaderPreference", func(c *option.Config) error {
+		c.ReaderPreference = true
 		return nil
 	}}
 }
@@ -176,7 +176,7 @@ func WithMaxHold(d time.Duration) Option {
 	}}
 }
 
-// WithAtLeast keeps the lock locked for d after it was acquired, even if it is unlocked before:
+// WithMinHold keeps the lock locked for d after it was acquired, even if it is unlocked before:
 // for a job that must not run twice within a minute, although it takes a second and the clocks of
 // the machines differ.
 //
@@ -188,10 +188,10 @@ func WithMaxHold(d time.Duration) Option {
 //
 // Plain and fair locks know it. d is [MinLease] at least, and no more than that of
 // [WithFixedLease] and [WithMaxHold].
-func WithAtLeast(d time.Duration) Option {
-	return setting{option.AtLeast, "WithAtLeast", func(c *option.Config) error {
-		c.AtLeast = d
-		return within("WithAtLeast", d, MinLease, maxLease)
+func WithMinHold(d time.Duration) Option {
+	return setting{option.MinHold, "WithMinHold", func(c *option.Config) error {
+		c.MinHold = d
+		return within("WithMinHold", d, MinLease, maxLease)
 	}}
 }
 

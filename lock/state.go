@@ -11,7 +11,7 @@ const (
 	Read      Mode = "read"      // any number of owners
 	Write     Mode = "write"     // one writer, which may also read
 	Permit    Mode = "permit"    // some of a semaphore's permits, while others have the rest
-	Member    Mode = "member"    // a member of a crew
+	Worker    Mode = "worker"    // a worker of a wait group
 )
 
 // State is one consistent snapshot of a lock, read by one script on the server.
@@ -45,10 +45,10 @@ type Holder struct {
 // the writer that new readers wait behind, or a process in the line of a plain lock, which waits
 // on behalf of all its goroutines.
 type Waiter struct {
-	Owner    string
-	Patience time.Duration // the time after which the waiter counts as dead if the server does not hear from it; NoExpiry if it counts as alive while its process listens
-	Since    time.Time     // as in Holder
-	Client   Client        // as in Holder
+	Owner         string
+	WaiterTimeout time.Duration // the time after which the waiter counts as dead if the server does not hear from it; NoExpiry if it counts as alive while its process listens
+	Since         time.Time     // as in Holder
+	Client        Client        // as in Holder
 }
 
 // Locked reports whether an owner holds the lock.

@@ -55,13 +55,13 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	return h, nil
 }
 
-// HoldFrom returns the hold under which the function that got ctx runs: the function of [Do], [TryDo] or any other call of this module that
+// HoldFromContext returns the hold under which the function that got ctx runs: the function of [Do], [TryDo] or any other call of this module that
 // locks for a function. It returns nil if there is none.
 //
 // The context of that function is canceled with the caller's, and the lock stays held until the function has returned. A function that still
 // has work to do after the cancellation checks the hold: its Err is nil while the lock is held, and matches [ErrLost] after a loss. The hold
 // belongs to the caller of the function: do not unlock it.
-func HoldFrom(ctx context.Context) Hold {
+func HoldFromContext(ctx context.Context) Hold {
 	h, _ := ctx.Value(holdKey{}).(Hold)
 	return h
 }

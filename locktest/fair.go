@@ -57,7 +57,7 @@ func RunFair(t *testing.T, h Harness) {
 
 // forever is a patience that no rule outlasts: a waiter that leaves the queue nevertheless
 // was taken out of it.
-var forever = lock.WithPatience(time.Hour)
+var forever = lock.WithWaiterTimeout(time.Hour)
 
 // client returns New or Other, so that for i = 0, 1, 2… each client follows
 // itself and the other, without a period.
@@ -279,7 +279,7 @@ func cancelledAtItsTurn(t *trial) {
 func heartbeats(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	c := &crowd{t: t}
-	patience := lock.WithPatience(t.h.Watchdog)
+	patience := lock.WithWaiterTimeout(t.h.Watchdog)
 	c.join(t.h.New(t.lock, patience))
 	c.join(t.h.Other(t.lock, patience))
 	c.join(t.h.New(t.lock, forever))

@@ -42,8 +42,8 @@ func RunFilter(t *testing.T, h FilterHarness) {
 
 // filterRules are in the order of a filter's life.
 var filterRules = []rule{
-	{name: "filter never made", says: "without Init every call fails with ErrNotInitialised, and Delete succeeds", test: filterNeverMade},
-	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrOtherConfig", test: filterMadeOnce},
+	{name: "filter never made", says: "without Init every call fails with ErrNotInitialized, and Delete succeeds", test: filterNeverMade},
+	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrConfigMismatch", test: filterMadeOnce},
 	{name: "no false negative", says: "an element that was added is found by either client", test: noFalseNegative},
 	{name: "few false positives", says: "of the elements that were never added, about the promised share is found", test: fewFalsePositives},
 	{name: "added twice", says: "an element that is added again counts once", test: addedTwice},
@@ -106,11 +106,11 @@ func filterNeverMade(t *trial) {
 		t.Helper()
 		for _, f := range []Filter{a, b} {
 			_, err := f.Add(t.ctx, []byte("x"))
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 			_, err = f.Contains(t.ctx, []byte("x"))
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 			_, err = f.Count(t.ctx)
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 		}
 	}
 	absent()
@@ -137,7 +137,7 @@ func filterMadeOnce(t *trial) {
 		for n, p := range map[uint64]float64{1000: 0.02, 2000: 0.01} {
 			created, err := f.Init(t.ctx, n, p)
 			var e *bloom.ConfigError
-			if t.named(err, bloom.ErrOtherConfig); created || !errors.As(err, &e) {
+			if t.named(err, bloom.ErrConfigMismatch); created || !errors.As(err, &e) {
 				t.broken("made with other parameters: %v, error %v", created, err)
 			}
 		}
@@ -216,7 +216,7 @@ func badParameters(t *trial) {
 		t.named(err, nil)
 	}
 	_, err := b.Contains(t.ctx, []byte("x"))
-	t.named(err, bloom.ErrNotInitialised)
+	t.named(err, bloom.ErrNotInitialized)
 }
 
 func cancelledFilter(t *trial) {

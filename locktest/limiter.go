@@ -35,10 +35,10 @@ type LimiterHarness struct {
 //
 //	locktest.RunLimiter(t, locktest.LimiterHarness{
 //		New: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-//			return a.NewRateLimiter(name, ratelimit.Closed(), limits...)
+//			return a.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 //		},
 //		Other: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-//			return b.NewRateLimiter(name, ratelimit.Closed(), limits...)
+//			return b.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 //		},
 //	})
 func RunLimiter(t *testing.T, h LimiterHarness) {

@@ -46,8 +46,8 @@ var rwRules = []rule{
 	{name: "readers enter together", says: "when a writer leaves, all waiting readers enter together", test: readersEnterTogether},
 	{name: "readers wait behind a writer", says: "a reader that comes after a waiting writer waits behind it", test: readersWaitBehindAWriter},
 	{name: "re-entry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
-	{name: "readers first", says: "with WithReadersFirst a reader does not wait behind a waiting writer", test: readersFirst},
-	{name: "readers first for a writer", says: "a writer that waits with WithReadersFirst makes no reader wait", test: readersFirstForAWriter},
+	{name: "readers first", says: "with WithReaderPreference a reader does not wait behind a waiting writer", test: readersFirst},
+	{name: "readers first for a writer", says: "a writer that waits with WithReaderPreference makes no reader wait", test: readersFirstForAWriter},
 	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: patientWriter},
 	{name: "writer gives up", says: "when a waiting writer gives up, the readers behind it enter", test: writerGivesUp},
 	{name: "TryLock of a writer", says: "a TryLock of a writer makes no reader wait", test: tryLockOfAWriter},
@@ -322,7 +322,7 @@ func readingUnderWriting(t *trial) {
 }
 
 func downgrade(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	w := t.must(t.write().Lock(ctx))
 	again := t.must(t.write().Lock(ctx))
 	r := t.must(t.read().Lock(ctx))
@@ -343,7 +343,7 @@ func downgrade(t *trial) {
 }
 
 func downgradedLease(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	w := t.must(t.write(lock.WithFixedLease(t.h.Watchdog / 2)).Lock(ctx))
 	r := t.must(t.read().Lock(ctx))
 	t.unlock(w)
@@ -354,7 +354,7 @@ func downgradedLease(t *trial) {
 }
 
 func upgrade(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	r := t.must(t.read().Lock(ctx))
 	for _, ctx := range []context.Context{ctx, r.Context()} {
 		for _, f := range []func(context.Context) (lock.Hold, error){t.write().Lock, t.write().TryLock} {
@@ -418,7 +418,7 @@ func reentryPastAWriter(t *trial) {
 }
 
 func readersFirst(t *trial) {
-	first := lock.WithReadersFirst()
+	first := lock.WithReaderPreference()
 	r := t.must(t.read().Lock(t.ctx))
 	w := t.wait(t.otherWrite(forever))
 	t.shut(w)
@@ -434,7 +434,7 @@ func readersFirst(t *trial) {
 
 func readersFirstForAWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
-	w := t.wait(t.otherWrite(forever, lock.WithReadersFirst()))
+	w := t.wait(t.otherWrite(forever, lock.WithReaderPreference()))
 	for end := time.Now().Add(aWhile); time.Now().Before(end); {
 		t.open()
 	}
@@ -446,7 +446,7 @@ func readersFirstForAWriter(t *trial) {
 
 func patientWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
-	w := t.wait(t.otherWrite(lock.WithPatience(t.h.Watchdog)))
+	w := t.wait(t.otherWrite(lock.WithWaiterTimeout(t.h.Watchdog)))
 	t.shut(w)
 	t.pass(2*t.h.Watchdog+t.h.Watchdog/2, r)
 	t.refused("a reader", t.read())

@@ -2,8 +2,8 @@
 //
 // [Run] tests every rule of an exclusive lock on a lock of yours.
 // [RunFair] tests the rules of a lock that serves in the order of arrival, which come on top
-// of those, and [RunRW] the rules of a read/write lock. [RunSemaphore], [RunLatch], [RunCrew],
-// [RunLimiter] and [RunFilter] test those of semaphores, latches, crews, rate limiters and Bloom filters, and [RunElection] what an election
+// of those, and [RunRW] the rules of a read/write lock. [RunSemaphore], [RunLatch], [RunWaitGroup],
+// [RunLimiter] and [RunFilter] test those of semaphores, latches, wait groups, rate limiters and Bloom filters, and [RunElection] what an election
 // needs of a lock and of a board. Each rule is a subtest,
 // and a failure says which rule is broken. The tests need two clients of one server, and
 // take seconds, as leases do:

@@ -36,7 +36,7 @@ type Harness struct {
 
 	semaphore *SemaphoreHarness // of RunSemaphore
 	latch     *LatchHarness     // of RunLatch
-	crew      *CrewHarness      // of RunCrew
+	waitGroup *WaitGroupHarness // of RunWaitGroup
 	election  *ElectionHarness  // of RunElection
 	limiter   *LimiterHarness   // of RunLimiter
 	filter    *FilterHarness    // of RunFilter
@@ -69,7 +69,7 @@ var rules = []rule{
 	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, permits},
 	{"re-entry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
 	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
-	{"WithOwner", "holds under one owner may be given back in any order", withOwner, writing},
+	{"ContextWithNewOwner", "holds under one owner may be given back in any order", withOwner, writing},
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
 	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, permits},
@@ -423,7 +423,7 @@ func (t *trial) freed(name string) {
 // than any rule: it stays unless the waiter takes it back.
 func (t *trial) forLong() []lock.Option {
 	t.Helper()
-	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithPatience(time.Hour)}
+	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithWaiterTimeout(time.Hour)}
 	h, err := t.h.New(t.lock+":patience", options...).TryLock(t.ctx)
 	if err != nil { // the kind has no patience
 		return options[:1]
@@ -538,7 +538,7 @@ func reentryIsPerName(t *trial) {
 }
 
 func withOwner(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	l := t.h.New(t.lock)
 	first, second := t.must(l.Lock(ctx)), t.must(l.Lock(ctx))
 	t.unlock(first)
@@ -546,7 +546,7 @@ func withOwner(t *trial) {
 	if err := second.Err(); err != nil {
 		t.broken("the first hold's end ended the second: %v", err)
 	}
-	if _, err := l.TryLock(lock.WithOwner(ctx)); !errors.Is(err, lock.ErrNotAcquired) {
+	if _, err := l.TryLock(lock.ContextWithNewOwner(ctx)); !errors.Is(err, lock.ErrNotAcquired) {
 		t.broken("a new owner below the first re-entered: %v", err)
 	}
 	t.unlock(second)
@@ -768,7 +768,7 @@ func canceledWork(t *trial) {
 		cancel(why)
 		<-ctx.Done()
 		t.want(context.Cause(ctx), why)
-		h := lock.HoldFrom(ctx)
+		h := lock.HoldFromContext(ctx)
 		t.pass(2*t.h.Watchdog+t.h.Watchdog/2, h)
 		t.held(t.lock)
 		return h.Err()
@@ -780,7 +780,7 @@ func canceledWork(t *trial) {
 }
 
 func mixedLeases(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	outer := t.must(t.h.New(t.lock).Lock(ctx))
 	inner := t.must(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)).Lock(ctx))
 	if left := time.Until(outer.Until()); left < t.h.Watchdog/2 {

@@ -117,7 +117,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 				c.Question.Want = 2 + r.IntN(2)
 				batch = append(batch, c)
 			case 1, 2:
-				c.Question.Offer, c.Question.Patience, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
+				c.Question.Offer, c.Question.WaiterTimeout, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
 				c.Question.Waited = time.Duration(waited*7919%997) * time.Hour
 				c.Question.Lease = 10 * time.Hour
 				batch = append(batch, c)

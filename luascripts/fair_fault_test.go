@@ -166,7 +166,7 @@ func TestFair_foreignQueue(t *testing.T) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			for name, call := range map[string]func(rdb rueidis.Client) error{
 				"acquire": func(rdb rueidis.Client) error {
-					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 					return err
 				},
 				"release": func(rdb rueidis.Client) error {

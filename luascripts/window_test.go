@@ -310,7 +310,7 @@ func TestWindow_inspectForeign(t *testing.T) {
 			make []string
 			want luascripts.Verdict
 		}{
-			"none":   {nil, luascripts.Uninitialised},
+			"none":   {nil, luascripts.Uninitialized},
 			"string": {[]string{"SET", "string", "x"}, luascripts.Foreign},
 			"hash":   {[]string{"HSET", "hash", "a", "b"}, luascripts.Foreign},
 			"words":  {[]string{"HSET", "words", "rate", "fast", "interval", "1", "type", "0"}, luascripts.Foreign},

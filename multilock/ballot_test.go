@@ -88,7 +88,7 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 			for _, c := range u {
 				locks = append(locks, c.NewLock("q"))
 			}
-			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithLongestLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
+			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithMaxLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
 			_, tried := multilock.NewQuorum(locks, options...).TryLock(t.Context())
 			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(dog))...).Lock(t.Context())
 			for call, err := range map[string]error{"TryLock": tried, "Lock": waited} {
@@ -105,8 +105,8 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 					}
 				}
 			}
-			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrForeignKey) || !errors.Is(waited, lock.ErrForeignKey)) {
-				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrForeignKey)
+			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrWrongType) || !errors.Is(waited, lock.ErrWrongType)) {
+				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrWrongType)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestQuorum_allServersAreYoung(t *testing.T) {
 	for _, c := range u {
 		locks = append(locks, c.NewLock("q"))
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
 	if meaning(err) != isUnavailable || !strings.Contains(fmt.Sprint(err), "started recently") {
 		t.Error(err)
 	}
@@ -167,7 +167,7 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 				for _, c := range of {
 					locks = append(locks, c.NewLock(key))
 				}
-				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog))
+				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog))
 				_, tried := q.TryLock(t.Context())
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -240,7 +240,7 @@ func TestQuorum_doubleStaysUntilAllHaveReplied(t *testing.T) {
 			return released{h, func() { close(gone) }}
 		}, none, none},
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog)).TryLock(t.Context())
 	if meaning(err) != isFault || !strings.Contains(fmt.Sprint(err), "are on the same server") {
 		t.Error(err)
 	}

@@ -68,7 +68,7 @@
 // grants the lock to one of them. That holds unless a server forgets a grant:
 //
 //   - A server that restarts may have forgotten. It has no vote until it has been up
-//     for the longest lease ([WithLongestLease]). The client asks for that with INFO
+//     for the longest lease ([WithMaxLease]). The client asks for that with INFO
 //     after each grant. [WithDurableServers] turns that off.
 //   - A replica that is promoted, a FLUSHALL, an eviction or a DEL by hand makes a
 //     server forget without a restart. No client can notice that. The servers must be without

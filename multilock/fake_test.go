@@ -285,7 +285,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	}
 	number, ok := lockimpl.OwnerFrom(ctx)
 	if !ok {
-		ctx = lock.WithOwner(ctx)
+		ctx = lock.ContextWithNewOwner(ctx)
 		number, _ = lockimpl.OwnerFrom(ctx)
 	}
 	f.mu.Lock()

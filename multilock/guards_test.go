@@ -133,7 +133,7 @@ func TestQuorum_almostOver(t *testing.T) {
 					s.wire = lease * 23 / 100
 				}
 			}
-			h, err := w.quorum("one", multilock.WithLongestLease(8*lease), multilock.WithServerTimeout(2*lease)).TryLock(w.Context())
+			h, err := w.quorum("one", multilock.WithMaxLease(8*lease), multilock.WithServerTimeout(2*lease)).TryLock(w.Context())
 			if !late && err != nil || late && (err == nil || !strings.Contains(err.Error(), "too late")) {
 				w.Errorf("late=%v: %v", late, err)
 			}
@@ -187,7 +187,7 @@ func TestQuorum_durableServers(t *testing.T) {
 			if durable {
 				opts = []multilock.Option{multilock.WithDurableServers()}
 			}
-			long := w.quorum("long", append(opts, multilock.WithLongestLease(lease/2))...)
+			long := w.quorum("long", append(opts, multilock.WithMaxLease(lease/2))...)
 			locks := w.locks("nameless")
 			for i, l := range locks {
 				locks[i] = nameless{l.(*fake)}
@@ -316,7 +316,7 @@ func (c registering) AfterFunc(func()) func() bool {
 // A hold that is over leaves nothing with the context of the caller, which may live for ever.
 func TestQuorum_leavesNothingWithItsContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
-		ctx := registering{lock.WithOwner(w.Context()), make(chan struct{}), new(atomic.Int64)}
+		ctx := registering{lock.ContextWithNewOwner(w.Context()), make(chan struct{}), new(atomic.Int64)}
 		q := w.quorum("one")
 		for range 5 {
 			h := w.lockUnder(ctx, q)
@@ -478,10 +478,10 @@ func TestBallot(t *testing.T) {
 	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
 	both := fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
-	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrForeignKey)
+	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrWrongType)
 	lost := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrExpired)
 	young := multilock.Young(time.Second)
-	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrForeignKey, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
+	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrWrongType, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
 	for _, test := range []struct {
 		reasons []error
 		want    []error
@@ -501,8 +501,8 @@ func TestBallot(t *testing.T) {
 		{[]error{nil, busy, multilock.NoVote(time.Second, busy)}, []error{lock.ErrNotAcquired}},
 		{[]error{nil, busy, fmt.Errorf("%w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)}, []error{lock.ErrNotAcquired}},
 		{[]error{denied, denied, denied}, []error{denied}},
-		{[]error{wrong, wrong, wrong}, []error{lock.ErrForeignKey}},
-		{[]error{nil, denied, wrong}, []error{denied, lock.ErrForeignKey}},
+		{[]error{wrong, wrong, wrong}, []error{lock.ErrWrongType}},
+		{[]error{nil, denied, wrong}, []error{denied, lock.ErrWrongType}},
 		{[]error{busy, silent, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
 		{[]error{nil, busy, denied}, []error{denied}},
 		{[]error{nil, silent, denied}, []error{lock.ErrUnavailable}},
@@ -797,7 +797,7 @@ func TestQuorum_theSameNameElsewhere(t *testing.T) {
 		for _, l := range locks {
 			l.(*fake).forFenced()
 		}
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		one := w.lockUnder(ctx, multilock.NewQuorum(locks[:3], with(nil)...))
 		time.Sleep(time.Second)
 		two := w.lockUnder(ctx, multilock.NewQuorum(locks[3:], with(nil)...))

@@ -356,7 +356,7 @@ func (q *Quorum) giveBack(i int, h lock.Hold) {
 // Then the vote counts from the longest lease after the restart, when this hold of it is over.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
 	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
+		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithMaxLease", q.longest)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
@@ -649,7 +649,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: the longest lease is said to be %v; see WithLongestLease", d, h.q.longest)
+		return fmt.Errorf("%v: the longest lease is said to be %v; see WithMaxLease", d, h.q.longest)
 	}
 	if err := ctx.Err(); err != nil {
 		return err

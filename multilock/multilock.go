@@ -71,8 +71,8 @@ func New(locks ...lock.Locker) *Lock {
 // mayGiveBack returns an error about a lock that a call which did not get the others could not
 // give back.
 func mayGiveBack(l lock.Locker) error {
-	if c, ok := l.(lockimpl.Configured); ok && c.Config().AtLeast > 0 {
-		return errors.New("WithAtLeast: an attempt that does not get all locks could not give this one back; leave the option away")
+	if c, ok := l.(lockimpl.Configured); ok && c.Config().MinHold > 0 {
+		return errors.New("WithMinHold: an attempt that does not get all locks could not give this one back; leave the option away")
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 		return nil, &lock.Error{Op: op, Name: m.Name(), Err: m.err}
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
-		ctx = lock.WithOwner(ctx)
+		ctx = lock.ContextWithNewOwner(ctx)
 	}
 	holds, err := m.together(ctx, op)
 	if errors.Is(err, errors.ErrUnsupported) {

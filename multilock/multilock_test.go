@@ -543,7 +543,7 @@ func TestMultiLock_group(t *testing.T) {
 			if fails != nil {
 				return nil, fails
 			}
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{must(t)(b.Lock(ctx)), must(t)(a.Lock(ctx))}, nil
 		}
 		can := func(lockers []lock.Locker) lockimpl.Group {
@@ -566,7 +566,7 @@ func TestMultiLock_group(t *testing.T) {
 		if !slices.Equal(calls, []string{"lock", "trylock"}) {
 			t.Errorf("the group was called %q", calls)
 		}
-		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrForeignKey}
+		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrWrongType}
 		if _, err := m.Lock(t.Context()); err != fails {
 			t.Errorf("the group's error became %v", err)
 		}
@@ -596,7 +596,7 @@ func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		g := groupOf{func(string) ([]lock.Hold, error) {
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{must(t)(c.Lock(ctx)), must(t)(a.Lock(ctx)), must(t)(b.Lock(ctx))}, nil
 		}}
 		m := multilock.New(grouper{c, func([]lock.Locker) lockimpl.Group { return g }}, a, b)
@@ -745,7 +745,7 @@ func TestDo(t *testing.T) {
 						cancel()
 						<-ctx.Done()
 						time.Sleep(10 * time.Minute)
-						h := lock.HoldFrom(ctx)
+						h := lock.HoldFromContext(ctx)
 						if err := h.Err(); err != nil {
 							t.Error(err)
 						}

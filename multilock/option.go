@@ -11,7 +11,7 @@ import (
 // Defaults of the options of a [Quorum].
 const (
 	DefaultServerTimeout = 50 * time.Millisecond // or a hundredth of the longest lease, if that is less; 5 ms at least
-	DefaultLongestLease  = 30 * time.Second      // client.DefaultWatchdogTimeout
+	DefaultMaxLease      = 30 * time.Second      // client.DefaultWatchdogTimeout
 )
 
 // leastServerTimeout is the least that the default is, for very short leases.
@@ -50,13 +50,13 @@ func WithServerTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) })
 }
 
-// WithLongestLease says how long the longest lease is that any holder ever takes on
+// WithMaxLease says how long the longest lease is that any holder ever takes on
 // these servers under this name: the watchdog timeout of a client, or a duration of
-// lock.WithFixedLease gives. It is [DefaultLongestLease] if not set. A server that started
+// lock.WithFixedLease gives. It is [DefaultMaxLease] if not set. A server that started
 // less than that ago has no vote, as it may have forgotten a lease that its holder
 // still relies on. A lease of this Quorum's own locks that is longer is an error.
-func WithLongestLease(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) })
+func WithMaxLease(d time.Duration) Option {
+	return option(func(c *config) { c.set(&c.longest, "WithMaxLease", d, lock.MinLease) })
 }
 
 // WithMinValidity sets how much of a fresh hold's validity must be left for the attempt
@@ -92,7 +92,7 @@ func WithDurableServers() Option {
 }
 
 func configure(opts []Option) (config, error) {
-	c := config{longest: DefaultLongestLease}
+	c := config{longest: DefaultMaxLease}
 	for i, o := range opts {
 		if o == nil {
 			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))

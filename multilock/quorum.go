@@ -283,7 +283,7 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 		return nil, false, ended(ctx, nil)
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
-		return lock.WithOwner(ctx), true, nil
+		return lock.ContextWithNewOwner(ctx), true, nil
 	}
 	return ctx, len(q.held(ctx)) == 0, nil
 }

@@ -55,7 +55,7 @@ func (w *world) fenced(client string, opts ...multilock.Option) *multilock.Quoru
 }
 
 func with(opts []multilock.Option) []multilock.Option {
-	return append([]multilock.Option{multilock.WithLongestLease(lease), multilock.WithServerTimeout(patience)}, opts...)
+	return append([]multilock.Option{multilock.WithMaxLease(lease), multilock.WithServerTimeout(patience)}, opts...)
 }
 
 func (w *world) lock(q *multilock.Quorum) lock.Hold {
@@ -654,7 +654,7 @@ func TestQuorum_noWitness(t *testing.T) {
 		}
 		for name, q := range map[string]*multilock.Quorum{
 			"no witness": multilock.NewQuorum(locks, with(nil)...),
-			"long lease": w.quorum("two", multilock.WithLongestLease(lease/2)),
+			"long lease": w.quorum("two", multilock.WithMaxLease(lease/2)),
 		} {
 			began := time.Now()
 			_, err := q.Lock(w.Context()) // must not wait for ever
@@ -722,12 +722,12 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"an even number":     multilock.NewQuorum(locks[:4]),
 			"a nil":              multilock.NewQuorum([]lock.Locker{nil, locks[0], locks[1]}),
 			"no server timeout":  multilock.NewQuorum(locks, multilock.WithServerTimeout(0)),
-			"no lease":           multilock.NewQuorum(locks, multilock.WithLongestLease(-1)),
-			"a short lease":      multilock.NewQuorum(locks, multilock.WithLongestLease(1)),
+			"no lease":           multilock.NewQuorum(locks, multilock.WithMaxLease(-1)),
+			"a short lease":      multilock.NewQuorum(locks, multilock.WithMaxLease(1)),
 			"no validity":        multilock.NewQuorum(locks, multilock.WithMinValidity(0)),
 			"no hold":            multilock.NewQuorum(locks, multilock.WithMaxHold(0)),
 			"no wait":            multilock.NewQuorum(locks, multilock.WithWait(1)),
-			"a long timeout":     multilock.NewQuorum(locks, multilock.WithLongestLease(lease), multilock.WithServerTimeout(lease)),
+			"a long timeout":     multilock.NewQuorum(locks, multilock.WithMaxLease(lease), multilock.WithServerTimeout(lease)),
 			"validity over hold": multilock.NewQuorum(locks, multilock.WithMaxHold(lease), multilock.WithMinValidity(2*lease)),
 		} {
 			for _, f := range []func(context.Context) (lock.Hold, error){q.Lock, q.TryLock} {
@@ -739,7 +739,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 		}
 		for says, option := range map[string]multilock.Option{
 			"WithServerTimeout(5ns): the least is 1ms": multilock.WithServerTimeout(5),
-			"WithLongestLease(5ns): the least is 10ms": multilock.WithLongestLease(5),
+			"WithMaxLease(5ns): the least is 10ms":     multilock.WithMaxLease(5),
 			"WithMinValidity(-1s): the least is 1ms":   multilock.WithMinValidity(-time.Second),
 			"WithMaxHold(900µs): the least is 10ms":    multilock.WithMaxHold(900 * time.Microsecond),
 			"WithWait(1ns): the least is 1ms":          multilock.WithWait(1),
@@ -916,7 +916,7 @@ func TestQuorum_isOverAtOnce(t *testing.T) {
 	for calls := range int64(100) {
 		inWorld(t, 3, func(w *world) {
 			before := multilock.Holders()
-			ctx := slowValue{lock.WithOwner(w.Context()), new(atomic.Int64)}
+			ctx := slowValue{lock.ContextWithNewOwner(w.Context()), new(atomic.Int64)}
 			ctx.calls.Store(calls)
 			h, err := w.quorum("one", multilock.WithMaxHold(lock.MinLease)).TryLock(ctx)
 			time.Sleep(lease)
@@ -936,7 +936,7 @@ func TestQuorum_abandoned(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, unlocked := range []bool{false, true} {
 			ctx, cancel := context.WithCancel(w.Context())
-			h, err := w.quorum("one", multilock.WithLongestLease(2*lease)).Lock(ctx)
+			h, err := w.quorum("one", multilock.WithMaxLease(2*lease)).Lock(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -1143,7 +1143,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 		locks := w.locks("one")
 		q := multilock.NewQuorum(locks, with(nil)...)
 		all := multilock.New(q, w.sites[0].lock("one", "r", lease))
-		before := lock.WithOwner(w.Context())
+		before := lock.ContextWithNewOwner(w.Context())
 		w.unlock(w.lockUnder(before, q))
 		h := w.lock(q)
 		var order []int
@@ -1160,7 +1160,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		for _, ctx := range []context.Context{lock.WithOwner(w.Context()), before} {
+		for _, ctx := range []context.Context{lock.ContextWithNewOwner(w.Context()), before} {
 			_, err := q.TryLock(ctx)
 			want(t, err, lock.ErrNotAcquired)
 			if strings.Contains(err.Error(), "votes") {
@@ -1239,7 +1239,7 @@ func TestQuorum_reentry(t *testing.T) {
 func TestQuorum_owners(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		first, second := w.lockUnder(ctx, q), w.lockUnder(ctx, q)
 		w.unlock(first)
 		if err := second.Err(); err != nil {

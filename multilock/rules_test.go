@@ -46,7 +46,7 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	for _, c := range u {
 		locks = append(locks, c.NewLock(name, opts...))
 	}
-	options := []multilock.Option{multilock.WithLongestLease(dog), multilock.WithServerTimeout(dog / 4)}
+	options := []multilock.Option{multilock.WithMaxLease(dog), multilock.WithServerTimeout(dog / 4)}
 	if config, err := lockimpl.NewConfig("a plain lock", lockimpl.All, opts...); err == nil && config.Wait > 0 {
 		options = append(options, multilock.WithWait(config.Wait))
 	}

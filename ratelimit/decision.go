@@ -27,7 +27,7 @@ type Decision struct {
 	left int64         // the units that Limit has left, which can be more than Remaining
 	next time.Duration // the time until Limit has one unit more; 0 if it has all
 	at   int64         // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
-	id   string        // of a Window: the call that took the units
+	id   string        // of a RedissonLimiter: the call that took the units
 }
 
 // ErrLimited: the units are not there in time. The error is also a [*LimitedError].

@@ -2,7 +2,7 @@
 // user, accept log-ins from an address, send messages to a partner. Redis keeps the count, and only
 // the clock of Redis matters.
 //
-//	limiter := ratelimit.New(rdb, "api", ratelimit.Open(), ratelimit.PerSecond(10), ratelimit.PerMinute(200))
+//	limiter := ratelimit.New(rdb, "api", ratelimit.FailOpen(), ratelimit.PerSecond(10), ratelimit.PerMinute(200))
 //
 //	d, err := limiter.Take(ctx, user, 1)
 //	switch {
@@ -23,7 +23,7 @@
 //
 // There are four exceptions. Redis replicates asynchronously, so a failover can forget the latest
 // calls, and so admit one burst more. A server whose clock jumps ahead forgives what is owed. With the
-// policies [Open] and [Local] more units pass while Redis gives no answer. An aligned window
+// policies [FailOpen] and [FailLocal] more units pass while Redis gives no answer. An aligned window
 // ([Limit].Aligned) admits twice its rate around its border.
 //
 // # Commands
@@ -34,7 +34,7 @@
 //	many keys in many goroutines              fewer than 1 each, on a cluster 1
 //	after a refusal                           0 until units are there, or for a second
 //	a Wait or Reserve that is canceled        1 more, with the next call for the key if there is one
-//	Take after [Limiter.Pregrant] of b        1 for b units
+//	Take after [Limiter.Prefetch] of b        1 for b units
 //
 // # Which algorithm
 //
@@ -43,7 +43,7 @@
 //
 //	wanted                   use                                            at worst, in any W
 //	fixed window             Limit{Rate: L, Per: W, Aligned: true}          2·L, around a border
-//	sliding window (log)     Window                                         L
+//	sliding window (log)     RedissonLimiter                                         L
 //	sliding window counter   not here: by its estimate 199 of 100 pass      2·L
 //	token bucket             Limit{Rate: L, Per: W}                         2·L, after a pause
 //	leaky bucket (meter)     the same                                       2·L, after a pause

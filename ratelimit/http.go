@@ -23,7 +23,7 @@ import (
 //   - Retry-After has the seconds to wait if d is not OK.
 //
 // The limit is [Decision].Limit: the one that refused, or the one that has the least left. Seconds are rounded up. SetHeader omits
-// what d does not know, as with [Open], and omits t and Retry-After with [Never]. For a Decision that no limiter has made, t is its ResetAfter.
+// what d does not know, as with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has made, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only

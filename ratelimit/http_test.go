@@ -99,7 +99,7 @@ func TestSetHeader_obedientClient(t *testing.T) {
 		w := newWindow(t, rdb, "w", 4, 20*time.Second)
 		second := ratelimit.New(rdb, "second", closed, ratelimit.PerSecond(3), ratelimit.PerMinute(6))
 		slow := ratelimit.New(rdb, "slow", closed, ratelimit.Limit{Rate: 1, Per: 10 * time.Second, Burst: 3})
-		stock := slow.Pregrant(1, time.Second)
+		stock := slow.Prefetch(1, time.Second)
 		aligned := ratelimit.New(rdb, "aligned", closed, ratelimit.Limit{Rate: 4, Per: 20 * time.Second, Aligned: true}, ratelimit.PerMinute(100))
 		for name, c := range map[string]struct {
 			take  func() ratelimit.Decision
@@ -158,7 +158,7 @@ func TestHandler(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Closed(), ratelimit.PerMinute(2))
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailClosed(), ratelimit.PerMinute(2))
 		var told error
 		served := 0
 		h := ratelimit.Handler(l, "per-user", func(r *http.Request) (string, int64) {
@@ -213,7 +213,7 @@ func TestHandler_ownResponses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Closed(), ratelimit.PerMinute(2))
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailClosed(), ratelimit.PerMinute(2))
 		cost := func(r *http.Request) (string, int64) {
 			if r.Header.Get("User") == "dear" {
 				return "dear", 3
@@ -303,7 +303,7 @@ func TestHandler_costAboveTheBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Open(), ratelimit.PerMinute(100), ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 5})
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailOpen(), ratelimit.PerMinute(100), ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 5})
 		for _, n := range []int64{6, 1 << 60} {
 			h, told, served := handler(l, "p", n, nil)
 			for _, frozen := range []bool{false, true} {

@@ -22,12 +22,12 @@ import (
 // expires when nothing is owed. Each call is one command, or none: see the package comment.
 //
 // Every call returns an error for a bad name, limit, policy or number of
-// units; for a key in Redis that holds something else ([lock.ErrForeignKey]); and for a command that
+// units; for a key in Redis that holds something else ([lock.ErrWrongType]); and for a command that
 // the server does not know or does not allow. If Redis gives no answer, the [Policy] decides.
 type Limiter struct {
 	desk   *desk
 	local  *memory
-	stock  *stock // nil without Pregrant
+	stock  *stock // nil without Prefetch
 	name   string
 	policy Policy
 	limits []Limit

@@ -7,8 +7,8 @@ import (
 )
 
 // A Policy decides for a limiter when Redis does not: when the server is silent, refuses
-// connections, is no master, or cannot write. There is no default. Choose [Closed] for a
-// limit that protects against an attack, such as a limit of log-ins. Choose [Open] or [Local] for a
+// connections, is no master, or cannot write. There is no default. Choose [FailClosed] for a
+// limit that protects against an attack, such as a limit of log-ins. Choose [FailOpen] or [FailLocal] for a
 // limit that shares out capacity, where an outage of Redis must not become an outage of the service.
 type Policy struct {
 	mode      mode
@@ -29,10 +29,10 @@ const (
 const patience = 50 * time.Millisecond
 
 // Closed returns the policy that refuses every call without Redis: calls fail with [lock.ErrUnavailable], and [Limiter.Wait] retries until its context is canceled.
-func Closed() Policy { return Policy{mode: closed, after: patience} }
+func FailClosed() Policy { return Policy{mode: closed, after: patience} }
 
 // Open returns the policy that lets every call pass without Redis. The Decision has the error of Redis in Err.
-func Open() Policy { return Policy{mode: open, after: patience} }
+func FailOpen() Policy { return Policy{mode: open, after: patience} }
 
 // Local returns the policy that counts in the memory of this process without Redis. The Decision has the
 // error of Redis in Err. Each process lets an equal share of each limit pass: the limit divided by processes. If no
@@ -42,7 +42,7 @@ func Open() Policy { return Policy{mode: open, after: patience} }
 // When Redis falls silent or comes back, the units of both counts pass, as neither count includes the other. The units of
 // callers that leave their Wait come back as with Redis: when no later caller of this process is in line. Those that a Refund
 // gives back, or a Cancel at the turn or after it, come back to this count as time goes by.
-func Local(processes int) Policy {
+func FailLocal(processes int) Policy {
 	return Policy{mode: local, processes: int64(processes), after: patience}
 }
 
@@ -61,11 +61,11 @@ func (p Policy) After(d time.Duration) Policy {
 func (p Policy) check() error {
 	switch {
 	case p.mode == unchosen:
-		return errors.New("no policy: choose ratelimit.Closed, Open or Local for when Redis gives no answer")
+		return errors.New("no policy: choose ratelimit.FailClosed, FailOpen or FailLocal for when Redis gives no answer")
 	case p.after < time.Millisecond:
 		return fmt.Errorf("After(%v): the least is 1ms", p.after)
 	case p.mode == local && p.processes < 1:
-		return fmt.Errorf("Local(%d): there is at least one process", p.processes)
+		return fmt.Errorf("FailLocal(%d): there is at least one process", p.processes)
 	}
 	return nil
 }

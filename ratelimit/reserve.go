@@ -15,13 +15,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// LongestWait is the longest delay that Wait and Reserve accept.
-const LongestWait = time.Hour
+// MaxWait is the longest delay that Wait and Reserve accept.
+const MaxWait = time.Hour
 
 // Wait waits until the caller may use n units of key. Redis serves the callers of all processes in the order
 // in which they came. Each caller sends one command, however long it waits.
 //
-// If the turn of the caller comes after the end of ctx, or after [LongestWait], Wait fails at once with
+// If the turn of the caller comes after the end of ctx, or after [MaxWait], Wait fails at once with
 // [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns the error of ctx, and
 // the units come back: at once if no later caller waits, otherwise when those that came later leave, too. A later caller
 // that stays keeps its turn, which nobody can move forward as it sends no second command.
@@ -81,7 +81,7 @@ const longestPause = time.Second
 
 // Reserve takes n units of key that the caller may use after [Reservation.Delay]. It fails
 // with [ErrLimited], and takes nothing, if that is after the end of ctx, or after
-// [LongestWait]. Otherwise Reserve is like [Limiter.Wait].
+// [MaxWait]. Otherwise Reserve is like [Limiter.Wait].
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	return l.reserve(ctx, "reserve", key, n)
 }
@@ -138,7 +138,7 @@ func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reserv
 	if err != nil {
 		return nil, l.wrap(op, key, err)
 	}
-	wait := LongestWait
+	wait := MaxWait
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = max(0, min(wait, time.Until(deadline)))
 	}

@@ -100,7 +100,7 @@ func (l *Lock) Name() string { return l.spec.Name }
 // limit only the waiting, use lock.WithWait.
 //
 // The error matches lock.ErrClosed when the client closes, lock.ErrLost when it
-// would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrForeignKey
+// would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrWrongType
 // when the name or the key is not that of a lock. An error reply that waiting
 // will not change, such as a denied command, is returned at once. After a reply that
 // can pass, such as one about full memory, Lock retries: docs/reference/errors.md lists all
@@ -131,7 +131,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did.
 // It wakes the waiters. A holder of this client learns of the loss at once, and so does one of another client that listens
 // (see admin.Admin.Unlock); any other learns of it at its next renewal at the latest. Until then two owners may believe that they hold
-// the lock. It is for operators. The cause of the loss matches lock.ErrForced.
+// the lock. It is for operators. The cause of the loss matches lock.ErrForceUnlocked.
 //
 // The command is sent once: when its outcome is not known, the caller has to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {

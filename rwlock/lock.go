@@ -49,7 +49,7 @@
 // Readers do not wait for each other, so a writer could wait for ever. Therefore a reader
 // that comes after a waiting writer waits behind that writer, as with
 // [sync.RWMutex]. A reader that came before the writer does not: a reader tells the server
-// how long it has been waiting. The wish lives for the writer's patience ([lock.WithPatience], 5 s if not set) and is renewed by
+// how long it has been waiting. The wish lives for the writer's patience ([lock.WithWaiterTimeout], 5 s if not set) and is renewed by
 // its questions; a writer that died keeps readers waiting for that time at most.
 //
 // Writers without a pause could keep readers waiting, too. So when a writer leaves, the waiting
@@ -59,7 +59,7 @@
 // reader's patience.
 //
 // An owner that reads already may always read once more, and so may the owner that writes.
-// [lock.WithReadersFirst] turns the preference of writers off for one handle; its readers claim turns
+// [lock.WithReaderPreference] turns the preference of writers off for one handle; its readers claim turns
 // nevertheless.
 //
 // The preference costs readings. With 16 readers that read for a millisecond each, without a pause, it
@@ -71,7 +71,7 @@
 // itself, and gets [lock.ErrUpgrade] at once. The other order is allowed:
 // [Lock.Downgrade] makes a read hold out of a write hold, and the caller goes on reading
 // what it wrote, with no other writer between. An owner may also hold both at once: under
-// a context of the write hold, or one [lock.WithOwner] context, Read().Lock is granted at once,
+// a context of the write hold, or one [lock.ContextWithNewOwner] context, Read().Lock is granted at once,
 // although others wait. But a hold that is taken under the context of another hold ends with that hold.
 //
 // # Readers of one client
@@ -221,7 +221,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // there was any. It wakes the waiters. Holders of this client learn of the loss at once, and so do
 // those of other clients that listen (see admin.Admin.Unlock), up to some 64 readers; others learn of it at their next renewal at the latest.
 // Until then they may believe that they hold the lock. It is for operators. The cause of the loss
-// matches lock.ErrForced.
+// matches lock.ErrForceUnlocked.
 //
 // The command is sent once: when its outcome is not known, the caller has to look. More than some fifty
 // readers are ended by several calls.

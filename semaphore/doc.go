@@ -36,7 +36,7 @@
 // A permit has an id, which its owner makes before it asks: so a question and a release can be repeated, and a lost answer
 // costs nothing. The waiters of a client listen at leasehold_semaphore:{<name>}:<client uuid>:fair, where
 // a release publishes the numbers of those whose turn it is, and at redisson_sc:{<name>}, where Redisson's clients publish. A waiter that dies keeps
-// those behind it waiting until its patience ends ([lock.WithPatience]). A lost message costs a second.
+// those behind it waiting until its patience ends ([lock.WithWaiterTimeout]). A lost message costs a second.
 //
 // # What it promises
 //
@@ -53,9 +53,9 @@
 //     (20 of 30 s) can take a permit that we hold; we are told at the next renewal. The permits of a client whose clock is
 //     behind can be taken from it too early, by as much.
 //   - Java's addPermits and setPermits change the total, as [Semaphore.Resize] does: handles that say another number fail
-//     with [ErrPermits].
+//     with [ErrPermitCount].
 //   - A Java RSemaphore cannot be shared: it has no leases, and a permit of it that is held leaves no trace but a smaller number. RSemaphore,
 //     RCountDownLatch and an RPermitExpirableSemaphore of which no permit is held are all a number at <name>, and nothing in Redis tells them
-//     apart. A handle that says how many permits there are gets [ErrPermits] while some of an RSemaphore are held. A handle that leaves the number to others takes them.
+//     apart. A handle that says how many permits there are gets [ErrPermitCount] while some of an RSemaphore are held. A handle that leaves the number to others takes them.
 //   - While the number of permits is zero, as after setPermits(0), a handle that leaves the number to others waits.
 package semaphore

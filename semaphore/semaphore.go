@@ -18,20 +18,20 @@ import (
 )
 
 var (
-	// ErrPermits: the semaphore in Redis has another number of permits than the handle says, or fewer than the call
+	// ErrPermitCount: the semaphore in Redis has another number of permits than the handle says, or fewer than the call
 	// wants. The call would wait for ever. [Semaphore.Resize] changes the number.
-	ErrPermits = errors.New("the number of permits is another one")
+	ErrPermitCount = errors.New("the number of permits is another one")
 
-	// ErrNotInitialised: there is no semaphore of this name in Redis, and the handle does not say how many permits
+	// ErrNotInitialized: there is no semaphore of this name in Redis, and the handle does not say how many permits
 	// it must have.
-	ErrNotInitialised = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialised")
 )
 
-// MostPermits is the most permits that one hold has.
-const MostPermits = luascripts.MostPermits
+// MaxPermitsPerHold is the most permits that one hold has.
+const MaxPermitsPerHold = luascripts.MaxPermitsPerHold
 
-// MostTotal is the most permits that a semaphore has: Redisson's limit.
-const MostTotal = math.MaxInt32
+// MaxPermits is the most permits that a semaphore has: Redisson's limit.
+const MaxPermits = math.MaxInt32
 
 var kind = &session.Kind{
 	Name:   "semaphore",
@@ -106,12 +106,12 @@ func (p *part) spec() *session.Spec {
 // check returns what is wrong with a handle that takes n of so many permits.
 func check(permits int64, n int) error {
 	switch {
-	case permits < 0 || permits > MostTotal:
-		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MostTotal)
-	case n < 1 || n > MostPermits:
-		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MostPermits)
+	case permits < 0 || permits > MaxPermits:
+		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MaxPermits)
+	case n < 1 || n > MaxPermitsPerHold:
+		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MaxPermitsPerHold)
 	case permits > 0 && int64(n) > permits:
-		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermits, n, permits)
+		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermitCount, n, permits)
 	}
 	return nil
 }
@@ -124,13 +124,13 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d%s", ErrPermits, err, k.Total, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
 	case k.Total > 0:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermitCount, err, k.Total)}
 	default:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d%s", ErrPermits, err, k.Permits, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d%s", ErrPermitCount, err, k.Permits, withoutLeases)}
 	}
 }
 
@@ -148,7 +148,7 @@ func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spe
 	for {
 		said := p.permits.Load()
 		h, err := lock(ctx, p.spec())
-		if !errors.Is(err, ErrPermits) {
+		if !errors.Is(err, ErrPermitCount) {
 			return h, err
 		}
 		select {
@@ -185,8 +185,8 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 // of the new hold has the owner of a lock that ctx has, if any.
 //
 // If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
-// say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
-// [ErrPermits]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0).
+// say that, the error matches [ErrNotInitialized]. If there is one with another number of permits, the error matches
+// [ErrPermitCount]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0).
 // When ctx ends first, the call gives up its place in the queue at once. That error
 // and all others are as those of a plain lock.
 //
@@ -198,7 +198,7 @@ func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.
 // permit is left when all waiters in the queue that are alive have theirs. Other errors are as those of Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
-// N returns a handle that takes n permits for one hold, all or none: from 1 to [MostPermits], and no more than there
+// N returns a handle that takes n permits for one hold, all or none: from 1 to [MaxPermitsPerHold], and no more than there
 // are. Callers behind a call that waits for many permits wait, too, also if they want fewer. Otherwise it would never have its turn.
 func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 
@@ -206,7 +206,7 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // stay held. If there are more of them than permits now, none is granted until enough are given back.
 //
 // This handle, and those that its N made, say the new number from then on. Their callers that wait ask again, and are
-// behind those that wait already. Handles that say another number fail with [ErrPermits], and so do their callers that wait, within
+// behind those that wait already. Handles that say another number fail with [ErrPermitCount], and so do their callers that wait, within
 // a second.
 //
 // It costs two round trips: the first one asks for the server's time. The command can be repeated, and is, within the operation time-out. After
@@ -217,8 +217,8 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // within that second.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
-	if permits < 1 || permits > MostTotal {
-		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MostTotal)}
+	if permits < 1 || permits > MaxPermits {
+		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MaxPermits)}
 	}
 	select {
 	case s.one.resizing <- struct{}{}: // one after the other: the handle says what the last one has set

@@ -29,7 +29,7 @@ type Holder struct {
 
 // Inspect returns a snapshot of the semaphore as it stands in Redis. It is consistent for up to a thousand permits
 // that are held, and a thousand waiters; more are read in parts, and what comes or goes meanwhile may be missing. Permits
-// whose leases have run out count as free. When a key holds something else, the error matches lock.ErrForeignKey.
+// whose leases have run out count as free. When a key holds something else, the error matches lock.ErrWrongType.
 func (s *Semaphore) Inspect(ctx context.Context) (State, error) {
 	found, leases, free, exists, err := s.one.session.Stock(ctx, s.one.spec())
 	if err != nil {

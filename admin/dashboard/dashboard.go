@@ -10,7 +10,7 @@
 // happens. One question to Redis serves all browsers, and nobody asks while no browser is there.
 //
 // The handler asks for no password: put your own check before it. The pages only show, unless
-// WithUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
+// WithForceUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
 // give back the lock of another.
 //
 // The Redis user needs the rights of the kinds in use, and those under "admin" in docs/operate/security.md. With the right
@@ -44,7 +44,7 @@ import (
 // Option configures a Handler.
 type Option func(*Handler) error
 
-// WithUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
+// WithForceUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
 // name of the operator, from what your check has put into the request; nil means the user of this program and its
 // machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
 //
@@ -52,7 +52,7 @@ type Option func(*Handler) error
 //
 // Requests of other sites are refused. But a site whose name a stranger lets point to this machine counts as this one. So a page
 // that asks for no password, also one that listens at localhost only, must refuse requests with a Host that is not its own.
-func WithUnlock(who func(*http.Request) string) Option {
+func WithForceUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who
 		return nil

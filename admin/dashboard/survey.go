@@ -191,11 +191,11 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 		switch {
 		case before == nil && r.Kind == admin.Latch:
 			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
-		case before == nil && r.Kind == admin.Crew:
-			all = append(all, happening{now.at, r.Name, "is at work: " + crewOf(r.Lock)})
+		case before == nil && r.Kind == admin.WaitGroup:
+			all = append(all, happening{now.at, r.Name, "is at work: " + waitGroupOf(r.Lock)})
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
-		case r.Kind == admin.Crew && len(r.Lost) > len(before.Lost):
+		case r.Kind == admin.WaitGroup && len(r.Lost) > len(before.Lost):
 			all = append(all, happening{now.at, r.Name, "has lost a member: " + clientName(r.Lost[len(r.Lost)-1].Client)})
 		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
 			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
@@ -206,7 +206,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 		case rows[before.Name] != nil || now.more:
 		case before.Kind == admin.Latch:
 			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
-		case before.Kind == admin.Crew:
+		case before.Kind == admin.WaitGroup:
 			all = append(all, happening{now.at, before.Name, "is done, or was deleted"})
 		default:
 			all = append(all, happening{now.at, before.Name, "is free; " + clientName(before.Holders[0].Client) + " held it"})
@@ -312,16 +312,16 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	lost := func(owner string) bool {
 		return slices.ContainsFunc(now.Lost, func(h lock.Holder) bool { return h.Owner == owner })
 	}
-	forced := now.Forced != nil && (before.Forced == nil || now.Forced.At.After(before.Forced.At))
+	forced := now.ForceUnlock != nil && (before.ForceUnlock == nil || now.ForceUnlock.At.After(before.ForceUnlock.At))
 	for _, h := range before.Holders {
 		if !holds(now, h.Owner) {
 			how := "gave it back, or lost it"
 			switch {
 			case forced:
-				how = "lost it: " + now.Forced.By + " took it by force"
-			case now.Kind == admin.Crew && lost(h.Owner):
+				how = "lost it: " + now.ForceUnlock.By + " took it by force"
+			case now.Kind == admin.WaitGroup && lost(h.Owner):
 				how = "is lost"
-			case now.Kind == admin.Crew:
+			case now.Kind == admin.WaitGroup:
 				how = "is done"
 			}
 			add("%s %s", clientName(h.Client), how)
@@ -330,7 +330,7 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	for _, h := range now.Holders {
 		if !holds(before, h.Owner) {
 			does := "holds it"
-			if now.Kind == admin.Crew {
+			if now.Kind == admin.WaitGroup {
 				does = "has joined"
 			}
 			add("%s %s", clientName(h.Client), does)

@@ -55,7 +55,7 @@ func rowOf(r *row, live bool) lockRow {
 	case r.Kind == admin.Latch:
 		l.Holder = countOf(r.Lock)
 	case len(r.Lost) > 0:
-		l.Holder = crewOf(r.Lock)
+		l.Holder = waitGroupOf(r.Lock)
 	default:
 		l.Holder, l.More = clientName(r.Holders[0].Client), r.Holding-1
 	}
@@ -86,8 +86,8 @@ func countOf(l admin.Lock) string {
 	return group(int(l.Left)) + " to count down"
 }
 
-// crewOf says how a crew stands.
-func crewOf(l admin.Lock) string {
+// waitGroupOf says how a wait group stands.
+func waitGroupOf(l admin.Lock) string {
 	text := group(l.Holding) + " at work"
 	if l.Done > 0 {
 		text += ", " + group(l.Done) + " done"
@@ -341,7 +341,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 		v.Heads = append(v.Heads, hd)
 	}
-	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"crew", "crew", false}, {"election", "election", false}} {
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"waitgroup", "waitgroup", false}, {"election", "election", false}} {
 		k.Chosen = k.Value == v.Kind
 		v.Kinds = append(v.Kinds, k)
 	}
@@ -416,36 +416,36 @@ func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int
 }
 
 type lockView struct {
-	Name, Shown string
-	Note        note
-	NoLock      string // why the page shows no lock
-	Kind        admin.Kind
-	Held        bool
-	Says        string
-	Lease       lease
-	Holders     []ownerRow
-	Waiters     []ownerRow
-	Lost        []ownerRow // members of a crew
-	More        int        // waiters that are not shown
-	Token       uint64
-	Register    uint64
-	Forced      *forcedView
-	Keys        []keyRow
-	Lines       template.HTML
-	Happened    []event
-	Unlocks     bool
-	CSRF        string
-	Seen        []string
-	Result      string
-	Failed      bool
-	Readers     string
-	Leader      *leaderView
+	Name, Shown  string
+	Note         note
+	NoLock       string // why the page shows no lock
+	Kind         admin.Kind
+	Held         bool
+	Says         string
+	Lease        lease
+	Holders      []ownerRow
+	Waiters      []ownerRow
+	Lost         []ownerRow // workers of a wait group
+	More         int        // waiters that are not shown
+	Token        uint64
+	HighestToken uint64
+	ForceUnlock  *forcedView
+	Keys         []keyRow
+	Lines        template.HTML
+	Happened     []event
+	Unlocks      bool
+	CSRF         string
+	Seen         []string
+	Result       string
+	Failed       bool
+	Readers      string
+	Leader       *leaderView
 
 	// Of a limiter or a filter.
-	State  []phrase
-	Meter  *meter
-	Facts  []fact
-	Unsure string
+	State     []phrase
+	Meter     *meter
+	Facts     []fact
+	Ambiguous string
 }
 
 type leaderView struct {
@@ -459,7 +459,7 @@ type ownerRow struct {
 	PID                       int
 	Age                       age
 	How                       string // it holds
-	Patience                  string
+	WaiterTimeout             string
 }
 
 type forcedView struct {
@@ -494,7 +494,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		case errors.Is(d.err, lock.ErrBadName):
 			v.NoLock = d.err.Error()
 			return v, http.StatusBadRequest, nil
-		case errors.Is(d.err, lock.ErrForeignKey):
+		case errors.Is(d.err, lock.ErrWrongType):
 			v.NoLock = "The key holds something that is no lock, no rate limiter and no filter."
 			return v, http.StatusNotFound, nil
 		}
@@ -502,9 +502,9 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock
-	v.Kind, v.Held, v.Token, v.Register, v.Happened = l.Kind, l.Locked(), l.Token, l.Register, eventsOf(d.happened)
+	v.Kind, v.Held, v.Token, v.HighestToken, v.Happened = l.Kind, l.Locked(), l.Token, l.HighestToken, eventsOf(d.happened)
 	if slices.Contains(unheld, l.Kind) {
-		v.State, v.Meter, v.Facts, v.Unsure = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Unsure
+		v.State, v.Meter, v.Facts, v.Ambiguous = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Ambiguous
 	} else {
 		v.Says = saysOf(l)
 	}
@@ -543,19 +543,19 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		r := personOf(o.Owner, o.Client)
 		r.Age = ageOf(o.Since, live)
 		switch {
-		case o.Patience == lock.NoExpiry:
-			r.Patience = "while its process listens"
-		case o.Patience <= 0:
-			r.Patience = "over: it counts as dead"
+		case o.WaiterTimeout == lock.NoExpiry:
+			r.WaiterTimeout = "while its process listens"
+		case o.WaiterTimeout <= 0:
+			r.WaiterTimeout = "over: it counts as dead"
 		default:
 			// Rounded, as each sign of life sets it anew.
-			r.Patience = o.Patience.Round(time.Second).String()
+			r.WaiterTimeout = o.WaiterTimeout.Round(time.Second).String()
 		}
 		v.Waiters = append(v.Waiters, r)
 	}
 	v.More = len(l.Waiters) - len(v.Waiters)
-	if f := l.Forced; f != nil {
-		v.Forced = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
+	if f := l.ForceUnlock; f != nil {
+		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}
 	for _, k := range d.keys {
 		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
@@ -594,8 +594,8 @@ func saysOf(l admin.Lock) string {
 		return fmt.Sprintf("%d of %s free", l.Free, plural(int(l.Permits), "permit"))
 	case l.Kind == admin.Latch:
 		return countOf(l)
-	case l.Kind == admin.Crew:
-		return crewOf(l)
+	case l.Kind == admin.WaitGroup:
+		return waitGroupOf(l)
 	case !l.Locked():
 		return "free"
 	case l.Mode == lock.Read:

@@ -57,7 +57,7 @@ answer; 2 if inspect was called the wrong way.
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.Window, admin.Bloom)
+			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
@@ -85,7 +85,7 @@ answer; 2 if inspect was called the wrong way.
 				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
 					return err
 				}
-				if l.Kind == "" && l.Forced == nil && l.Register == 0 {
+				if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
 				}
 				return nil
@@ -130,7 +130,7 @@ func (c *connection) nothing(name string) string {
 // noLock returns err, about the lock called name, in words for operators.
 func noLock(name string, err error) error {
 	switch {
-	case errors.Is(err, lock.ErrForeignKey):
+	case errors.Is(err, lock.ErrWrongType):
 		return fmt.Errorf("the key %s holds something that is no lock; it was left as it is", shown(name))
 	case errors.Is(err, lock.ErrBadName):
 		return usage(err)
@@ -154,8 +154,8 @@ func (d detail) table(w io.Writer) error {
 		s.print("%s: a latch, %d to count down\n", s.in(bold, shown(d.Name)), d.Left)
 	case d.Kind == admin.Latch:
 		s.print("%s: a latch, open\n", s.in(bold, shown(d.Name)))
-	case d.Kind == admin.Crew:
-		s.print("%s: %s\n", s.in(bold, shown(d.Name)), crewOf(admin.Lock(d)))
+	case d.Kind == admin.WaitGroup:
+		s.print("%s: %s\n", s.in(bold, shown(d.Name)), waitGroupOf(admin.Lock(d)))
 	default:
 		s.print("%s: free\n", s.in(bold, shown(d.Name)))
 	}
@@ -195,10 +195,10 @@ func (d detail) table(w io.Writer) error {
 		}
 		patience := ""
 		switch {
-		case w.Patience == 0:
+		case w.WaiterTimeout == 0:
 			patience = "; dead"
-		case w.Patience > 0:
-			patience = fmt.Sprintf("; counts as dead if not heard of for %s", left(w.Patience))
+		case w.WaiterTimeout > 0:
+			patience = fmt.Sprintf("; counts as dead if not heard of for %s", left(w.WaiterTimeout))
 		}
 		asked := ""
 		if !w.Since.IsZero() {
@@ -211,10 +211,10 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%d%s\n", head, d.Token, ahead(admin.Lock(d)))
 		head = ""
 	}
-	if d.Register > 0 {
-		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.Register)
+	if d.HighestToken > 0 {
+		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.HighestToken)
 	}
-	if f := d.Forced; f != nil {
+	if f := d.ForceUnlock; f != nil {
 		fmt.Fprintf(t, "forced\t%s ago, by %s\n", ago(f.At), shown(f.By))
 		if f.Reason != "" {
 			fmt.Fprintf(t, "\t%s\n", shown(f.Reason))
@@ -232,10 +232,10 @@ func (d detail) table(w io.Writer) error {
 
 // ahead tells by how much the token of a holder can be larger.
 func ahead(l admin.Lock) string {
-	if l.Mode != lock.Exclusive || l.Register == l.Token {
+	if l.Mode != lock.Exclusive || l.HighestToken == l.Token {
 		return ""
 	}
-	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.Register-l.Token)
+	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.HighestToken-l.Token)
 }
 
 // saidBy tells since when the leader says something, and for how long it stands there.
@@ -250,9 +250,9 @@ func saidBy(l admin.Lock) string {
 	return fmt.Sprintf("%s; it stands for %s more unless it is said again", text, short(l.Leader.Left))
 }
 
-// crewOf returns words for the members of a crew.
-func crewOf(l admin.Lock) string {
-	return fmt.Sprintf("a crew, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
+// waitGroupOf returns words for the workers of a wait group.
+func waitGroupOf(l admin.Lock) string {
+	return fmt.Sprintf("a wait group, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
 }
 
 // heldAs returns words for the way in which a lock is held.
@@ -262,8 +262,8 @@ func heldAs(l admin.Lock) string {
 		return fmt.Sprintf("a read/write lock, read by %d", l.Holding)
 	case lock.Write:
 		return "a read/write lock, written"
-	case lock.Member:
-		return crewOf(l)
+	case lock.Worker:
+		return waitGroupOf(l)
 	}
 	if l.Kind == admin.Semaphore {
 		return fmt.Sprintf("a semaphore of %s, %d free", permits(l.Permits), l.Free)
@@ -286,7 +286,7 @@ func role(h lock.Holder) string {
 		return "reads"
 	case lock.Write:
 		return "writes"
-	case lock.Member:
+	case lock.Worker:
 		return "works"
 	}
 	return "holds"
@@ -298,7 +298,7 @@ func since(h lock.Holder) string {
 		return "nobody says when it asked"
 	}
 	text := fmt.Sprintf("asked %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
-	if h.Mode == lock.Member { // a member of a crew waits for nobody
+	if h.Mode == lock.Worker { // a worker of a wait group waits for nobody
 		return text
 	}
 	return text + " (this includes its wait)"

@@ -41,7 +41,7 @@ func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
 const mostSaid = 40
 
 // holderOf returns the first holder of a lock, and what a list says of its holders. A latch has none, and neither has a
-// crew of which only lost members are left.
+// wait group of which only lost workers are left.
 func holderOf(l admin.Lock) (first lock.Holder, says string) {
 	if len(l.Holders) > 0 {
 		first = l.Holders[0]

@@ -22,7 +22,7 @@ func lsCommand() *cobra.Command {
 		Use:   "ls [PATTERN]",
 		Short: "List locks: their holders, when these asked for them, and how many wait; and limiters and filters",
 		Example: `  leasehold ls
-  leasehold ls --kind window
+  leasehold ls --kind redisson-ratelimit
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
 		Long: `List the locks that are held, on one server or on a whole cluster.
@@ -34,7 +34,7 @@ of the application if it has one.
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
 leaves out all other keys. A fair lock that Redisson holds and nobody waits
 for looks like a plain lock. A latch
-is listed while it is closed, a crew while members are at work, or are lost. A lock
+is listed while it is closed, a wait group while members are at work, or are lost. A lock
 whose holder says something as a leader is shown as an election.
 
 Rate limiters and filters are listed only if --kind names them, with how they stand:

@@ -118,15 +118,15 @@ func TestPage_looks(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		for name, page := range map[string]struct{ path, shows string }{
-			"overview": {"", "Asked longest ago"},
-			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
-			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
-			"graph":    {"graph", "Possible deadlock."},
-			"limits":   {"limits", "seen:urls"},
-			"window":   {"lock?name=sms", "10 per 1h"},
-			"filter":   {"lock?name=seen:urls", "False positives"},
-			"election": {"lock?name=billing:leader", "Leads for"},
-			"clients":  {"clients", "payments"},
+			"overview":           {"", "Asked longest ago"},
+			"locks":              {"locks?sort=since", "stock:berlin:aisle-4"},
+			"lock":               {"lock?name=orders:42", "Waiting, in this order"},
+			"graph":              {"graph", "Possible deadlock."},
+			"limits":             {"limits", "seen:urls"},
+			"redisson-ratelimit": {"lock?name=sms", "10 per 1h"},
+			"filter":             {"lock?name=seen:urls", "False positives"},
+			"election":           {"lock?name=billing:leader", "Leads for"},
+			"clients":            {"clients", "payments"},
 		} {
 			s.Do(t, "FLUSHALL")
 			fall(t, s)
@@ -248,7 +248,7 @@ func TestPage_unlock(t *testing.T) {
 		next <- err
 	}()
 
-	b := browse(t, s, "--allow-unlock", "--as", "alice")
+	b := browse(t, s, "--allow-unlock", "--operator", "alice")
 	b.open("")
 	b.do(chromedp.KeyEvent(kb.Tab))
 	if got := b.eval(`document.activeElement.textContent`); got != "Skip to the content" {
@@ -269,7 +269,7 @@ func TestPage_unlock(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:42"), chromedp.KeyEvent(kb.Enter))
 	b.shows("Unlocked. A message was sent to 1 holder.")
 	<-h.Context().Done()
-	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
 	}
 	if err := <-next; err != nil {
@@ -311,8 +311,8 @@ func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 	}
 }
 
-// The page follows a latch that is counted down, and a crew that loses a member.
-func TestPage_latchAndCrew(t *testing.T) {
+// The page follows a latch that is counted down, and a wait group that loses a worker.
+func TestPage_latchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
@@ -320,9 +320,9 @@ func TestPage_latchAndCrew(t *testing.T) {
 	if created, err := l.TrySetCount(t.Context(), 3); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	var members []*latch.Member
+	var members []*latch.Worker
 	for range 2 {
-		m, err := c.NewCrew("workers").Join(t.Context())
+		m, err := c.NewWaitGroup("workers").Add(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +332,7 @@ func TestPage_latchAndCrew(t *testing.T) {
 	b.open("locks")
 	b.shows("3 to count down")
 	if got := b.eval(`[...document.querySelectorAll("tbody tr")].map(r => r.querySelectorAll(".lease").length).join()`); got != "0,1" {
-		t.Errorf("leases of the latch and of the crew: %s", got)
+		t.Errorf("leases of the latch and of the wait group: %s", got)
 	}
 	if _, err := l.CountDown(t.Context()); err != nil {
 		t.Fatal(err)
@@ -356,7 +356,7 @@ func TestPage_limits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
-	w := c.NewWindow("sms")
+	w := c.NewRedissonRateLimiter("sms")
 	if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ leasehold stops what is left in its process group, and then gives the lock back.
 
 Environment of the command:
   LEASEHOLD_LOCK_NAME      NAME
-  LEASEHOLD_LOCK_ID        the owner, as it stands in Redis; keep it secret
+  LEASEHOLD_OWNER        the owner, as it stands in Redis; keep it secret
   LEASEHOLD_FENCING_TOKEN  a number that grows from holder to holder; empty with
                            --quorum, --permits, and --shared without --fencing
   LEASEHOLD_LEASE_MS       the lease, in milliseconds
@@ -100,8 +100,8 @@ only if the command uses the fencing token.
 	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock without a renewal")
 	f.BoolVar(&r.noRenew, "no-renew", false, "do not renew the lease: when it ends, the lock is lost")
 	f.BoolVar(&r.fencing, "fencing", false, "take fencing tokens from a register, which grows whatever the server's clock does; it is a small key without expiry")
-	f.BoolVar(&r.durable, "durable", false, "with --quorum: the servers forget nothing when they restart")
-	f.DurationVar(&r.voteTimeout, "vote-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
+	f.BoolVar(&r.durable, "durable-servers", false, "with --quorum: the servers forget nothing when they restart")
+	f.DurationVar(&r.voteTimeout, "server-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
 	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, also if the command is over sooner")
 	r.onLost.init("term", onLostWords()...)
 	r.onLost.addFlag(cmd, "on-lost", "", "what to send to the command when the lock is lost")

@@ -46,8 +46,8 @@ func (l *locking) check(servers int) error {
 		return usagef("--shared, --exclusive and --fair exclude each other")
 	case l.counts && (l.shared || l.exclusive || l.fair || l.quorum || l.fencing):
 		return usagef("--permits goes with none of --shared, --exclusive, --fair, --quorum and --fencing")
-	case l.counts && (l.permits < 1 || l.permits > semaphore.MostTotal):
-		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MostTotal)
+	case l.counts && (l.permits < 1 || l.permits > semaphore.MaxPermits):
+		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MaxPermits)
 	case l.fair && l.quorum:
 		return usagef("--fair and --quorum exclude each other: a quorum has no queue")
 	case l.wait < 0:
@@ -59,9 +59,9 @@ func (l *locking) check(servers int) error {
 	case l.quorum && (servers < 3 || servers%2 == 0):
 		return usagef("--quorum with %d URLs: an odd number is needed, and three at least", servers)
 	case !l.quorum && l.durable:
-		return usagef("--durable goes with --quorum")
+		return usagef("--durable-servers goes with --quorum")
 	case l.voteTimeout <= 0:
-		return usagef("--vote-timeout %v: it must be more than 0", l.voteTimeout)
+		return usagef("--server-timeout %v: it must be more than 0", l.voteTimeout)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (l *locking) lockOf(c *client.Client, name string) lockimpl.Witness {
 // quorumOf returns the quorum lock made of locks.
 func (l *locking) quorumOf(locks []lock.Locker) lock.Locker {
 	opts := []multilock.Option{
-		multilock.WithLongestLease(max(l.lease, multilock.DefaultLongestLease)),
+		multilock.WithMaxLease(max(l.lease, multilock.DefaultMaxLease)),
 		multilock.WithServerTimeout(l.voteTimeout),
 	}
 	if l.wait > 0 {

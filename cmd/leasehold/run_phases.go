@@ -240,7 +240,7 @@ func (r *runner) environment(hold lock.Hold) []string {
 	}
 	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
-		"LEASEHOLD_LOCK_ID="+strings.Join(owners, " "),
+		"LEASEHOLD_OWNER="+strings.Join(owners, " "),
 		"LEASEHOLD_FENCING_TOKEN="+token,
 		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10))
 }

@@ -385,7 +385,7 @@ func TestTop(t *testing.T) {
 		mustLock(t, c.NewLock(name))
 	}
 	for _, kind := range []string{"dumb", "xterm"} {
-		p := inTerminal(t, s, "top", "--every", "100ms")
+		p := inTerminal(t, s, "top", "--interval", "100ms")
 		p.cmd.Env = append(p.cmd.Env, "TERM="+kind)
 		p.start()
 		p.stdout.await(t, "3 held, 0 waiting")
@@ -410,7 +410,7 @@ func TestTop(t *testing.T) {
 		s.Do(t, "DEL", "new:"+kind)
 	}
 	says(t, on(t, s, "top"), 2, "top needs a terminal")
-	p := inTerminal(t, s, "top", "--every", "1ms")
+	p := inTerminal(t, s, "top", "--interval", "1ms")
 	p.start()
 	p.stdout.await(t, "the least is 100ms")
 	p.ends(exitUsage)
@@ -454,14 +454,14 @@ func TestTop_keys(t *testing.T) {
 	if created, err := c.NewLatch("done").TrySetCount(t.Context(), 7); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	m, err := c.NewCrew("workers").Join(t.Context())
+	m, err := c.NewWaitGroup("workers").Add(t.Context())
 	if err == nil {
 		err = m.Fail(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms")
+	p := inTerminal(t, s, "top", "--interval", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
@@ -494,14 +494,14 @@ func TestTop_unheld(t *testing.T) {
 	s := redistest.Start(t)
 	limited(t, s)
 	for _, test := range []struct{ kind, term, shows string }{
-		{"window", "xterm", "3 of the kind window"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
+		{"redisson-ratelimit", "xterm", "3 of the kind redisson-ratelimit"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
 	} {
-		p := inTerminal(t, s, "top", "--every", "100ms", "--kind", test.kind)
+		p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", test.kind)
 		p.cmd.Env = append(p.cmd.Env, "TERM="+test.term)
 		p.start()
 		p.stdout.await(t, test.shows)
-		p.stdout.await(t, map[string]string{"window": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
-		if text := p.stdout.String(); test.kind == "window" && strings.Index(text, "sms") > strings.Index(text, "calls") {
+		p.stdout.await(t, map[string]string{"redisson-ratelimit": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
+		if text := p.stdout.String(); test.kind == "redisson-ratelimit" && strings.Index(text, "sms") > strings.Index(text, "calls") {
 			t.Errorf("the fullest does not come first: %q", text)
 		}
 		if _, err := p.master.WriteString("\x03"); err != nil {
@@ -510,12 +510,12 @@ func TestTop_unheld(t *testing.T) {
 		p.stdout.await(t, "interrupted")
 		p.ends(exitInterrupted)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms", "--kind", "window")
+	p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", "redisson-ratelimit")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
-		{"", "3 of the kind window"},
+		{"", "3 of the kind redisson-ratelimit"},
 		{"", "0 of 10 per 1h left"},
 		{"/sms\r", "with sms"},
 		{"\r", "a rate limiter of Redisson's kind"},

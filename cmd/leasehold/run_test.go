@@ -155,7 +155,7 @@ func TestRun_command(t *testing.T) {
 		read line
 		echo "$line|$1|$LEASEHOLD_LOCK_NAME|$LEASEHOLD_LEASE_MS"
 		[ "$LEASEHOLD_FENCING_TOKEN" -gt 1000000 ] && echo token
-		echo "owner $LEASEHOLD_LOCK_ID."
+		echo "owner $LEASEHOLD_OWNER."
 		read line`, "sh", "-w")
 	c.say("a line")
 	c.stdout.await(t, "a line|-w|"+lock+"|7000\n")

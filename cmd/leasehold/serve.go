@@ -34,7 +34,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve a web page that shows locks",
 		Example: `  leasehold serve
-  leasehold serve --allow-unlock --as alice
+  leasehold serve --allow-unlock --operator alice
   leasehold serve --listen :8126 --host locks.example.com    behind a proxy that asks for a password`,
 		Long: `Serve a web page that shows the locks of a server or a cluster, until it is
 interrupted: who holds each, when it asked, who waits, which clients there are, and
@@ -56,7 +56,7 @@ else 128+n for signal n.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.as != "" && !s.unlocks {
-				return usagef("--as is for --allow-unlock")
+				return usagef("--operator is for --allow-unlock")
 			}
 			return s.operate(cmd.Context(), func(_ *admin.Admin, rdb rueidis.Client) error {
 				return s.serve(cmd.Context(), rdb, cmd.ErrOrStderr())
@@ -67,7 +67,7 @@ else 128+n for signal n.
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8126", "address and port to listen on")
 	f.StringSliceVar(&s.hosts, "host", nil, "names under which browsers may ask for the page, besides localhost and IP addresses")
 	f.BoolVar(&s.unlocks, "allow-unlock", false, "let visitors unlock locks by force")
-	f.StringVar(&s.as, "as", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
+	f.StringVar(&s.as, "operator", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
 	s.connection.addFlags(cmd)
 	return cmd
 }
@@ -82,7 +82,7 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, stderr io.Writer
 			}
 			who = func(*http.Request) string { return s.as }
 		}
-		opts = append(opts, dashboard.WithUnlock(who))
+		opts = append(opts, dashboard.WithForceUnlock(who))
 	}
 	page, err := dashboard.New(rdb, opts...)
 	if err != nil {

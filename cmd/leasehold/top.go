@@ -43,7 +43,7 @@ func topCommand() *cobra.Command {
 		Use:   "top [PATTERN]",
 		Short: "Show locks, or limiters or filters, in a terminal, again and again",
 		Example: `  leasehold top
-  leasehold top --kind window
+  leasehold top --kind redisson-ratelimit
   leasehold top 'orders:*' --sort waiting`,
 		Long: `Show the locks that are held, again and again, until top is interrupted. The lock whose
 holder asked for it first comes first; the time since then includes the wait.
@@ -68,7 +68,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 			f, ok := cmd.OutOrStdout().(*os.File)
 			switch {
 			case every < 100*time.Millisecond:
-				return usagef("--every %v: the least is 100ms", every)
+				return usagef("--interval %v: the least is 100ms", every)
 			case !ok || !term.IsTerminal(int(f.Fd())):
 				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
@@ -105,7 +105,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 	by.addFlag(cmd, "sort", "", "what comes first: the holder that asked first, the most waiting, the shortest lease, the name")
 	kind.initKinds()
 	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
-	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "how long to wait between two looks")
+	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "how long to wait between two looks")
 	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
 	via.addFlags(cmd)
 	return cmd
@@ -138,8 +138,8 @@ func pressing(l admin.Lock) float64 {
 	switch {
 	case l.Limit != nil:
 		return l.Limit.Reset.Seconds()
-	case l.Window != nil && !l.Window.PerClient:
-		return 1 - float64(l.Window.Left)/float64(l.Window.Rate)
+	case l.RedissonLimit != nil && !l.RedissonLimit.PerClient:
+		return 1 - float64(l.RedissonLimit.Left)/float64(l.RedissonLimit.Rate)
 	case l.Filter != nil:
 		return float64(l.Filter.Elements()) / float64(l.Filter.Expected)
 	}

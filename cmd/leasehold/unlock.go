@@ -73,7 +73,7 @@ the unlock failed; 2 if unlock was called the wrong way, or off a terminal witho
 	f := cmd.Flags()
 	f.StringVar(&u.owner, "owner", "", "unlock only if this owner holds the lock; inspect shows owners")
 	f.StringVar(&u.reason, "reason", "", "the reason, for the holder and for the note in Redis")
-	f.StringVar(&u.as, "as", "", "the operator, for the holder and for the note (default: your user and this machine)")
+	f.StringVar(&u.as, "operator", "", "the operator, for the holder and for the note (default: your user and this machine)")
 	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	u.connection.addFlags(cmd)
 	return cmd
@@ -96,13 +96,13 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 			return err
 		}
 	}
-	r, err := a.UnlockFrom(ctx, u.name, owners, u.reason)
+	r, err := a.ForceUnlockOwners(ctx, u.name, owners, u.reason)
 	from := r.Holders // that lost the lock
 	if len(from) > 0 {
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
 			return !slices.ContainsFunc(from, func(h lock.Holder) bool { return h.Owner == owner })
 		})
-		fmt.Fprintf(out, "%s; %s\n%s\n", unlockedOf(len(lost), len(owners), err), toldOf(r.Told, from), worksOn)
+		fmt.Fprintf(out, "%s; %s\n%s\n", unlockedOf(len(lost), len(owners), err), toldOf(r.Notified, from), worksOn)
 	}
 	switch {
 	case ctx.Err() != nil && err != nil: // what is known now matters more than that a signal came
@@ -111,8 +111,8 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 		return fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(u.name))
 	case err != nil:
 		return noLock(u.name, err)
-	case r.NoteErr != nil:
-		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), r.NoteErr)
+	case r.RecordErr != nil:
+		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), r.RecordErr)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // then tries the task again; with [IsFailure] none of these counts as a failure.
 //
 // The context of the task is canceled when the lock is lost, and the handler checks it before each step that must not be done
-// twice; lock.HoldFrom gives the handler the hold. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
+// twice; lock.HoldFromContext gives the handler the hold. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
 // tries it again.
 //
 // The lock is held until the handler returns, however long that takes, so it needs no time limit like that of asynq.Unique. asynq does not wait for a

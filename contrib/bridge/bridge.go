@@ -24,7 +24,7 @@ import (
 )
 
 // Old is a lock of another library.
-type Old interface {
+type OldLock interface {
 	// Lock waits until the lock is held, or ctx ends. The context that it returns ends when the
 	// lock is lost, as far as the library tells; unlock gives it back.
 	//
@@ -37,8 +37,8 @@ type Old interface {
 	TryLock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 }
 
-// ErrOldLost is the cause of the context when the old lock was lost.
-var ErrOldLost = errors.New("the lock of the old library is lost")
+// ErrOldLockLost is the cause of the context when the old lock was lost.
+var ErrOldLockLost = errors.New("the lock of the old library is lost")
 
 // releaseTime is how long giving back the old lock may take when the caller's context is over.
 const releaseTime = 3 * time.Second
@@ -49,20 +49,20 @@ const releaseTime = 3 * time.Second
 //
 // The error is that of taking a lock when fn was not called, and otherwise those of fn and of
 // giving back, joined. If ctx ended while Do waited, it matches ctx.Err(), and lock.ErrNotAcquired if another owner had the lock.
-func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+func Do(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.Do(ctx, both{l, old}, fn)
 }
 
 // TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does not call fn, and
 // the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable.
-func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+func TryDo(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.TryDo(ctx, both{l, old}, fn)
 }
 
 // both is a lock and the old one, which is taken first.
 type both struct {
 	lock.Locker
-	old Old
+	old OldLock
 }
 
 func (b both) Lock(ctx context.Context) (lock.Hold, error) {
@@ -109,10 +109,10 @@ func (h bothHold) Unlock(ctx context.Context) error {
 	return errors.Join(err, h.releaseOld(ctx))
 }
 
-// AtLeast returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
+// MinHold returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
 // for jobs whose old processes let the lock expire, so that no other process runs them again in the same
-// minute: lock.WithAtLeast does not reach the lock of the old library. If ctx ends, both locks are given back.
-func AtLeast(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
+// minute: lock.WithMinHold does not reach the lock of the old library. If ctx ends, both locks are given back.
+func MinHold(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		over := time.NewTimer(d)
 		defer over.Stop()
@@ -138,7 +138,7 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 		if e := last.Load(); e != nil {
 			err = *e
 		}
-		cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+		cancel(fmt.Errorf("%w: %w", ErrOldLockLost, err))
 	})
 	done := make(chan struct{})
 	go func() {
@@ -163,7 +163,7 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 				until = trusted(sent, lease)
 				end.Reset(time.Until(until))
 			case errors.Is(err, errGone):
-				cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+				cancel(fmt.Errorf("%w: %w", ErrOldLockLost, err))
 				return
 			default:
 				last.Store(&err)

@@ -14,7 +14,7 @@ import (
 )
 
 // ship runs work under both locks, in the middle of the rollout. The client needs a key prefix,
-// client.WithKeyPrefix("leasehold:"). Without it, every call fails with lock.ErrForeignKey.
+// client.WithKeyPrefix("leasehold:"). Without it, every call fails with lock.ErrWrongType.
 func ship(ctx context.Context, rs *redsync.Redsync, c *client.Client, work func(ctx context.Context) error) error {
 	old := bridge.Redsync(rs, "orders:42", 8*time.Second)
 	return bridge.Do(ctx, old, c.NewLock("orders:42"), work)

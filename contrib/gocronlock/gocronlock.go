@@ -1,7 +1,7 @@
 // Package gocronlock has gocron v2 run each job in one of several processes.
 //
 //	locker := gocronlock.NewLocker(func(job string) lock.Locker {
-//		return c.NewLock("cron:"+job, lock.WithAtLeast(50*time.Second))
+//		return c.NewLock("cron:"+job, lock.WithMinHold(50*time.Second))
 //	})
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
 //
@@ -27,7 +27,7 @@ const releaseTime = 5 * time.Second
 // if another process has the lock, or Redis is unavailable, gocron skips the run. A listener of gocron.AfterLockError tells the two
 // apart: its error matches lock.ErrNotAcquired only if another process has the lock.
 //
-// Give the lock lock.WithAtLeast with a little less than the job's interval. Otherwise a process whose clock is late runs a
+// Give the lock lock.WithMinHold with a little less than the job's interval. Otherwise a process whose clock is late runs a
 // quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
 // until its process ends. gocron does not pass the hold's
 // context to the job: a job that must stop when the lock is lost takes the lock itself, with lock.TryDo.

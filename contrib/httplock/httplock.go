@@ -3,7 +3,7 @@
 //	lockOf := func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) }
 //	mux.Handle("POST /orders/{id}/payment", httplock.Handler(lockOf, pay, nil))
 //
-// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [Refuse] has the same
+// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [WriteError] has the same
 // answers, for a handler that takes its lock itself.
 //
 // # Answers
@@ -43,7 +43,7 @@ const retryAfter = "5"
 // path. A part of the name that comes from the request belongs behind a prefix, such as "orders:", so that no request reaches
 // another lock.
 //
-// next finds the hold by [lock.HoldFrom]: for its token, its Until, or Extend. The context of the request that next gets is canceled when the client goes away, and when the lock
+// next finds the hold by [lock.HoldFromContext]: for its token, its Until, or Extend. The context of the request that next gets is canceled when the client goes away, and when the lock
 // is lost or its client is closed; next checks it before each step that must not be done twice. If the lock ended so, and next
 // returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is.
 //
@@ -118,7 +118,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		called = true
 		panics := true
 		defer func() {
-			if err := lock.HoldFrom(ctx).Err(); panics && err != nil {
+			if err := lock.HoldFromContext(ctx).Err(); panics && err != nil {
 				s.tell(r, err) // the error of Unlock is not returned
 			}
 		}()
@@ -161,10 +161,10 @@ func cutShort(err error) bool {
 	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// Refuse answers a request whose lock was not obtained or was lost, and reports whether it did. It knows the errors of
+// WriteError answers a request whose lock was not obtained or was lost, and reports whether it did. It knows the errors of
 // the table above. The caller answers other errors. A handler that takes its lock itself calls it with the error of
 // TryLock or Lock, or with [context.Cause] of the context of its hold.
-func Refuse(w http.ResponseWriter, err error) bool {
+func WriteError(w http.ResponseWriter, err error) bool {
 	status, text := statusOf(err)
 	if text == "" {
 		return false

@@ -106,9 +106,9 @@ type observer struct {
 	config
 	tracer trace.Tracer
 
-	acquires, holds, margins            metric.Float64Histogram
-	held, draining, waiters             metric.Int64UpDownCounter
-	renewals, lost, abandoned, passedOn metric.Int64Counter
+	acquires, holds, margins             metric.Float64Histogram
+	held, draining, waiters              metric.Int64UpDownCounter
+	renewals, lost, abandoned, handedOff metric.Int64Counter
 
 	known sync.Map // sets by labels: to make attributes costs more than to count
 }
@@ -148,9 +148,9 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 	}
 	return lock.Observer{
 		Waiting:       o.waiting,
-		Granted:       o.granted,
-		Refused:       o.ended("busy"),
-		TimedOut:      o.ended("timeout"),
+		Acquired:      o.granted,
+		NotAcquired:   o.ended("not_acquired"),
+		TimedOut:      o.ended("timed_out"),
 		Canceled:      o.ended("canceled"),
 		Unavailable:   o.ended("unavailable"),
 		Failed:        o.ended("failed"),
@@ -159,7 +159,7 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 		Draining:      o.drains,
 		StillRunning:  o.stillRunning,
 		Abandoned:     o.wasAbandoned,
-		PassedOn:      o.wasPassedOn,
+		HandedOff:     o.wasHandedOff,
 		Released:      o.released,
 		Lost:          o.wasLost,
 	}, nil
@@ -185,14 +185,14 @@ func (o *observer) instruments(m metric.Meter) error {
 	}
 	o.acquires = histogram("leasehold.lock.acquire.duration", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets)
 	o.holds = histogram("leasehold.lock.hold.duration", "How long locks were held, by the way in which the hold ended.", holdBuckets)
-	o.held = upDown("leasehold.lock.held.count", "{lock}", "How many holds there are now. A re-entry counts once more.")
-	o.draining = upDown("leasehold.lock.draining.count", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
-	o.waiters = upDown("leasehold.lock.waiter.count", "{waiter}", "How many calls of Lock wait for another owner now.")
+	o.held = upDown("leasehold.lock.held", "{lock}", "How many holds there are now. A re-entry counts once more.")
+	o.draining = upDown("leasehold.lock.draining", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
+	o.waiters = upDown("leasehold.lock.waiters", "{waiter}", "How many calls of Lock wait for another owner now.")
 	o.renewals = counter("leasehold.lock.renewals", "{renewal}", "How many leases were renewed, or not: then error_type says why.")
 	o.margins = histogram("leasehold.lock.renewal.margin", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	o.lost = counter("leasehold.lock.lost", "{lock}", "How many holds were lost, by the reason.")
 	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "Number of holds given up because they were not unlocked in time after their context was canceled.")
-	o.passedOn = counter("leasehold.lock.passed_on", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
+	o.handedOff = counter("leasehold.lock.handed_off", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return errors.Join(errs...)
 }
 
@@ -218,7 +218,7 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
 	o.abandoned.Add(ctx, 0, s.plain)
-	o.passedOn.Add(ctx, 0, s.plain)
+	o.handedOff.Add(ctx, 0, s.plain)
 	o.waiters.Add(ctx, 0, s.plain)
 	o.draining.Add(ctx, 0, s.plain)
 	o.renewals.Add(ctx, 0, s.plain)
@@ -325,8 +325,8 @@ func (o *observer) wasAbandoned(ctx context.Context, e lock.Event) {
 	note(ctx, "leasehold.lock.abandoned", s)
 }
 
-func (o *observer) wasPassedOn(ctx context.Context, e lock.Event) {
-	o.passedOn.Add(ctx, 1, o.of(ctx, e).plain)
+func (o *observer) wasHandedOff(ctx context.Context, e lock.Event) {
+	o.handedOff.Add(ctx, 1, o.of(ctx, e).plain)
 }
 
 func (o *observer) released(ctx context.Context, e lock.Event) {

@@ -64,10 +64,10 @@ type Metrics struct {
 	nameOf func(string) string // set once; nil without a label for the name
 	all    []prometheus.Collector
 
-	acquires, holds, margins            *prometheus.HistogramVec
-	held, draining, waiters             *prometheus.GaugeVec
-	renewals, lost, abandoned, passedOn *prometheus.CounterVec
-	known                               sync.Map // series by labels: looking a series up by its labels costs more than counting
+	acquires, holds, margins             *prometheus.HistogramVec
+	held, draining, waiters              *prometheus.GaugeVec
+	renewals, lost, abandoned, handedOff *prometheus.CounterVec
+	known                                sync.Map // series by labels: looking a series up by its labels costs more than counting
 }
 
 // labels are those that all metrics have.
@@ -78,7 +78,7 @@ type series struct {
 	values                   []string
 	acquired, held0, margins prometheus.Observer
 	held, draining, waiters  prometheus.Gauge
-	renewals, passedOn       prometheus.Counter
+	renewals, handedOff      prometheus.Counter
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
@@ -112,14 +112,14 @@ func New(opts ...Option) (*Metrics, error) {
 	}
 	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets, labelOutcome, labelError)
 	m.holds = histogram("leasehold_lock_hold_duration_seconds", "How long locks were held, by the way in which the hold ended.", holdBuckets, labelReason)
-	m.held = gauge("leasehold_lock_held_count", "How many holds there are now. A re-entry counts once more.")
-	m.draining = gauge("leasehold_lock_draining_count", "Number of holds whose context is canceled and that are not released yet.")
-	m.waiters = gauge("leasehold_lock_waiter_count", "How many calls of Lock wait for another owner now.")
+	m.held = gauge("leasehold_lock_held", "How many holds there are now. A re-entry counts once more.")
+	m.draining = gauge("leasehold_lock_draining", "Number of holds whose context is canceled and that are not released yet.")
+	m.waiters = gauge("leasehold_lock_waiters", "How many calls of Lock wait for another owner now.")
 	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
 	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
 	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds given up because they were not unlocked in time after their context was canceled.")
-	m.passedOn = counter("leasehold_lock_passed_on_total", "How many holds passed their lock on inside the process, without a command to Redis.")
+	m.handedOff = counter("leasehold_lock_handed_off_total", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return m, nil
 }
 
@@ -163,7 +163,7 @@ func (m *Metrics) of(e lock.Event) *series {
 	s.held0 = m.holds.WithLabelValues(s.with("unlocked")...)
 	s.margins = m.margins.WithLabelValues(s.values...)
 	s.held, s.draining, s.waiters = m.held.WithLabelValues(s.values...), m.draining.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
-	s.renewals, s.passedOn = m.renewals.WithLabelValues(s.with("")...), m.passedOn.WithLabelValues(s.values...)
+	s.renewals, s.handedOff = m.renewals.WithLabelValues(s.with("")...), m.handedOff.WithLabelValues(s.values...)
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
 	m.abandoned.WithLabelValues(s.values...)
@@ -193,14 +193,14 @@ func (m *Metrics) Observer() lock.Observer {
 	}
 	return lock.Observer{
 		Waiting: func(_ context.Context, e lock.Event) { m.of(e).waiters.Inc() },
-		Granted: func(_ context.Context, e lock.Event) {
+		Acquired: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.acquired.Observe(seconds(e.Took))
 			s.held.Inc()
 			s.endWait(e)
 		},
-		Refused:     ended("busy"),
-		TimedOut:    ended("timeout"),
+		NotAcquired: ended("not_acquired"),
+		TimedOut:    ended("timed_out"),
 		Canceled:    ended("canceled"),
 		Unavailable: ended("unavailable"),
 		Failed:      ended("failed"),
@@ -216,7 +216,7 @@ func (m *Metrics) Observer() lock.Observer {
 		Abandoned: func(_ context.Context, e lock.Event) {
 			m.abandoned.WithLabelValues(m.of(e).values...).Inc()
 		},
-		PassedOn: func(_ context.Context, e lock.Event) { m.of(e).passedOn.Inc() },
+		HandedOff: func(_ context.Context, e lock.Event) { m.of(e).handedOff.Inc() },
 		Released: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.endHold(e)

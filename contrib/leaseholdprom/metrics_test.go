@@ -190,7 +190,7 @@ func TestMetrics_countFromZero(t *testing.T) {
 			t.Errorf("%s is there: %v, %v", key, there, v)
 		}
 	}
-	if v := got["leasehold_lock_held_count{leasehold_lock_kind=fair}"]; v != 1 {
+	if v := got["leasehold_lock_held{leasehold_lock_kind=fair}"]; v != 1 {
 		t.Errorf("%v are held", v)
 	}
 	if err := h.Unlock(t.Context()); err != nil {

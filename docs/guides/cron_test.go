@@ -17,7 +17,7 @@ import (
 // everyMinute runs job once per minute in one of the replicas that call it. A run that takes
 // longer than a minute skips the minutes it covers.
 func everyMinute(ctx context.Context, c *client.Client, job func(context.Context) error) {
-	l := c.NewLock("cron:invoices", lock.WithAtLeast(50*time.Second))
+	l := c.NewLock("cron:invoices", lock.WithMinHold(50*time.Second))
 	for {
 		next := time.Now().Truncate(time.Minute).Add(time.Minute)
 		select {

@@ -27,7 +27,7 @@ func SetHeader(h http.Header, token uint64) error {
 	return nil
 }
 
-// FromResponse returns the [*fence.StaleError] in a response of [Refuse] or [Handler],
+// FromResponse returns the [*fence.StaleError] in a response of [WriteError] or [Handler],
 // and nil for every other response.
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
@@ -46,7 +46,7 @@ func FromResponse(r *http.Response) error {
 // cannot be read, is answered with 400 Bad Request.
 //
 // Before next, it calls check, which may be nil. An error ends the request as
-// [Refuse] says; an error that Refuse does not know ends it with 500. For one resource:
+// [WriteError] says; an error that WriteError does not know ends it with 500. For one resource:
 //
 //	fencehttp.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
@@ -67,21 +67,21 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 		switch {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), token)))
-		case Refuse(w, err):
+		case WriteError(w, err):
 		default:
 			http.Error(w, "the fencing token could not be checked", http.StatusInternalServerError)
 		}
 	})
 }
 
-// Refuse answers a request whose write a guard refused, and reports whether it
+// WriteError answers a request whose write a guard refused, and reports whether it
 // did: with 412 Precondition Failed where err matches [fence.ErrStale], with 400 Bad
 // Request where it matches [fence.ErrNoToken]. The caller answers other errors.
 //
 // It is 412, because the token is a condition in a header that turned out to be false.
 // A 409 Conflict would invite the client to mend its request and send it again,
 // and there is nothing to mend: the lock is lost.
-func Refuse(w http.ResponseWriter, err error) bool {
+func WriteError(w http.ResponseWriter, err error) bool {
 	var stale *fence.StaleError
 	switch {
 	case errors.As(err, &stale):

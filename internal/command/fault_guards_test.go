@@ -72,13 +72,13 @@ func TestAddress(t *testing.T) {
 func TestExplain(t *testing.T) {
 	s := New(one, Config{Timeout: timeout, User: "me"})
 	earlier := fmt.Errorf("earlier: %w", lock.ErrUnavailable)
-	sentinels := []error{lock.ErrUnavailable, lock.ErrForeignKey, lock.ErrReplicas, lock.ErrClosed}
+	sentinels := []error{lock.ErrUnavailable, lock.ErrWrongType, lock.ErrReplicas, lock.ErrClosed}
 	for _, c := range []struct {
 		err  error
 		want error // of sentinels; nil if none
 		text string
 	}{
-		{refusal(t, "WRONGTYPE Operation against a key"), lock.ErrForeignKey, "WRONGTYPE"},
+		{refusal(t, "WRONGTYPE Operation against a key"), lock.ErrWrongType, "WRONGTYPE"},
 		{&luascripts.WaitError{Reply: "no"}, lock.ErrReplicas, "WAIT"},
 		{refusal(t, "NOPERM User me has no permissions"), nil, `"Permissions"`},
 		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
@@ -207,7 +207,7 @@ func TestForeign_verdict(t *testing.T) {
 		want    error
 	}{
 		{luascripts.Done, nil, nil},
-		{luascripts.Foreign, nil, Final{lock.ErrForeignKey}},
+		{luascripts.Foreign, nil, Final{lock.ErrWrongType}},
 		{luascripts.Foreign, io.EOF, io.EOF},
 		{luascripts.Done, io.EOF, io.EOF},
 	} {
@@ -238,7 +238,7 @@ func TestForeign_saysWhat(t *testing.T) {
 	rdb := m.Client(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	foreign := Final{lock.ErrForeignKey}
+	foreign := Final{lock.ErrWrongType}
 	for _, c := range []struct {
 		ctx     context.Context
 		key     string
@@ -268,7 +268,7 @@ func TestForeign_saysWhat(t *testing.T) {
 		s.Done()
 		close(closing)
 		s.Wait()
-		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrForeignKey) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q, %v: %v", c.key, c.err, err)
 		}
 		if asks := c.err == foreign && c.ctx != ended; asked.times.Load() > 0 != asks {

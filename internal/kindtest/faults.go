@@ -126,7 +126,7 @@ func lostReplies(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-	ctx := lock.WithOwner(t.Context())
+	ctx := lock.ContextWithNewOwner(t.Context())
 	l := k.New(NewClient(t, rdb), "orders")
 	for name, try := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		for i := range 20 {
@@ -630,8 +630,8 @@ func foreignKey(t *testing.T, k Kind) {
 			"Inspect":     func() error { _, err := o.Inspect(t.Context()); return err },
 			"ForceUnlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
 		} {
-			if err := call(); !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
-				t.Errorf("%s of %s: %v, want ErrForeignKey, and %q", name, what, err, says)
+			if err := call(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s of %s: %v, want ErrWrongType, and %q", name, what, err, says)
 			}
 		}
 	}
@@ -655,13 +655,13 @@ func foreignKey(t *testing.T, k Kind) {
 	check("a list", "a list")
 	s.Do(t, "DEL", "orders")
 	s.Do(t, "HSET", "orders", "secret-field", "secret-value")
-	if _, err := o.Inspect(t.Context()); !errors.Is(err, lock.ErrForeignKey) || strings.Contains(err.Error(), "secret") {
-		t.Errorf("Inspect of a hash of somebody else's: %v, want ErrForeignKey, and nothing of what is in it", err)
+	if _, err := o.Inspect(t.Context()); !errors.Is(err, lock.ErrWrongType) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Inspect of a hash of somebody else's: %v, want ErrWrongType, and nothing of what is in it", err)
 	}
 	s.Do(t, "DEL", "orders")
 	h := MustLock(t, k.New(NewClient(t, s.Client(t), Fast...), "orders"))
 	s.Do(t, "SET", "orders", "theirs now")
-	Lost(t, h, lock.ErrForeignKey)
+	Lost(t, h, lock.ErrWrongType)
 	if got := Text(s.Do(t, "GET", "orders")); got != "theirs now" {
 		t.Errorf("the foreign key became %q", got)
 	}
@@ -685,7 +685,7 @@ func unlockOfAForeignKey(t *testing.T, k Kind) {
 		what.steal()
 		before := Text(s.Do(t, "DUMP", "orders"))
 		err := h.Unlock(t.Context())
-		if !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrForeignKey) != what.foreign {
+		if !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrWrongType) != what.foreign {
 			t.Errorf("%s: unlock says %v", what.name, err)
 		}
 		if after := Text(s.Do(t, "DUMP", "orders")); after != before {
@@ -699,10 +699,10 @@ func forceUnlockOfSomethingElse(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t), Fast...)
 	s.Do(t, "HSET", "user:1", "name", "bob")
-	if was, err := k.Operator(c, "user:1").ForceUnlock(t.Context()); was || !errors.Is(err, lock.ErrForeignKey) {
+	if was, err := k.Operator(c, "user:1").ForceUnlock(t.Context()); was || !errors.Is(err, lock.ErrWrongType) {
 		t.Errorf("ForceUnlock: %v, %v", was, err)
 	}
-	if err := Go(t.Context(), k.New(c, "user:1")).Err(t); !errors.Is(err, lock.ErrForeignKey) {
+	if err := Go(t.Context(), k.New(c, "user:1")).Err(t); !errors.Is(err, lock.ErrWrongType) {
 		t.Errorf("Lock: %v", err)
 	}
 	WantHash(t, s, "user:1", map[string]string{"name": "bob"})
@@ -727,7 +727,7 @@ func deletedByHand(t *testing.T, k Kind) {
 func reentryIntoALostLock(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t))
-	ctx := lock.WithOwner(t.Context())
+	ctx := lock.ContextWithNewOwner(t.Context())
 	l := k.New(c, "orders")
 	h := MustLockUnder(t, ctx, l)
 	for _, steal := range [][]string{{"DEL", "orders"}, {"FLUSHALL"}} {

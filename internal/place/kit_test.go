@@ -30,9 +30,9 @@ const (
 
 var (
 	plainTerms = Terms{Kind: Kind{Discipline: FirstAsks, Passes: true}, Lease: leaseTime, Yield: true}
-	writeTerms = Terms{Kind: Kind{Discipline: FirstAsks, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
-	readTerms  = Terms{Kind: Kind{Discipline: AllAsk, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
-	fairTerms  = Terms{Kind: Kind{Discipline: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
+	writeTerms = Terms{Kind: Kind{Discipline: FirstAsks, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+	readTerms  = Terms{Kind: Kind{Discipline: AllAsk, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+	fairTerms  = Terms{Kind: Kind{Discipline: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
 )
 
 var errBroke = errors.New("the connection broke")
@@ -602,7 +602,7 @@ func (w *world) ask(c *call, step Step) {
 	case step.Queued:
 		lease, k.patience = max(lease, offerTime), 10*pollTime
 	case c.how == lock:
-		k.patience = c.terms.Patience
+		k.patience = c.terms.WaiterTimeout
 	}
 	if step.Beside != nil {
 		k.writer = step.Beside.Name

@@ -238,7 +238,7 @@ func TestRefused_whenToAsk(t *testing.T) {
 		"the lease has ended":      {&plainTerms, 0, time.Millisecond},
 		"the lease ends later":     {&plainTerms, time.Hour, pollTime},
 		"there is no lease":        {&plainTerms, -1, pollTime},
-		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.Patience = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
+		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.WaiterTimeout = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
 		"its trace lives for more": {&writeTerms, -1, pollTime},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 )
 
 var (
-	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReadersFirst })
+	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReaderPreference })
 	registerTerms  = with(readTerms, func(c *Terms) { c.Register = "register" })
 	ownLeaseTerms  = with(readTerms, func(c *Terms) { c.Fixed = true })
 	confirmedTerms = with(readTerms, func(c *Terms) { c.Replicas, c.Apart = true, Replicated })
-	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.Patience, c.Apart = false, 0, ReadersFirst })
+	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.Apart = false, 0, ReaderPreference })
 )
 
 // lets answers the question of w with a grant.

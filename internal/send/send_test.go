@@ -127,7 +127,7 @@ func TestTold(t *testing.T) {
 		"full":        {reply("OOM command not allowed"), lock.ErrUnavailable},
 		"no disk":     {reply("MISCONF Redis is configured"), lock.ErrUnavailable},
 		"no replicas": {reply("NOREPLICAS Not enough"), lock.ErrUnavailable},
-		"a hash":      {reply("WRONGTYPE Operation against"), lock.ErrForeignKey},
+		"a hash":      {reply("WRONGTYPE Operation against"), lock.ErrWrongType},
 		"denied":      {reply("NOPERM this user has no"), nil},
 		"a bug":       {reply("ERR something"), nil},
 		"nonsense":    {&luascripts.ReplyError{}, nil},

@@ -178,7 +178,7 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 // A re-entry ends with its context, and is carried out after that. Redis has one hold then.
 func TestReentry_answeredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
 		answer := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
@@ -206,7 +206,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 		var ctxs [2]context.Context
 		var holds []lock.Hold
 		for i := range ctxs {
-			ctxs[i] = lock.WithOwner(w.Context())
+			ctxs[i] = lock.ContextWithNewOwner(w.Context())
 			holds = append(holds, w.take(w.a, reading, ctxs[i]))
 		}
 		w.slowScripts(100 * time.Millisecond)
@@ -225,7 +225,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 func TestReaders_reentryEndsInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		one, other := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		one, other := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, other)}
 		answer := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
@@ -247,7 +247,7 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 // Redis has, too.
 func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
 		w.onScripts(func(n int) redistest.Action {
 			switch n {
@@ -273,7 +273,7 @@ func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 // A re-entry that Redis refuses, or carries out, is not under way any more.
 func TestReentry_isOver(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
 		settled := func(what string) {
 			w.Helper()
@@ -302,7 +302,7 @@ func TestReentry_isOver(t *testing.T) {
 func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		one := lock.WithOwner(w.Context())
+		one := lock.ContextWithNewOwner(w.Context())
 		leaves, stays := w.take(w.a, reading, one), w.take(w.a, reading, w.Context())
 		answer := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
@@ -321,7 +321,7 @@ func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 // Close comes while a re-entry waits for its answer, and is what the error is about.
 func TestReentry_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		k := hookable()
 		w.take(w.a, k, ctx)
 		asked, goes := make(chan struct{}), make(chan struct{})

@@ -206,7 +206,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		wake := w.stall()
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		wrote := w.take(w.a, writing, ctx, lock.WithFixedLease(time.Second))
 		time.Sleep(time.Until(wrote.Until()) + time.Second) // over in Redis, too
 		h := w.take(w.a, reading, ctx)
@@ -331,7 +331,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
 		go func() {
-			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReadersFirst()}))
+			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
 			ended <- err
 		}()
 		time.Sleep(pollTime / 2) // both were refused
@@ -354,7 +354,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 // say that Redis gives no answer.
 func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		turn := h.(*hold).By.Turn
 		turn <- struct{}{}

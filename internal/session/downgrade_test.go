@@ -29,7 +29,7 @@ func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
 		writer := w.gets(w.b, writing, w.Context())
-		reader := w.reads(w.a, w.Context(), lock.WithReadersFirst())
+		reader := w.reads(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		began := time.Now()
 		read := w.downgrade(w.a, write.Context(), write) // whose context ends, and that of read does not
@@ -93,7 +93,7 @@ func TestDowngrade_context(t *testing.T) {
 // An owner with several write holds goes on writing. An owner that reads already has two read holds.
 func TestDowngrade_oneOfSeveral(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		first, second := w.take(w.a, writing, ctx), w.take(w.a, writing, ctx)
 		reads := w.take(w.a, reading, ctx)
 		more := w.downgrade(w.a, ctx, second)
@@ -253,7 +253,7 @@ func TestDowngrade_cancelled(t *testing.T) {
 func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		waits := w.reads(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders")
@@ -270,7 +270,7 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 // Another goroutine of the writer's owner has the turn to read for a second: the downgrade waits for it.
 func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
 		other := w.reads(w.a, ctx)
@@ -288,7 +288,7 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 // Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which nobody was told.
 func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.mini.Del("orders")
 		other := w.take(w.b, writing, w.Context())

@@ -67,7 +67,7 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
-	opts = append(opts, lock.WithPatience(minute)) // it does not leave the queue by itself
+	opts = append(opts, lock.WithWaiterTimeout(minute)) // it does not leave the queue by itself
 	for _, opts := range [][]lock.Option{nil, opts} {
 		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
@@ -138,7 +138,7 @@ func (w *world) inQueue() []string {
 }
 
 // What a tenure was passed on from leaves the queue with it, however it ends.
-func TestPassedOn_leavesNothing(t *testing.T) {
+func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
 		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
 		"the holder stays": func(*world, lock.Hold) { time.Sleep(place.StrikePause) },
@@ -194,11 +194,11 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 
 // The same is true of a lock that stays locked after its Unlock, also if Redis does not hear of that
 // at once.
-func TestPassedOn_leavesNothingButTheLock(t *testing.T) {
+func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				h := w.passed(lock.WithAtLeast(minute))
+				h := w.passed(lock.WithMinHold(minute))
 				w.wire.OnRequest(redistest.Once("EVALSHA", act))
 				w.unlock(h)
 				if queue := w.inQueue(); len(queue) != 0 {

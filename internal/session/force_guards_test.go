@@ -57,7 +57,7 @@ func TestForce_tellsTheHolder(t *testing.T) {
 			w.Fatal(done, err)
 		}
 		synctest.Wait()
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "unlocked by force by ") {
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "unlocked by force by ") {
 			w.Errorf("the holder is told %v", err)
 		}
 		w.close(holder, other)
@@ -71,7 +71,7 @@ func TestForce_tellsTheHolderHere(t *testing.T) {
 		if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 			w.Fatal(done, err)
 		}
-		if err := h.Err(); !errors.Is(err, lock.ErrForced) {
+		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) {
 			w.Errorf("the holder is told %v", err)
 		}
 	})

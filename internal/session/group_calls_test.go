@@ -99,7 +99,7 @@ func TestGroup_aTryEndsInTime(t *testing.T) {
 func TestGroup_aTryThatWaitsForItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		never := make(chan struct{})
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, owner)
 		turn := h.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
@@ -229,7 +229,7 @@ func TestGroup_aForeignKeyWhileItWaits(t *testing.T) {
 		w.unlock(other)
 		err := <-failed
 		w.about("a", err)
-		if !errors.Is(err, lock.ErrForeignKey) {
+		if !errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))

@@ -30,7 +30,7 @@ func (w *world) all(s *Session, names ...string) (specs []*Spec) {
 // together takes all locks at once, or one by one in this order where that is not to be
 // had, as package multilock does.
 func together(s *Session, ctx context.Context, specs []*Spec) (holds []lock.Hold, err error) {
-	ctx = lock.WithOwner(ctx)
+	ctx = lock.ContextWithNewOwner(ctx)
 	holds, err = s.LockAll(ctx, specs, luascripts.AcquireAllReentrant, true)
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return holds, err
@@ -156,7 +156,7 @@ func TestGroup_endsOfAWait(t *testing.T) {
 		w.unlock(other)
 		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("s").Value("a string").Build())
 		_, err = w.a.LockAll(w.Context(), w.all(w.a, "a", "s"), luascripts.AcquireAllReentrant, true)
-		if !errors.Is(err, lock.ErrForeignKey) || !errors.As(err, &e) || e.Name != "s" {
+		if !errors.Is(err, lock.ErrWrongType) || !errors.As(err, &e) || e.Name != "s" {
 			w.Errorf("a foreign key: %v", err)
 		}
 		w.mini.Del("s")
@@ -166,7 +166,7 @@ func TestGroup_endsOfAWait(t *testing.T) {
 // The limit of WithWait ends the wait for the owner's turn, too, and says so as it does of one lock.
 func TestGroup_limitOfTheTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		other, ctx := w.lock(w.b, w.Context()), lock.WithOwner(w.Context())
+		other, ctx := w.lock(w.b, w.Context()), lock.ContextWithNewOwner(w.Context())
 		first := w.waiting(w.a, ctx) // has the turn
 		specs := append(w.all(w.a, "b"), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)}))
 		start := time.Now()
@@ -385,7 +385,7 @@ func TestGroup_closedInTheMiddle(t *testing.T) {
 // TryLock ends within the operation time-out, also when the owner's turn is taken.
 func TestGroup_tryIsBounded(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 12 * time.Second}))
 		done := make(chan struct{})

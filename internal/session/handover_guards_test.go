@@ -135,7 +135,7 @@ func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 		gone := w.waiting(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		var waited time.Duration
-		w.observer().Granted = func(_ context.Context, e lock.Event) { waited = e.Took }
+		w.observer().Acquired = func(_ context.Context, e lock.Event) { waited = e.Took }
 		fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 		cancel()
 		<-gone

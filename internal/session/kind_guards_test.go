@@ -25,11 +25,11 @@ func TestNewSpec_options(t *testing.T) {
 			option lock.Option
 			known  []*Kind
 		}{
-			"WithPatience":     {lock.WithPatience(time.Second), []*Kind{fair, reading, writing}},
-			"WithAtLeast":      {lock.WithAtLeast(time.Second), []*Kind{plain, fair}},
-			"WithReadersFirst": {lock.WithReadersFirst(), []*Kind{reading, writing}},
-			"WithFencing":      {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token is the latest of a semaphore
-			"WithMaxHold":      {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many}},
+			"WithWaiterTimeout":    {lock.WithWaiterTimeout(time.Second), []*Kind{fair, reading, writing}},
+			"WithMinHold":          {lock.WithMinHold(time.Second), []*Kind{plain, fair}},
+			"WithReaderPreference": {lock.WithReaderPreference(), []*Kind{reading, writing}},
+			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token is the latest of a semaphore
+			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many}},
 		} {
 			for kind, k := range map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": many} {
 				err := w.a.NewSpec(k, "orders", []lock.Option{c.option}).Err
@@ -146,7 +146,7 @@ func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
 		if err != nil || len(state.Waiters) != 1 {
 			w.Fatalf("%+v, %v", state, err)
 		}
-		if got := state.Waiters[0].Patience; got <= 0 || got > w.b.patience() {
+		if got := state.Waiters[0].WaiterTimeout; got <= 0 || got > w.b.patience() {
 			w.Errorf("it counts as alive for %v", got)
 		}
 		w.unlock(h)
@@ -185,7 +185,7 @@ func TestNoCluster_noSlots(t *testing.T) {
 func TestWaiter_withoutATrace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
-		c.Poll = 2 * lock.DefaultPatience
+		c.Poll = 2 * lock.DefaultWaiterTimeout
 		s := New(w.mini.Client(w, redistest.Via(w.wire)), c)
 		h := w.lock(w.b, w.Context())
 		waiter := w.waiting(s, w.Context())
@@ -205,7 +205,7 @@ func TestWaiter_withoutATrace(t *testing.T) {
 
 // Waiters of a read/write lock leave their traces: a writer its wish, unless it lets readers go first, and each reader its claim to a turn.
 func TestWaiters_traces(t *testing.T) {
-	first := []lock.Option{lock.WithReadersFirst()}
+	first := []lock.Option{lock.WithReaderPreference()}
 	for name, c := range map[string]struct {
 		kind       *Kind
 		opts       []lock.Option

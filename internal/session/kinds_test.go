@@ -133,7 +133,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 		patience := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
 		sessions := []*Session{w.a, w.a, w.b}
 		served := w.inOrder(3, func(i int) lock.Hold {
-			return w.take(sessions[i], fair, w.Context(), lock.WithPatience(patience[i]))
+			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(patience[i]))
 		})
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
@@ -142,7 +142,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 				w.Fatalf("%v: %+v", err, state)
 			}
 			for _, waiter := range state.Waiters {
-				if waiter.Patience <= 0 {
+				if waiter.WaiterTimeout <= 0 {
 					w.Fatalf("a living waiter counts as dead: %+v", state.Waiters)
 				}
 			}
@@ -217,8 +217,8 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 		cut := time.Now()
 		w.unlock(h)
 		served := <-behind
-		if took := served.Sub(cut); took < lock.DefaultPatience-2*pollTime || took > lock.DefaultPatience+10*time.Millisecond {
-			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultPatience)
+		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
+			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
 		}
 		w.wire.Refuse(false)
 		if order := away(); len(order) != 20 {
@@ -274,7 +274,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 			comers.Go(func() { w.unlock(w.take(w.a, fair, w.Context())) })
 			synctest.Wait()
 			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
-			if err != nil || state.Waiters[0].Patience < lock.DefaultPatience-2*pollTime {
+			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
 				w.Fatalf("the first in line has not been heard from: %v, %+v", err, state.Waiters[0])
 			}
 		}
@@ -388,7 +388,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithPatience(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithWaiterTimeout(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
 				w.Error(err)
 			}
 		}()
@@ -417,10 +417,10 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 // A reader of this process waits for a writer, which then asks to read. The writer gets
 // in at once: otherwise it would wait for the reader, and the reader for the writer.
 func TestWriter_readsAtOnce(t *testing.T) {
-	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReadersFirst()}} {
+	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReaderPreference()}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				write := w.take(w.a, writing, ctx)
 				waits := w.reads(w.a, w.Context())
 				time.Sleep(pollTime / 2)
@@ -449,7 +449,7 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
 		first := w.reads(w.a, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		read := w.reads(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders") // no message tells the readers
@@ -482,7 +482,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 		polite := w.reads(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		began := time.Now()
-		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
 		if took := time.Since(began); took != 0 {
 			w.Errorf("in after %v", took)
 		}
@@ -504,7 +504,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
+		rude := w.gets(w.a, writing, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer holds the reader back
 		polite := w.gets(w.a, writing, w.Context())
@@ -565,7 +565,7 @@ func TestReaders_hintedHere(t *testing.T) {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		h := w.take(w.a, writing, w.Context())
-		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReadersFirst())}
+		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReaderPreference())}
 		time.Sleep(10*pollTime + pollTime/2)
 		freed := time.Now()
 		w.unlock(h)
@@ -582,7 +582,7 @@ func TestReaders_hintedHere(t *testing.T) {
 // long as it lasts, and then nothing is left.
 func TestDowngrade_livesForHours(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		read := w.take(w.a, reading, ctx)
 		if read.Token() != 0 || write.Token() == 0 {
@@ -591,7 +591,7 @@ func TestDowngrade_livesForHours(t *testing.T) {
 		time.Sleep(time.Hour)
 		w.unlock(write)
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
-		others := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
+		others := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
 		w.unlock(others)
 		time.Sleep(time.Hour)
 		if err := read.Err(); err != nil {
@@ -635,7 +635,7 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 // shortened by any of them.
 func TestReaders_mixedLeases(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		long := w.take(w.a, reading, ctx, lock.WithFixedLease(10*time.Minute))
 		short := w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second))
 		w.unlock(short)
@@ -687,7 +687,7 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 		time.Sleep(pollTime / 4)
 		// A reader is in now, and the writer has to wait for it. No hint tells of the reader.
 		w.mini.Del("orders")
-		stays := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
+		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
 		first := <-in
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
 			w.Errorf("a reader that came after the writer: %v", err)
@@ -780,7 +780,7 @@ func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		far := slow(*fair, 120*time.Millisecond)
 		served := w.inOrder(2, func(int) lock.Hold {
-			return w.take(w.a, far, w.Context(), lock.WithPatience(300*time.Millisecond))
+			return w.take(w.a, far, w.Context(), lock.WithWaiterTimeout(300*time.Millisecond))
 		})
 		time.Sleep(10 * time.Second)
 		freed := time.Now()
@@ -814,7 +814,7 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 			if sessions[i] == w.a {
 				kind = &hangs
 			}
-			return w.take(sessions[i], kind, w.Context(), lock.WithPatience(time.Second))
+			return w.take(sessions[i], kind, w.Context(), lock.WithWaiterTimeout(time.Second))
 		})
 		time.Sleep(time.Second)
 		late.Store(true)

@@ -112,7 +112,7 @@ func TestObserver_oneByOneInstead(t *testing.T) {
 func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var told []string
-		w.observer().Granted = func(context.Context, lock.Event) {
+		w.observer().Acquired = func(context.Context, lock.Event) {
 			time.Sleep(leaseTime / 2)
 			told = append(told, "granted")
 		}

@@ -49,9 +49,9 @@ func (w *witness) observer() *lock.Observer {
 		return func(ctx context.Context, e lock.Event) { w.hear(ctx, what, e) }
 	}
 	return &lock.Observer{
-		Waiting: function("waiting"), Granted: function("granted"), Refused: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
+		Waiting: function("waiting"), Acquired: function("granted"), NotAcquired: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
 		Unavailable: function("unavailable"), Failed: function("failed"), Renewed: function("renewed"), RenewalFailed: function("renewal failed"),
-		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), PassedOn: function("passed on"), Released: function("released"), Lost: function("lost"),
+		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), HandedOff: function("passed on"), Released: function("released"), Lost: function("lost"),
 	}
 }
 
@@ -201,7 +201,7 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "customers", nil))
 			w.mini.Del("customers")
 			return err
-		}, "failed", lock.ErrForeignKey},
+		}, "failed", lock.ErrWrongType},
 		"bad name": {func(w *world) error {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
 			return err
@@ -280,7 +280,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 			if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 				w.Fatal(done, err)
 			}
-		}, "lost", lock.ErrForced},
+		}, "lost", lock.ErrForceUnlocked},
 		"gone at Unlock": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.mini.Del("orders")
 			_ = h.Unlock(w.Context()) // it is lost
@@ -373,7 +373,7 @@ func TestObserver_severalLocks(t *testing.T) {
 // Each re-entry is a hold of its own, and their lease is renewed once for all.
 func TestObserver_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		time.Sleep(leaseTime/3 + time.Second)
 		w.wantTold("granted", "granted", "renewed")
@@ -461,7 +461,7 @@ func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 			return func(context.Context, lock.Event) { mu.Lock(); told = append(told, what); mu.Unlock() }
 		}
 		slow := make(chan struct{})
-		w.a.Observer = &lock.Observer{Granted: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
+		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
 		got := w.gets(w.a, plain, w.Context())
 		synctest.Wait()
 		w.mini.Del("orders")
@@ -511,14 +511,14 @@ func TestObserver_doesNotReturn(t *testing.T) {
 	for name, f := range map[string]func(w *world, o *lock.Observer, end func(context.Context, lock.Event)){
 		"granted": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			for _, kind := range allKinds {
-				o.Granted = end
+				o.Acquired = end
 				w.cut(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
 				wantFree(w, "orders")
 			}
 		},
 		"a re-entry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.lock(w.a, w.Context())
-			o.Granted = end
+			o.Acquired = end
 			w.cut(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
 			if n := w.count(h); n != 1 {
 				w.Errorf("%d holds", n)
@@ -527,7 +527,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			wantFree(w, "orders")
 		},
 		"several locks": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
-			o.Granted = func(ctx context.Context, e lock.Event) {
+			o.Acquired = func(ctx context.Context, e lock.Event) {
 				if e.Name == "two" {
 					end(ctx, e)
 				}
@@ -537,7 +537,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 		},
 		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.take(w.a, writing, w.Context())
-			o.Granted = end
+			o.Acquired = end
 			w.cut(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
 			if err := h.Err(); err != nil {
 				w.Error(err)
@@ -551,7 +551,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				if kind.Beside != nil {
 					rival = writing
 				}
-				h, ctx := w.take(w.b, rival, w.Context()), lock.WithOwner(w.Context())
+				h, ctx := w.take(w.b, rival, w.Context()), lock.ContextWithNewOwner(w.Context())
 				o.Waiting = end
 				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
@@ -561,7 +561,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			}
 		},
 		"lost": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
-			ctx := lock.WithOwner(w.Context())
+			ctx := lock.ContextWithNewOwner(w.Context())
 			h := w.lock(w.a, ctx)
 			w.mini.Del("orders")
 			o.Lost = end
@@ -599,7 +599,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				owner := lock.WithOwner(w.Context())
+				owner := lock.ContextWithNewOwner(w.Context())
 				h := w.take(w.a, writing, owner)
 				w.wantTold("granted")
 				if name == "no answer" {

@@ -22,8 +22,8 @@ func TestStateOf(t *testing.T) {
 	const ours = "01a202b8-4bbe-7c35-bc27-051edccf1eeb:1830000000000000000"
 	asked := time.UnixMicro(1830000000000000000 >> 10)
 	left := 20 * time.Second
-	waits := []luascripts.Waiter{{Owner: ours, Patience: time.Second}, {Owner: java, Patience: lock.NoExpiry}}
-	waiters := []lock.Waiter{{Owner: ours, Patience: time.Second, Since: asked}, {Owner: java, Patience: lock.NoExpiry}}
+	waits := []luascripts.Waiter{{Owner: ours, WaiterTimeout: time.Second}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
+	waiters := []lock.Waiter{{Owner: ours, WaiterTimeout: time.Second, Since: asked}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
 	for name, c := range map[string]struct {
 		sided    bool
 		snapshot luascripts.Snapshot
@@ -56,7 +56,7 @@ func TestStateOf(t *testing.T) {
 		"a string": {Foreign: true},
 		"a hash":   {Exists: true, Left: left, Fields: []luascripts.Field{{Name: "name", Value: "Alice"}}},
 	} {
-		if state, err := StateOf("orders", false, snapshot); !errors.Is(err, lock.ErrForeignKey) || state.Mode != lock.Free || state.Holders != nil {
+		if state, err := StateOf("orders", false, snapshot); !errors.Is(err, lock.ErrWrongType) || state.Mode != lock.Free || state.Holders != nil {
 			t.Errorf("%s: %+v, %v", name, state, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestInspect_fails(t *testing.T) {
 		if err := w.mini.Set("orders", "1"); err != nil {
 			w.Fatal(err)
 		}
-		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(said(err), "a number") {
+		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a number") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")

@@ -29,7 +29,7 @@ func TestInspect_since(t *testing.T) {
 		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() {
 			w.Errorf("held since %v, want %v", got.Since, held)
 		}
-		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.Patience != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
+		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.WaiterTimeout != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
 			w.Errorf("%+v waits, want since %v", got, waits)
 		}
 		w.unlock(h)

@@ -119,7 +119,7 @@ func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 // An owner reads a lock twice. The key that is the lease of both holds is renewed.
 func TestRenewal_ofAllReadings(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)}
 		time.Sleep(2 * leaseTime)
 		if left := w.mini.TTL("{orders}:" + holds[0].Owner() + ":rwlock_timeout:2"); left < leaseTime/2 {

@@ -103,7 +103,7 @@ func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
 // A foreign key in the place of a lock is named.
 func TestRenewal_foreignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Gone}); err != watchdog.ErrGone {

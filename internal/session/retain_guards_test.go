@@ -14,9 +14,9 @@ import (
 )
 
 // A lock that is to stand is gone from Redis before its time. Unlock says so.
-func TestAtLeast_gone(t *testing.T) {
+func TestMinHold_gone(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		w.mini.Del("orders")
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
 			w.Error(err)
@@ -26,7 +26,7 @@ func TestAtLeast_gone(t *testing.T) {
 
 // An Unlock of a lock that is to stand ends with its context, and is answered after that. Nothing is left to do, and nothing more
 // is sent.
-func TestAtLeast_unlockAnsweredLate(t *testing.T) {
+func TestMinHold_unlockAnsweredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int64
 		answer := make(chan struct{})
@@ -37,7 +37,7 @@ func TestAtLeast_unlockAnsweredLate(t *testing.T) {
 			<-answer
 			return v, err
 		}
-		h := w.take(w.a, k, w.Context(), lock.WithAtLeast(minute))
+		h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
 		if err := h.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
 		}
@@ -50,9 +50,9 @@ func TestAtLeast_unlockAnsweredLate(t *testing.T) {
 	})
 }
 
-// A lock is passed on to a call with WithAtLeast, and is gone before its lease is lengthened. The call says that, and not that Redis
+// A lock is passed on to a call with WithMinHold, and is gone before its lease is lengthened. The call says that, and not that Redis
 // gives no answer.
-func TestAtLeast_lostAtOnce(t *testing.T) {
+func TestMinHold_lostAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := hookable()
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
@@ -62,7 +62,7 @@ func TestAtLeast_lostAtOnce(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
 			ended <- err
 		}()
 		synctest.Wait()

@@ -438,7 +438,7 @@ func TestTryLock_doesNotOvertake(t *testing.T) {
 func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.lock(w.b, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		holds := make(chan lock.Hold, 2)
 		for range 2 {
 			go func() { holds <- w.lock(w.a, ctx) }()
@@ -473,7 +473,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				lost := w.lock(w.a, ctx)
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
 				var wg sync.WaitGroup
@@ -702,7 +702,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 // comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		renewal := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
@@ -730,7 +730,7 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 // The lock is lost while an Unlock waits to say so to Redis.
 func TestUnlock_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
@@ -840,7 +840,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 			}
 		}
 		other := w.lock(w.b, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 4*time.Second)
 		defer cancel()
 		go func() { _, _ = w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)) }() // has the turn for four seconds
@@ -861,7 +861,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 // wait for first.
 func TestOpTimeout_isForTheWhole(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
 		go func() {
@@ -896,7 +896,7 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 // the second of them must not wait for what the first one waits for now.
 func TestSameOwner_unlockDoesNotWaitForALock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h1, h2 := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		served := make(chan struct{})
 		go func() { // another process, which has it for ten seconds next
@@ -931,7 +931,7 @@ func TestSameOwner_anyOrder(t *testing.T) {
 		w.wire.OnRequest(func([][]byte) redistest.Action {
 			return redistest.Action{DelayRequest: time.Duration(rand.IntN(3)) * time.Millisecond}
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		spec := w.a.NewSpec(plain, "orders", nil)
 		var wg sync.WaitGroup
 		for range 4 {
@@ -990,7 +990,7 @@ func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 
 func TestUntil_endsWithTheHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
 		time.Sleep(time.Second)
 		w.unlock(inner)
@@ -1011,7 +1011,7 @@ func TestUntil_endsWithTheHold(t *testing.T) {
 // own lease, which is longer than that of the first hold.
 func TestSettle_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		w.wire.Refuse(true)
@@ -1092,7 +1092,7 @@ func TestHub_doesNotDialForNobody(t *testing.T) {
 // the turn no longer than for Redis.
 func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
 		short, cancel := context.WithTimeout(ctx, time.Second)
@@ -1123,7 +1123,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ghost := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: ghost}))
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {
@@ -1174,7 +1174,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 // The session makes up for an unconfirmed partial release in the background.
 func TestReduce_isSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 		if err := inner.Unlock(w.Context()); err != nil {

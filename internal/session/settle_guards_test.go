@@ -187,7 +187,7 @@ func TestSettle_outlastsThePatience(t *testing.T) {
 		const patience = 2 * leaseTime
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithPatience(patience)}))
+		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(patience)}))
 		time.AfterFunc(time.Millisecond, cancel)
 		w.cutOff(patience - 2*pollTime)
 		<-gone

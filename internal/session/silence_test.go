@@ -324,11 +324,11 @@ func TestUnavailable_replies(t *testing.T) {
 // A call that does not wait for a lock ends without an answer, too.
 func TestUnavailable_otherCalls(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h, again := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.Freeze(true)
 		spec := w.a.NewSpec(plain, "orders", nil)
-		_, err := w.a.Lock(lock.WithOwner(w.within(time.Millisecond)), spec)
+		_, err := w.a.Lock(lock.ContextWithNewOwner(w.within(time.Millisecond)), spec)
 		w.wantEnd("another owner", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable) // the process knows that another owner has the lock
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()

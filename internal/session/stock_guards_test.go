@@ -56,8 +56,8 @@ func TestStockOf(t *testing.T) {
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
 		"Redisson's": {luascripts.Stock{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
 			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
-		"those that wait": {stock: luascripts.Stock{Waiters: []luascripts.Waiter{{Owner: first, Patience: time.Second}}},
-			want: lock.State{Waiters: []lock.Waiter{{Owner: first, Patience: time.Second, Since: asked}}}},
+		"those that wait": {stock: luascripts.Stock{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
+			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "gpus"
@@ -129,12 +129,12 @@ func TestStock_fails(t *testing.T) {
 			return err
 		}
 		w.mini.SetError("ERR out of order")
-		if err := fails(); !strings.Contains(said(err), "out of order") || errors.Is(err, lock.ErrForeignKey) {
+		if err := fails(); !strings.Contains(said(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		w.mini.SetError("")
 		w.mini.HSet("orders", "name", "Alice")
-		if err := fails(); !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(said(err), "a hash") {
+		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a hash") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")

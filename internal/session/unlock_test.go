@@ -132,7 +132,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 			<-answer
 			return 0, io.EOF
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		short, cancel := context.WithTimeout(w.Context(), pollTime/2)
 		defer cancel()
@@ -152,7 +152,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 // leaves: it hears of the loss.
 func TestReduce_leavesAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
 		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
 		turn <- struct{}{}
@@ -173,7 +173,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 // One of two holds is given back, and Redis takes its time. That is no error within the operation time-out.
 func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime / 2}))
 		w.unlock(inner)
@@ -190,7 +190,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 			<-goes
 			return send()
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		answer := make(chan error)
 		go func() { answer <- inner.Unlock(w.Context()) }()
@@ -206,7 +206,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 // One of two holds is given back, and Redis has none. The other hold is lost at once, and not at the next renewal.
 func TestReduce_findsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.mini.Del("orders")
 		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
@@ -273,7 +273,7 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		w.mini.Del("orders")
 		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("a string").Build())
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrWrongType) {
 			w.Errorf("Unlock: %v", err)
 		}
 		w.mini.Del("orders")

@@ -32,25 +32,25 @@ type Options = option.Set
 
 // The options.
 const (
-	FixedLease   = option.FixedLease
-	Wait         = option.Wait
-	Patience     = option.Patience
-	Fencing      = option.Fencing
-	Replicas     = option.Replicas
-	MaxHold      = option.MaxHold
-	Grace        = option.Grace
-	ReadersFirst = option.ReadersFirst
-	AtLeast      = option.AtLeast
+	FixedLease       = option.FixedLease
+	Wait             = option.Wait
+	WaiterTimeout    = option.WaiterTimeout
+	Fencing          = option.Fencing
+	Replicas         = option.Replicas
+	MaxHold          = option.MaxHold
+	Grace            = option.Grace
+	ReaderPreference = option.ReaderPreference
+	MinHold          = option.MinHold
 
 	// All is every option that there is.
-	All = FixedLease | Wait | Patience | Fencing | Replicas | MaxHold | Grace | ReadersFirst | AtLeast
+	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold
 )
 
 // NewConfig applies opts in order. An option that is nil, that is not in known or that has a
 // value that makes no sense, is an error; for one that is not in known the error matches
 // [errors.ErrUnsupported]. kind is what the error calls the lock: "a fair lock".
 func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) {
-	c := Config{Patience: lock.DefaultPatience}
+	c := Config{WaiterTimeout: lock.DefaultWaiterTimeout}
 	var errs []error
 	var given Options
 	for i, o := range opts {
@@ -71,15 +71,15 @@ func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) 
 		errs = append(errs, errors.New("WithGrace: a lease of WithFixedLease is never renewed; leave one of them away"))
 	}
 	for name, d := range map[string]time.Duration{"WithFixedLease": c.Lease, "WithMaxHold": c.MaxHold} {
-		if 0 < d && d < c.AtLeast {
-			errs = append(errs, fmt.Errorf("WithAtLeast(%v): it must not be more than %s(%v)", c.AtLeast, name, d))
+		if 0 < d && d < c.MinHold {
+			errs = append(errs, fmt.Errorf("WithMinHold(%v): it must not be more than %s(%v)", c.MinHold, name, d))
 		}
 	}
 	return c, errors.Join(errs...)
 }
 
 // OwnerFrom returns the number of the owner that ctx carries, and whether it carries one:
-// [lock.WithOwner] and [lock.Hold].Context put it there.
+// [lock.ContextWithNewOwner] and [lock.Hold].Context put it there.
 func OwnerFrom(ctx context.Context) (number uint64, ok bool) {
 	number, ok = ctx.Value(owner.Key{}).(uint64)
 	return number, ok

@@ -24,7 +24,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client disconnects
 		h, err := l.TryLock(r.Context())
 		if err != nil {
-			if !httplock.Refuse(w, err) { // not busy, unavailable or a bad name
+			if !httplock.WriteError(w, err) { // not busy, unavailable or a bad name
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}
@@ -33,7 +33,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 		defer h.Unlock(r.Context())
 
 		if err := charge(h.Context(), r.PathValue("id")); err != nil {
-			if !httplock.Refuse(w, context.Cause(h.Context())) { // not lost: the charge failed
+			if !httplock.WriteError(w, context.Cause(h.Context())) { // not lost: the charge failed
 				slog.Error("charging an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}

@@ -12,79 +12,79 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Crew is what [RunCrew] needs of a crew; a *latch.Crew has it.
-type Crew interface {
+// WaitGroup is what [RunWaitGroup] needs of a wait group; a *latch.WaitGroup has it.
+type WaitGroup interface {
 	Name() string
-	Join(ctx context.Context) (*latch.Member, error)
+	Add(ctx context.Context) (*latch.Worker, error)
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
 	Wait(ctx context.Context) error
 	WaitFor(ctx context.Context, n int) error
-	Dismiss(ctx context.Context, members ...lock.Holder) (dismissed int, err error)
+	Dismiss(ctx context.Context, workers ...lock.Holder) (dismissed int, err error)
 	Delete(ctx context.Context) error
-	Inspect(ctx context.Context) (latch.CrewState, error)
+	Inspect(ctx context.Context) (latch.WaitGroupState, error)
 }
 
-// CrewHarness tells [RunCrew] how to make the crews that it tries.
-type CrewHarness struct {
-	// New returns a handle of the crew called name, always of the same client.
-	New func(name string, opts ...lock.Option) Crew
+// WaitGroupHarness tells [RunWaitGroup] how to make the wait groups that it tries.
+type WaitGroupHarness struct {
+	// New returns a handle of the wait group called name, always of the same client.
+	New func(name string, opts ...lock.Option) WaitGroup
 
 	// Other returns it of another client on the same server, as another process would.
-	Other func(name string, opts ...lock.Option) Crew
+	Other func(name string, opts ...lock.Option) WaitGroup
 
 	// Watchdog is the watchdog timeout of both clients. Keep it short, such as a second: some rules take a few times as long.
 	Watchdog time.Duration
 }
 
-// RunCrew tries every rule that a crew must keep, each in a subtest named after it.
+// RunWaitGroup tries every rule that a wait group must keep, each in a subtest named after it.
 //
-//	locktest.RunCrew(t, locktest.CrewHarness{
-//		New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
-//		Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
+//	locktest.RunWaitGroup(t, locktest.WaitGroupHarness{
+//		New:      func(name string, opts ...lock.Option) locktest.WaitGroup { return a.NewWaitGroup(name, opts...) },
+//		Other:    func(name string, opts ...lock.Option) locktest.WaitGroup { return b.NewWaitGroup(name, opts...) },
 //		Watchdog: time.Second,
 //	})
-func RunCrew(t *testing.T, h CrewHarness) {
-	try(t, crewRules, Harness{crew: &h, Watchdog: h.Watchdog}, RWHarness{})
+func RunWaitGroup(t *testing.T, h WaitGroupHarness) {
+	try(t, waitGroupRules, Harness{waitGroup: &h, Watchdog: h.Watchdog}, RWHarness{})
 }
 
-// crewRules are in the order of a crew's life.
-var crewRules = []rule{
-	{name: "nobody has joined", says: "Wait for a crew that nobody has joined fails with ErrNotInitialised, and WaitFor waits for its members", test: nobodyJoined},
-	{name: "all are done", says: "Wait of either client returns when all members are done, and not before", test: allDone},
-	{name: "a member each", says: "each Join is a member of its own, also under the context of another one", test: memberEach},
-	{name: "done once", says: "a member is done once: the second Unlock fails with ErrNotHeld, and changes nothing", test: doneOnce},
-	{name: "renewed members", says: "a member lives until it is done, however long it works", test: renewedMembers},
-	{name: "lease of a member ends", says: "a member whose lease ends is lost: its context ends, Wait names it, and it is never done", test: memberLeaseEnds},
-	{name: "failed members", says: "a member that fails is lost at once, and Wait names it", test: failedMembers},
-	{name: "Do of a crew", says: "Do is done if its function returns nil, and lost after an error or a panic", test: crewDo},
-	{name: "dismissed members", says: "Dismiss takes lost members out, so that Wait waits for the others, and never one that lives or is done", test: dismissed},
-	{name: "deleted crew", says: "Delete ends every wait with ErrDeleted, and the members are lost", test: deletedCrew},
-	{name: "cancelled in a crew", says: "a wait that its context ends returns the error of the context, and a cancelled Join leaves no member", test: cancelledInCrew},
-	{name: "many members", says: "under contention of two clients each member counts once, and Wait ends with the last", test: manyMembers},
+// waitGroupRules are in the order of a wait group's life.
+var waitGroupRules = []rule{
+	{name: "nobody has joined", says: "Wait for a wait group that nobody has joined fails with ErrNotInitialized, and WaitFor waits for its workers", test: nobodyJoined},
+	{name: "all are done", says: "Wait of either client returns when all workers are done, and not before", test: allDone},
+	{name: "a worker each", says: "each Join is a worker of its own, also under the context of another one", test: memberEach},
+	{name: "done once", says: "a worker is done once: the second Unlock fails with ErrNotHeld, and changes nothing", test: doneOnce},
+	{name: "renewed workers", says: "a worker lives until it is done, however long it works", test: renewedMembers},
+	{name: "lease of a worker ends", says: "a worker whose lease ends is lost: its context ends, Wait names it, and it is never done", test: memberLeaseEnds},
+	{name: "failed workers", says: "a worker that fails is lost at once, and Wait names it", test: failedMembers},
+	{name: "Do of a wait group", says: "Do is done if its function returns nil, and lost after an error or a panic", test: waitGroupDo},
+	{name: "dismissed workers", says: "Dismiss takes lost workers out, so that Wait waits for the others, and never one that lives or is done", test: dismissed},
+	{name: "deleted wait group", says: "Delete ends every wait with ErrDeleted, and the workers are lost", test: deletedWaitGroup},
+	{name: "cancelled in a wait group", says: "a wait that its context ends returns the error of the context, and a cancelled Join leaves no worker", test: cancelledInWaitGroup},
+	{name: "many workers", says: "under contention of two clients each worker counts once, and Wait ends with the last", test: manyMembers},
 }
 
-// crews returns handles of the trial's crew, one of each client.
-func (t *trial) crews(opts ...lock.Option) (a, b Crew) {
-	return t.h.crew.New(t.lock, opts...), t.h.crew.Other(t.lock, opts...)
+// wait groups returns handles of the trial's wait group, one of each client.
+func (t *trial) waitGroups(opts ...lock.Option) (a, b WaitGroup) {
+	return t.h.waitGroup.New(t.lock, opts...), t.h.waitGroup.Other(t.lock, opts...)
 }
 
-func (t *trial) join(c Crew) *latch.Member {
+func (t *trial) join(c WaitGroup) *latch.Worker {
 	t.Helper()
-	m, err := c.Join(t.ctx)
+	m, err := c.Add(t.ctx)
 	if err != nil {
 		t.fatal("join: %v", err)
 	}
 	if err := m.Err(); err != nil {
-		t.broken("Err of a fresh member: %v", err)
+		t.broken("Err of a fresh worker: %v", err)
 	}
 	return m
 }
 
-// stands fails unless so many members of the crew are done, alive and lost, by either client.
+// stands fails unless so many workers of the wait group are done, alive and lost, by either client.
 func (t *trial) stands(done, alive, lost int) {
 	t.Helper()
-	a, b := t.crews()
-	for _, c := range []Crew{a, b} {
+	a, b := t.waitGroups()
+	for _, c := range []WaitGroup{a, b} {
 		s, err := c.Inspect(t.ctx)
 		if err != nil || s.Name != t.lock || s.Done != done || len(s.Alive) != alive || len(s.Left) != alive || len(s.Lost) != lost {
 			t.broken("%d are done, %d alive, %d lost (error %v), want %d, %d, %d", s.Done, len(s.Alive), len(s.Lost), err, done, alive, lost)
@@ -93,40 +93,40 @@ func (t *trial) stands(done, alive, lost int) {
 	}
 }
 
-// lost waits until the waits end, and fails unless their errors name these members.
-func (t *trial) lost(members []*latch.Member, waits ...*ending) (found []lock.Holder) {
+// lost waits until the waits end, and fails unless their errors name these workers.
+func (t *trial) lost(workers []*latch.Worker, waits ...*ending) (found []lock.Holder) {
 	t.Helper()
 	for _, w := range waits {
 		<-w.done
-		t.named(w.err, latch.ErrMemberLost)
+		t.named(w.err, latch.ErrWorkerLost)
 		var e *latch.LostError
-		if !errors.As(w.err, &e) || int(e.Lost) != len(members) || len(e.Members) != len(members) {
-			t.broken("%v names %+v, want %d members", w.err, e, len(members))
+		if !errors.As(w.err, &e) || int(e.Lost) != len(workers) || len(e.Workers) != len(workers) {
+			t.broken("%v names %+v, want %d workers", w.err, e, len(workers))
 			return nil
 		}
-		for _, m := range members {
-			if !slices.ContainsFunc(e.Members, func(h lock.Holder) bool { return h.Owner == m.Owner() }) {
+		for _, m := range workers {
+			if !slices.ContainsFunc(e.Workers, func(h lock.Holder) bool { return h.Owner == m.Owner() }) {
 				t.broken("%v does not name %s", w.err, m.Owner())
 			}
 		}
-		found = e.Members
+		found = e.Workers
 	}
 	return found
 }
 
-// over waits until the context of a member ends.
-func (t *trial) over(m *latch.Member) {
+// over waits until the context of a worker ends.
+func (t *trial) over(m *latch.Worker) {
 	t.Helper()
 	select {
 	case <-m.Context().Done():
 	case <-t.ctx.Done():
-		t.fatal("the context of a member that is lost does not end")
+		t.fatal("the context of a worker that is lost does not end")
 	}
 }
 
 func nobodyJoined(t *trial) {
-	a, b := t.crews()
-	t.named(a.Wait(t.ctx), latch.ErrNotInitialised)
+	a, b := t.waitGroups()
+	t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 	for _, n := range []int{0, -1} {
 		t.named(a.WaitFor(t.ctx, n), nil)
 	}
@@ -144,17 +144,17 @@ func nobodyJoined(t *trial) {
 }
 
 func allDone(t *trial) {
-	a, b := t.crews()
-	members := []*latch.Member{t.join(a), t.join(b), t.join(a)}
+	a, b := t.waitGroups()
+	workers := []*latch.Worker{t.join(a), t.join(b), t.join(a)}
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
-	for i, m := range members {
-		t.stands(i, len(members)-i, 0)
+	for i, m := range workers {
+		t.stands(i, len(workers)-i, 0)
 		t.waitOn(waits...)
 		t.unlock(m)
 	}
 	t.ended(waits...)
 	t.stands(3, 0, 0)
-	for _, c := range []Crew{a, b} { // and it stays done
+	for _, c := range []WaitGroup{a, b} { // and it stays done
 		if err := c.Wait(t.ctx); err != nil {
 			t.broken("wait: %v", err)
 		}
@@ -162,14 +162,14 @@ func allDone(t *trial) {
 }
 
 func memberEach(t *trial) {
-	a, _ := t.crews()
+	a, _ := t.waitGroups()
 	first := t.join(a)
-	second, err := a.Join(first.Context())
+	second, err := a.Add(first.Context())
 	if err != nil {
 		t.fatal("join: %v", err)
 	}
 	if first.Owner() == second.Owner() {
-		t.broken("both members are %s", first.Owner())
+		t.broken("both workers are %s", first.Owner())
 	}
 	t.stands(0, 2, 0)
 	t.unlock(second)
@@ -178,13 +178,13 @@ func memberEach(t *trial) {
 }
 
 func doneOnce(t *trial) {
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	first, second := t.join(a), t.join(b)
 	t.unlock(first)
 	for _, again := range []func(context.Context) error{first.Unlock, first.Fail} {
 		err := again(t.ctx)
 		if t.want(err, lock.ErrNotHeld); errors.Is(err, lock.ErrLost) {
-			t.broken("a member that is done is lost: %v", err)
+			t.broken("a worker that is done is lost: %v", err)
 		}
 	}
 	t.stands(1, 1, 0)
@@ -192,12 +192,12 @@ func doneOnce(t *trial) {
 }
 
 func renewedMembers(t *trial) {
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	m, other := t.join(a), t.join(b)
 	w := t.begin(b.Wait)
 	t.pass(2*t.h.Watchdog+t.h.Watchdog/2, m)
 	if err := other.Err(); err != nil {
-		t.broken("the other member is over: %v", err)
+		t.broken("the other worker is over: %v", err)
 	}
 	t.waitOn(w)
 	t.stands(0, 2, 0)
@@ -206,22 +206,22 @@ func renewedMembers(t *trial) {
 }
 
 func memberLeaseEnds(t *trial) {
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	alive := t.join(a)
-	short, _ := t.crews(lock.WithFixedLease(t.h.Watchdog / 2))
+	short, _ := t.waitGroups(lock.WithFixedLease(t.h.Watchdog / 2))
 	m := t.join(short)
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
 	t.over(m)
 	t.want(m.Err(), lock.ErrLost)
-	t.lost([]*latch.Member{m}, waits...)
+	t.lost([]*latch.Worker{m}, waits...)
 	t.want(m.Unlock(t.ctx), lock.ErrNotHeld, lock.ErrLost)
 	t.stands(0, 1, 1)
 	t.unlock(alive)
-	t.lost([]*latch.Member{m}, t.begin(b.Wait))
+	t.lost([]*latch.Worker{m}, t.begin(b.Wait))
 }
 
 func failedMembers(t *trial) {
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	alive, m, other := t.join(a), t.join(b), t.join(a)
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
 	t.waitOn(waits...)
@@ -229,20 +229,20 @@ func failedMembers(t *trial) {
 	if err := m.Fail(t.ctx); err != nil {
 		t.broken("fail: %v", err)
 	}
-	t.lost([]*latch.Member{m}, waits...)
+	t.lost([]*latch.Worker{m}, waits...)
 	if took := time.Since(began); took > t.h.Watchdog {
 		t.broken("the waits end after %v, which is longer than a lease", took)
 	}
 	if err := other.Fail(t.ctx); err != nil {
 		t.broken("fail: %v", err)
 	}
-	t.lost([]*latch.Member{m, other}, t.begin(b.Wait))
+	t.lost([]*latch.Worker{m, other}, t.begin(b.Wait))
 	t.stands(0, 1, 2)
 	t.unlock(alive)
 }
 
-func crewDo(t *trial) {
-	a, b := t.crews()
+func waitGroupDo(t *trial) {
+	a, b := t.waitGroups()
 	if err := a.Do(t.ctx, func(ctx context.Context) error {
 		t.stands(0, 1, 0)
 		return ctx.Err()
@@ -265,13 +265,13 @@ func crewDo(t *trial) {
 }
 
 func dismissed(t *trial) {
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	alive, done, m := t.join(a), t.join(b), t.join(b)
 	t.unlock(done)
 	if err := m.Fail(t.ctx); err != nil {
 		t.broken("fail: %v", err)
 	}
-	gone := append(t.lost([]*latch.Member{m}, t.begin(a.Wait)), lock.Holder{Owner: alive.Owner()}, lock.Holder{Owner: done.Owner()}, lock.Holder{Owner: "nobody"})
+	gone := append(t.lost([]*latch.Worker{m}, t.begin(a.Wait)), lock.Holder{Owner: alive.Owner()}, lock.Holder{Owner: done.Owner()}, lock.Holder{Owner: "nobody"})
 	for range 2 { // a repeated call says the same
 		if n, err := b.Dismiss(t.ctx, gone...); n != 1 || err != nil {
 			t.broken("%d are dismissed (error %v), want 1", n, err)
@@ -284,10 +284,10 @@ func dismissed(t *trial) {
 	t.ended(w)
 }
 
-func deletedCrew(t *trial) {
-	a, b := t.crews()
+func deletedWaitGroup(t *trial) {
+	a, b := t.waitGroups()
 	for range 2 {
-		members := []*latch.Member{t.join(a), t.join(b)}
+		workers := []*latch.Worker{t.join(a), t.join(b)}
 		waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
 		t.waitOn(waits...)
 		for range 2 {
@@ -296,8 +296,8 @@ func deletedCrew(t *trial) {
 			}
 		}
 		t.failed(latch.ErrDeleted, waits...)
-		t.named(a.Wait(t.ctx), latch.ErrNotInitialised)
-		for _, m := range members {
+		t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
+		for _, m := range workers {
 			t.over(m)
 			t.want(m.Unlock(t.ctx), lock.ErrNotHeld, lock.ErrLost)
 		}
@@ -305,11 +305,11 @@ func deletedCrew(t *trial) {
 	}
 }
 
-func cancelledInCrew(t *trial) {
-	a, b := t.crews()
+func cancelledInWaitGroup(t *trial) {
+	a, b := t.waitGroups()
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
-	_, err := a.Join(over)
+	_, err := a.Add(over)
 	t.named(err, context.Canceled)
 	t.named(a.Wait(over), context.Canceled)
 	t.stands(0, 0, 0)
@@ -321,7 +321,7 @@ func cancelledInCrew(t *trial) {
 
 func manyMembers(t *trial) {
 	const callers, each = 8, 10
-	a, b := t.crews()
+	a, b := t.waitGroups()
 	first := t.join(a)
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
 	var wg sync.WaitGroup

@@ -13,11 +13,11 @@ import (
 )
 
 // Many units cost few commands, and callers get all of the units.
-func TestPregrant(t *testing.T) {
+func TestPrefetch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, scripts := counted(t, redistest.NewMini(t))
 		plain := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour})
-		l := plain.Pregrant(20, time.Second)
+		l := plain.Prefetch(20, time.Second)
 		peek(t, l, "k")
 		before := scripts.Load()
 		for i := range 100 {
@@ -62,7 +62,7 @@ func TestPregrant(t *testing.T) {
 }
 
 // Processes that use their units late still let no more pass in any time than the documented bound.
-func TestPregrant_bound(t *testing.T) {
+func TestPrefetch_bound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		limit, within := ratelimit.Limit{Rate: 200, Per: time.Second, Burst: 40}, 300*time.Millisecond
@@ -70,7 +70,7 @@ func TestPregrant_bound(t *testing.T) {
 		var log []time.Time
 		var wg sync.WaitGroup
 		for i := range 4 {
-			l := ratelimit.New(m.Client(t), "api", closed, limit).Pregrant(5, within)
+			l := ratelimit.New(m.Client(t), "api", closed, limit).Prefetch(5, within)
 			wg.Go(func() {
 				for j := range 600 {
 					d, err := l.Take(t.Context(), "hot", 1)
@@ -103,10 +103,10 @@ func TestPregrant_bound(t *testing.T) {
 }
 
 // Callers that come while one asks wait for the units that it gets.
-func TestPregrant_crowd(t *testing.T) {
+func TestPrefetch_crowd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, scripts := counted(t, redistest.NewMini(t))
-		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Pregrant(100, time.Minute)
+		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(100, time.Minute)
 		peek(t, l, "k")
 		before := scripts.Load()
 		var wg sync.WaitGroup
@@ -124,10 +124,10 @@ func TestPregrant_crowd(t *testing.T) {
 	})
 }
 
-func TestPregrant_silence(t *testing.T) {
+func TestPrefetch_silence(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Closed())
-		l = l.Pregrant(3, time.Minute)
+		l, wire := silent(t, ratelimit.FailClosed())
+		l = l.Prefetch(3, time.Minute)
 		take(t, l, "k", 1)
 		wire.Freeze(true)
 		for range 3 { // the stock has these units
@@ -145,19 +145,19 @@ func TestPregrant_silence(t *testing.T) {
 	})
 }
 
-func TestPregrant_badInput(t *testing.T) {
+func TestPrefetch_badInput(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	l := ratelimit.New(rdb, "api", closed, ratelimit.PerSecond(10))
 	for _, bad := range []*ratelimit.Limiter{
-		l.Pregrant(0, time.Second), l.Pregrant(-1, time.Second), l.Pregrant(6, time.Second), l.Pregrant(5, 0), l.Pregrant(5, 2*time.Hour),
-		l.Pregrant(5, time.Second).With(ratelimit.PerSecond(9)),
+		l.Prefetch(0, time.Second), l.Prefetch(-1, time.Second), l.Prefetch(6, time.Second), l.Prefetch(5, 0), l.Prefetch(5, 2*time.Hour),
+		l.Prefetch(5, time.Second).With(ratelimit.PerSecond(9)),
 	} {
 		if _, err := bad.Take(t.Context(), "k", 1); err == nil {
 			t.Error("no error")
 		}
 	}
-	if d := take(t, l.Pregrant(5, time.Second), "k", 1); !d.OK {
+	if d := take(t, l.Prefetch(5, time.Second), "k", 1); !d.OK {
 		t.Errorf("%+v", d)
 	}
 }

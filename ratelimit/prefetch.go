@@ -10,14 +10,14 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Pregrant returns a limiter on the same keys whose Take takes b units more than the call needs. Later calls
+// Prefetch returns a limiter on the same keys whose Take takes b units more than the call needs. Later calls
 // of this process use them, until within is over. So a busy key costs one command for b units, and most calls cost none.
 //
 // The price is exactness. Units are used up to within after they were taken, so in any time W at most
 // Burst + Rate·(W + within)/Per units pass. Units that a process has taken and does not use are lost to the
 // other processes: up to b for each key and process. So b must not be more than half of a Burst, and should not
 // be more than Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait still ask Redis each time.
-func (l *Limiter) Pregrant(b int64, within time.Duration) *Limiter {
+func (l *Limiter) Prefetch(b int64, within time.Duration) *Limiter {
 	with := *l
 	with.stock = &stock{extra: b, within: within, grants: make(map[bucketID]*grant)}
 	return with.With(l.limits...)
@@ -45,9 +45,9 @@ type grant struct {
 func (s *stock) check(most int64) error {
 	switch {
 	case s.extra < 1 || s.extra > most/2:
-		return fmt.Errorf("Pregrant(%d): it must be from 1 to half of the smallest burst, which is %d", s.extra, most)
-	case s.within < time.Millisecond || s.within > LongestWait:
-		return fmt.Errorf("Pregrant within %v: it must be from 1ms to %v", s.within, LongestWait)
+		return fmt.Errorf("Prefetch(%d): it must be from 1 to half of the smallest burst, which is %d", s.extra, most)
+	case s.within < time.Millisecond || s.within > MaxWait:
+		return fmt.Errorf("Prefetch within %v: it must be from 1ms to %v", s.within, MaxWait)
 	}
 	return nil
 }

@@ -19,48 +19,50 @@ import (
 )
 
 var (
-	// ErrNotInitialised: there is no rate in Redis. Call Init.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized: there is no rate in Redis. Call Init.
+	ErrNotInitialized = errors.New("not initialised")
 
-	// ErrOtherRate: there is another rate in Redis. The error is also a [*RateError].
-	ErrOtherRate = errors.New("it has another rate")
+	// ErrRateMismatch: there is another rate in Redis. The error is also a [*RateError].
+	ErrRateMismatch = errors.New("it has another rate")
 
 	// ErrPerClient: the limiter was made by Redisson with RateType.PER_CLIENT, which is not supported.
 	ErrPerClient = errors.New("it has a rate for each client (RateType.PER_CLIENT)")
 )
 
-// A RateError has the rate that is in Redis. It matches [ErrOtherRate].
+// A RateError has the rate that is in Redis. It matches [ErrRateMismatch].
 type RateError struct {
 	Rate int64
 	Per  time.Duration
 }
 
 // Error names the rate.
-func (e *RateError) Error() string { return fmt.Sprintf("%v: %d per %v", ErrOtherRate, e.Rate, e.Per) }
+func (e *RateError) Error() string {
+	return fmt.Sprintf("%v: %d per %v", ErrRateMismatch, e.Rate, e.Per)
+}
 
-// Is reports whether target is [ErrOtherRate].
-func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
+// Is reports whether target is [ErrRateMismatch].
+func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 
-// A Window is a rate limiter that Go shares with Java services: RedissonClient.getRateLimiter(name), with
+// A RedissonLimiter is a rate limiter that Go shares with Java services: RedissonClient.getRateLimiter(name), with
 // RateType.OVERALL. In any interval callers take at most the rate. Redis remembers each
 // call for an interval, in some 130 bytes. Where a rate is replaced, or {<name>}:value is lost, the server reads all of these calls at once: 300,000 of them
 // keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
-// does more. A Window is safe for concurrent use.
+// does more. A RedissonLimiter is safe for concurrent use.
 //
 // The rate is stored in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
-// Redisson they stay until [Window.Delete], or for the keepAliveTime that Java gave them.
+// Redisson they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java gave them.
 //
-// A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
+// A RedissonLimiter uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
 // sooner. Units that Redisson gives back by release can be taken again at once, and do not come back
 // once more when their interval is over; with a thousand calls and more in an interval they can.
 //
-// A Window has no policy: while Redis is unavailable, its calls fail with [lock.ErrUnavailable]. They retry for
+// A RedissonLimiter has no policy: while Redis is unavailable, its calls fail with [lock.ErrUnavailable]. They retry for
 // the operation timeout of the client, or for three seconds without a client, or until their context is canceled. While the server's memory is
-// full, they fail at once, and take nothing. They also fail at once if nothing listens at the address of the server. [Window.Wait] retries until its context is canceled. A call
+// full, they fail at once, and take nothing. They also fail at once if nothing listens at the address of the server. [RedissonLimiter.Wait] retries until its context is canceled. A call
 // takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
 // takes any.
-type Window struct {
+type RedissonLimiter struct {
 	send *send.Sender
 	name string
 	keys luascripts.WindowKeys
@@ -71,17 +73,17 @@ type Window struct {
 	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
-// NewWindow returns a handle of the limiter called name, on rdb, which the handle never closes. NewWindow does
+// NewRedissonLimiter returns a handle of the limiter called name, on rdb, which the handle never closes. NewRedissonLimiter does
 // no I/O: with a bad name, every call returns the error.
 //
-// A caller that has a client of this module uses its NewWindow instead.
-func NewWindow(rdb rueidis.Client, name string) *Window {
-	return WindowOn(send.New(rdb, "", send.DefaultTimeout), name)
+// A caller that has a client of this module uses its NewRedissonLimiter instead.
+func NewRedissonLimiter(rdb rueidis.Client, name string) *RedissonLimiter {
+	return RedissonLimiterOn(send.New(rdb, "", send.DefaultTimeout), name)
 }
 
-// WindowOn is [NewWindow] on the sender of a client of this module.
-func WindowOn(s *send.Sender, name string) *Window {
-	w := &Window{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
+// RedissonLimiterOn is [NewRedissonLimiter] on the sender of a client of this module.
+func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
+	w := &RedissonLimiter{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
 	w.bad = keys.Check(s.Prefix, name)
 	if s.Redis == nil {
 		w.bad = errors.New("the rueidis client is nil")
@@ -89,12 +91,12 @@ func WindowOn(s *send.Sender, name string) *Window {
 	return w
 }
 
-// maxWindow is the most units of a Window: an entry has four bytes for the number.
+// maxWindow is the most units of a RedissonLimiter: an entry has four bytes for the number.
 const maxWindow = math.MaxUint32
 
 // Init sets the rate of the limiter if it has none, as trySetRate does. If the limiter has another rate, Init
-// fails with [ErrOtherRate]; SetRate replaces it.
-func (w *Window) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
+// fails with [ErrRateMismatch]; SetRate replaces it.
+func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
 	return w.init(ctx, "init", rate, per, false)
 }
 
@@ -104,12 +106,12 @@ func (w *Window) Init(ctx context.Context, rate int64, per time.Duration) (creat
 // A copy of the command that arrives late undoes no newer call: each copy says until when it may replace a rate, a second after it was sent at
 // most. If a connection broke on the way, SetRate returns when that time has passed, so that no copy replaces a rate afterwards. If ctx ends before, one can,
 // within that second.
-func (w *Window) SetRate(ctx context.Context, rate int64, per time.Duration) error {
+func (w *RedissonLimiter) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
 	return err
 }
 
-func (w *Window) init(ctx context.Context, op string, rate int64, per time.Duration, change bool) (created bool, err error) {
+func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per time.Duration, change bool) (created bool, err error) {
 	switch {
 	case w.bad != nil:
 		return false, w.wrap(op, w.bad)
@@ -143,23 +145,23 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
 // is always refused, with RetryAfter [Never], and one for 0 units never.
-func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
+func (w *RedissonLimiter) Take(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take", n, n, false)
 }
 
 // TakeUpTo takes the units that are there, n at most.
-func (w *Window) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
+func (w *RedissonLimiter) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take up to", n, min(n, 1), false)
 }
 
 // Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
-func (w *Window) Peek(ctx context.Context) (Decision, error) {
+func (w *RedissonLimiter) Peek(ctx context.Context) (Decision, error) {
 	d, err := w.take(ctx, "peek", 0, 0, false)
 	d.OK = err == nil && d.Remaining > 0
 	return d, err
 }
 
-func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
+func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
 	if err := w.check(n); err != nil {
 		return Decision{}, w.wrap(op, err)
 	}
@@ -203,11 +205,11 @@ func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool
 }
 
 // Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, those of Java too, fail as before Init: here with
-// [ErrNotInitialised], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
+// [ErrNotInitialized], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
 // round trips: the first one asks for the server's time.
 //
 // A copy of the command that arrives late deletes no limiter that was made since; see SetRate.
-func (w *Window) Delete(ctx context.Context) error {
+func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if w.bad != nil {
 		return w.wrap(op, w.bad)
@@ -229,7 +231,7 @@ func (w *Window) Delete(ctx context.Context) error {
 
 // Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
 // repeated.
-func (w *Window) Refund(ctx context.Context, d Decision) error {
+func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 	const op = "refund"
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
 		return w.wrap(op, err)
@@ -248,7 +250,7 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 // again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
 // the rate, or if the units are not there before ctx ends. While Redis is unavailable, Wait retries until ctx is canceled. Its error then
 // matches [lock.ErrUnavailable], too, except for callers that are queued behind another one: they get the error of their context.
-func (w *Window) Wait(ctx context.Context, n int64) error {
+func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {
 		return w.wrap(op, err)
@@ -277,7 +279,7 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 }
 
 // check returns an error if a call for n units is not valid.
-func (w *Window) check(n int64) error {
+func (w *RedissonLimiter) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
 		return fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxWindow))
 	}
@@ -285,7 +287,7 @@ func (w *Window) check(n int64) error {
 }
 
 // wrap adds the operation and the name to err. It returns nil for nil.
-func (w *Window) wrap(op string, err error) error {
+func (w *RedissonLimiter) wrap(op string, err error) error {
 	var e *lock.Error
 	if err == nil || errors.As(err, &e) {
 		return err
@@ -296,12 +298,12 @@ func (w *Window) wrap(op string, err error) error {
 // refusedBy returns the error that a verdict of a window means.
 func refusedBy(v luascripts.Verdict) error {
 	switch v {
-	case luascripts.Uninitialised:
-		return ErrNotInitialised
+	case luascripts.Uninitialized:
+		return ErrNotInitialized
 	case luascripts.PerClient:
 		return ErrPerClient
 	case luascripts.Foreign:
-		return lock.ErrForeignKey
+		return lock.ErrWrongType
 	}
 	return nil
 }
@@ -309,7 +311,7 @@ func refusedBy(v luascripts.Verdict) error {
 // persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
 // the sender, or until the server cannot write. If late is not nil, f takes units: it goes behind callers that have left and whose units are not back yet,
 // and if its own caller has left when a reply comes, persist passes the reply to late.
-func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
+func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
 	var (
 		mu   sync.Mutex
 		got  *T                // guarded by mu
@@ -381,14 +383,14 @@ func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.C
 }
 
 // leave notes that a caller has left before its reply, and when its units are back.
-func (w *Window) leave(back []<-chan struct{}) {
+func (w *RedissonLimiter) leave(back []<-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.left = append(w.left, back...)
 }
 
 // leaving returns when the units of callers that have left are back, for a caller that takes units.
-func (w *Window) leaving(takes bool) []<-chan struct{} {
+func (w *RedissonLimiter) leaving(takes bool) []<-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.left = slices.DeleteFunc(w.left, func(back <-chan struct{}) bool {

@@ -22,11 +22,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-func window(rdb rueidis.Client, name string) *ratelimit.Window {
-	return ratelimit.WindowOn(send.New(rdb, "", time.Minute), name)
+func window(rdb rueidis.Client, name string) *ratelimit.RedissonLimiter {
+	return ratelimit.RedissonLimiterOn(send.New(rdb, "", time.Minute), name)
 }
 
-func newWindow(t testing.TB, rdb rueidis.Client, name string, rate int64, per time.Duration) *ratelimit.Window {
+func newWindow(t testing.TB, rdb rueidis.Client, name string, rate int64, per time.Duration) *ratelimit.RedissonLimiter {
 	t.Helper()
 	w := window(rdb, name)
 	if created, err := w.Init(t.Context(), rate, per); err != nil || !created {
@@ -35,7 +35,7 @@ func newWindow(t testing.TB, rdb rueidis.Client, name string, rate int64, per ti
 	return w
 }
 
-func takeOf(t testing.TB, w *ratelimit.Window, n int64) ratelimit.Decision {
+func takeOf(t testing.TB, w *ratelimit.RedissonLimiter, n int64) ratelimit.Decision {
 	t.Helper()
 	d, err := w.Take(t.Context(), n)
 	if err != nil {
@@ -45,7 +45,7 @@ func takeOf(t testing.TB, w *ratelimit.Window, n int64) ratelimit.Decision {
 }
 
 // Every answer equals that of a reference, a plain list of units with their times.
-func TestWindow_model(t *testing.T) {
+func TestRedissonLimiter_model(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
 		round := 0
@@ -154,7 +154,7 @@ func TestWindow_model(t *testing.T) {
 }
 
 // The keys in Redis have the layout of Redisson.
-func TestWindow_layout(t *testing.T) {
+func TestRedissonLimiter_layout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	w := newWindow(t, s.Client(t), "calls", 100_000, time.Minute)
@@ -182,7 +182,7 @@ func TestWindow_layout(t *testing.T) {
 }
 
 // A copy of a SetRate that comes late undoes no newer one: neither when that SetRate was repeated, nor when it gave up.
-func TestWindow_lateCopies(t *testing.T) {
+func TestRedissonLimiter_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -196,7 +196,7 @@ func TestWindow_lateCopies(t *testing.T) {
 		10: {time.Minute, redistest.Action{DropReply: true}, false, nil},
 		20: {300 * time.Millisecond, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
 	} {
-		w := ratelimit.WindowOn(send.New(s.Client(t, redistest.Via(p)), "", c.patience), "w")
+		w := ratelimit.RedissonLimiterOn(send.New(s.Client(t, redistest.Via(p)), "", c.patience), "w")
 		if err := other.SetRate(t.Context(), n, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestWindow_lateCopies(t *testing.T) {
 	}
 }
 
-func TestWindow_Init(t *testing.T) {
+func TestRedissonLimiter_Init(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -226,7 +226,7 @@ func TestWindow_Init(t *testing.T) {
 		"take": second(fresh.Take(t.Context(), 1)), "peek": second(fresh.Peek(t.Context())), "wait": fresh.Wait(t.Context(), 1),
 	} {
 		var e *lock.Error
-		if !errors.Is(err, ratelimit.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "fresh" {
+		if !errors.Is(err, ratelimit.ErrNotInitialized) || !errors.As(err, &e) || e.Op != op || e.Name != "fresh" {
 			t.Errorf("%s without a rate: %v", op, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestWindow_Init(t *testing.T) {
 		t.Errorf("again: %v, %v", created, err)
 	}
 	var other *ratelimit.RateError
-	if _, err := w.Init(t.Context(), 6, time.Minute); !errors.Is(err, ratelimit.ErrOtherRate) || !errors.As(err, &other) || *other != (ratelimit.RateError{Rate: 5, Per: time.Minute}) {
+	if _, err := w.Init(t.Context(), 6, time.Minute); !errors.Is(err, ratelimit.ErrRateMismatch) || !errors.As(err, &other) || *other != (ratelimit.RateError{Rate: 5, Per: time.Minute}) {
 		t.Errorf("another rate: %v", err)
 	}
 	if d := takeOf(t, w, 2); d.OK {
@@ -261,7 +261,7 @@ func TestWindow_Init(t *testing.T) {
 	}{{0, time.Second}, {-1, time.Second}, {math.MaxUint32 + 1, time.Second}, {1, 0}, {1, time.Microsecond}, {1, 1500 * time.Microsecond}, {1, math.MaxInt64}} {
 		for op, err := range map[string]error{"init": second(w.Init(t.Context(), c.rate, c.per)), "set rate": w.SetRate(t.Context(), c.rate, c.per)} {
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != op || e.Name != "w" || errors.Is(err, ratelimit.ErrOtherRate) {
+			if !errors.As(err, &e) || e.Op != op || e.Name != "w" || errors.Is(err, ratelimit.ErrRateMismatch) {
 				t.Errorf("%s, %+v: %v", op, c, err)
 			}
 		}
@@ -283,7 +283,7 @@ func TestWindow_Init(t *testing.T) {
 	if err := w.Wait(t.Context(), 3); !errors.Is(err, ratelimit.ErrLimited) {
 		t.Errorf("wait for more than the rate: %v", err)
 	}
-	for what, bad := range map[string]*ratelimit.Window{"": window(rdb, ""), "of others": window(rdb, "{x}:value"), "half a brace": window(rdb, "x}"), "nil": window(nil, "x")} {
+	for what, bad := range map[string]*ratelimit.RedissonLimiter{"": window(rdb, ""), "of others": window(rdb, "{x}:value"), "half a brace": window(rdb, "x}"), "nil": window(nil, "x")} {
 		if _, err := bad.Take(t.Context(), 1); err == nil {
 			t.Errorf("%q: no error", what)
 		}
@@ -296,10 +296,10 @@ func TestWindow_Init(t *testing.T) {
 	s.Do(t, "HSET", "hash", "a", "b", "rate", "x")
 	s.Do(t, "HSET", "other", "a", "b")
 	for _, name := range []string{"text", "hash", "other"} {
-		if _, err := window(rdb, name).Take(t.Context(), 1); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := window(rdb, name).Take(t.Context(), 1); !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := window(rdb, name).Init(t.Context(), 1, time.Second); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := window(rdb, name).Init(t.Context(), 1, time.Second); !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("init of %s: %v", name, err)
 		}
 	}
@@ -311,7 +311,7 @@ func TestWindow_Init(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 // The script mends two defects of Redisson's limiter: a counter that drifts, and releases that count twice.
-func TestWindow_heals(t *testing.T) {
+func TestRedissonLimiter_heals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -383,7 +383,7 @@ func TestWindow_heals(t *testing.T) {
 }
 
 // After a lost answer the handle asks again, and the call counts once.
-func TestWindow_lostReply(t *testing.T) {
+func TestRedissonLimiter_lostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -420,7 +420,7 @@ func TestWindow_lostReply(t *testing.T) {
 }
 
 // While memory is full, no units are taken, with an error that says so, and none are counted; what is there is told and given back.
-func TestWindow_memoryFull(t *testing.T) {
+func TestRedissonLimiter_memoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -481,7 +481,7 @@ func TestWindow_memoryFull(t *testing.T) {
 }
 
 // In a window whose entries are over, there is room for new ones, also while memory is full: a script that has removed something may write.
-func TestWindow_memoryFullOfOldEntries(t *testing.T) {
+func TestRedissonLimiter_memoryFullOfOldEntries(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	w := newWindow(t, s.Client(t), "w", 5, time.Second)
@@ -496,7 +496,7 @@ func TestWindow_memoryFullOfOldEntries(t *testing.T) {
 }
 
 // The units of a caller that leaves before the answer come back.
-func TestWindow_cancelled(t *testing.T) {
+func TestRedissonLimiter_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -524,15 +524,15 @@ func TestWindow_cancelled(t *testing.T) {
 }
 
 // The units of a call that is canceled while its answer is on the way are there for the next call of the handle, and so are those of several.
-func TestWindow_cancelledBeforeTheNextCall(t *testing.T) {
+func TestRedissonLimiter_cancelledBeforeTheNextCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
 		rdb := m.Client(t, redistest.Via(wire))
-		for name, call := range map[string]func(ctx context.Context, w *ratelimit.Window) error{
-			"take":       func(ctx context.Context, w *ratelimit.Window) error { return second(w.Take(ctx, 3)) },
-			"take up to": func(ctx context.Context, w *ratelimit.Window) error { return second(w.TakeUpTo(ctx, 9)) },
-			"wait":       func(ctx context.Context, w *ratelimit.Window) error { return w.Wait(ctx, 3) },
+		for name, call := range map[string]func(ctx context.Context, w *ratelimit.RedissonLimiter) error{
+			"take":       func(ctx context.Context, w *ratelimit.RedissonLimiter) error { return second(w.Take(ctx, 3)) },
+			"take up to": func(ctx context.Context, w *ratelimit.RedissonLimiter) error { return second(w.TakeUpTo(ctx, 9)) },
+			"wait":       func(ctx context.Context, w *ratelimit.RedissonLimiter) error { return w.Wait(ctx, 3) },
 		} {
 			w := newWindow(t, rdb, name, 3, time.Hour)
 			peekAt := func() int64 { return takeOf(t, w, 0).Remaining }
@@ -572,7 +572,7 @@ func TestWindow_cancelledBeforeTheNextCall(t *testing.T) {
 }
 
 // Delete leaves no key, and a limiter that is made afterwards starts over.
-func TestWindow_Delete(t *testing.T) {
+func TestRedissonLimiter_Delete(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -583,7 +583,7 @@ func TestWindow_Delete(t *testing.T) {
 	takeOf(t, other, 1)
 	go func() { wait <- other.Wait(t.Context(), 1) }()
 	for range 2 { // also of a window that is not there
-		for _, w := range []*ratelimit.Window{w, other} {
+		for _, w := range []*ratelimit.RedissonLimiter{w, other} {
 			if err := w.Delete(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -592,10 +592,10 @@ func TestWindow_Delete(t *testing.T) {
 			t.Errorf("%d keys are left, %v", n, err)
 		}
 	}
-	if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialised) {
+	if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialized) {
 		t.Errorf("take: %v", err)
 	}
-	if err := <-wait; !errors.Is(err, ratelimit.ErrNotInitialised) {
+	if err := <-wait; !errors.Is(err, ratelimit.ErrNotInitialized) {
 		t.Errorf("a caller that waited: %v", err)
 	}
 	if created, err := w.Init(t.Context(), 2, time.Hour); err != nil || !created {
@@ -621,7 +621,7 @@ func TestWindow_Delete(t *testing.T) {
 	} {
 		s.Do(t, "FLUSHALL")
 		s.Do(t, words...)
-		if err := w.Delete(t.Context()); !errors.Is(err, lock.ErrForeignKey) || exists(words[1]) != 1 {
+		if err := w.Delete(t.Context()); !errors.Is(err, lock.ErrWrongType) || exists(words[1]) != 1 {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -638,7 +638,7 @@ func TestWindow_Delete(t *testing.T) {
 }
 
 // A copy of a Delete that comes late deletes no limiter that was made since.
-func TestWindow_lateDelete(t *testing.T) {
+func TestRedissonLimiter_lateDelete(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -658,7 +658,7 @@ func TestWindow_lateDelete(t *testing.T) {
 }
 
 // A handle serves its waiters one after the other, each when a unit is free.
-func TestWindow_Wait(t *testing.T) {
+func TestRedissonLimiter_Wait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWindow(t, redistest.NewMini(t).Client(t), "w", 2, time.Second)
 		start := time.Now()
@@ -677,7 +677,7 @@ func TestWindow_Wait(t *testing.T) {
 	})
 }
 
-func TestWindow_cluster(t *testing.T) {
+func TestRedissonLimiter_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
@@ -693,8 +693,8 @@ func TestWindow_cluster(t *testing.T) {
 
 func TestRights_window(t *testing.T) {
 	t.Parallel()
-	withEach(t, "NewWindow", func(t *testing.T, rdb rueidis.Client) {
-		w := ratelimit.WindowOn(send.New(rdb, "orders:", time.Minute), "w")
+	withEach(t, "NewRedissonLimiter", func(t *testing.T, rdb rueidis.Client) {
+		w := ratelimit.RedissonLimiterOn(send.New(rdb, "orders:", time.Minute), "w")
 		_, err := w.Init(t.Context(), 2, 20*time.Millisecond)
 		for range 3 {
 			if err == nil {
@@ -715,7 +715,7 @@ func TestRights_window(t *testing.T) {
 		if e := w.Delete(t.Context()); err == nil {
 			err = e
 		}
-		if err != nil && !strings.Contains(err.Error(), "security.md") && !errors.Is(err, ratelimit.ErrNotInitialised) {
+		if err != nil && !strings.Contains(err.Error(), "security.md") && !errors.Is(err, ratelimit.ErrNotInitialized) {
 			t.Errorf("denied: %v", err)
 		}
 	})

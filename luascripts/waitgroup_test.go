@@ -10,38 +10,38 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The scripts mean the same on a real server and on one in memory. A member that is over stays so, whichever late copy
+// The scripts mean the same on a real server and on one in memory. A worker that is over stays so, whichever late copy
 // of a command comes.
-func TestCrew(t *testing.T) {
+func TestWaitGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		k := keynames.Crew("crew")
+		k := keynames.WaitGroup("waitgroup")
 		join := func(owner string, lease time.Duration, want luascripts.Verdict) {
 			t.Helper()
-			if a, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease}); err != nil || a.Verdict != want {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease}); err != nil || a.Verdict != want {
 				t.Errorf("%s joins: %+v, %v, want %d", owner, a, err, want)
 			}
 		}
 		leave := func(owner string, leaves int, as luascripts.Mark, want luascripts.Verdict) {
 			t.Helper()
-			if v, err := luascripts.LeaveCrew(t.Context(), rdb, k, owner, leaves, as); err != nil || v != want {
+			if v, err := luascripts.LeaveWaitGroup(t.Context(), rdb, k, owner, leaves, as); err != nil || v != want {
 				t.Errorf("%s leaves as %s: %d, %v, want %d", owner, as, v, err, want)
 			}
 		}
 		renew := func(owner string, want luascripts.Verdict) {
 			t.Helper()
-			if r := luascripts.RenewCrew(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: owner}}, time.Hour, 1)[0]; r.Err != nil || r.Verdict != want {
+			if r := luascripts.RenewWaitGroup(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: owner}}, time.Hour, 1)[0]; r.Err != nil || r.Verdict != want {
 				t.Errorf("%s is renewed: %+v, want %d", owner, r, want)
 			}
 		}
-		stands := func(done, alive, lost int64) luascripts.CrewState {
+		stands := func(done, alive, lost int64) luascripts.WaitGroupState {
 			t.Helper()
-			s, v, err := luascripts.LookAtCrew(t.Context(), rdb, k)
+			s, v, err := luascripts.LookAtWaitGroup(t.Context(), rdb, k)
 			if err != nil || v != luascripts.Done || s.Done != done || s.Alive != alive || s.Lost != lost {
 				t.Errorf("%+v, %d, %v, want %d done, %d alive, %d lost", s, v, err, done, alive, lost)
 			}
 			return s
 		}
-		const channel = "leasehold_crew:{crew}"
+		const channel = "leasehold_crew:{waitgroup}"
 		e := listen(t, rdb)
 		stands(0, 0, 0)
 		for _, owner := range []string{"a", "b", "c", "d"} {
@@ -49,25 +49,25 @@ func TestCrew(t *testing.T) {
 			join(owner, time.Hour, luascripts.Done)
 		}
 		about(t, "the next lease", stands(0, 4, 0).Next, time.Hour)
-		leave("a", 1, luascripts.MemberDone, luascripts.Done) // only asks
+		leave("a", 1, luascripts.WorkerDone, luascripts.Done) // only asks
 		stands(0, 4, 0)
-		leave("a", 0, luascripts.MemberDone, luascripts.Done)
-		leave("a", 0, luascripts.MemberDone, luascripts.Done)
-		leave("b", 0, luascripts.NoMember, luascripts.Done)
+		leave("a", 0, luascripts.WorkerDone, luascripts.Done)
+		leave("a", 0, luascripts.WorkerDone, luascripts.Done)
+		leave("b", 0, luascripts.NoWorker, luascripts.Done)
 		e.expect()
-		leave("c", 0, luascripts.MemberLost, luascripts.Done)
+		leave("c", 0, luascripts.WorkerLost, luascripts.Done)
 		e.expect(channel + " 0")
 		stands(1, 1, 1)
-		for owner, as := range map[string]luascripts.Mark{"a": luascripts.MemberDone, "b": luascripts.NoMember, "c": luascripts.MemberLost} {
+		for owner, as := range map[string]luascripts.Mark{"a": luascripts.WorkerDone, "b": luascripts.NoWorker, "c": luascripts.WorkerLost} {
 			join(owner, time.Hour, luascripts.Gone) // late copies
 			renew(owner, luascripts.Gone)
 			leave(owner, 0, as, luascripts.Done)
 			leave(owner, 1, as, luascripts.Gone)
 		}
-		leave("c", 0, luascripts.MemberDone, luascripts.Gone)
+		leave("c", 0, luascripts.WorkerDone, luascripts.Gone)
 		stands(1, 1, 1)
-		leave("never", 0, luascripts.MemberDone, luascripts.Gone)
-		leave("late", 0, luascripts.NoMember, luascripts.Gone)
+		leave("never", 0, luascripts.WorkerDone, luascripts.Gone)
+		leave("late", 0, luascripts.NoWorker, luascripts.Gone)
 		join("late", time.Hour, luascripts.Gone) // the question comes after the settler
 		stands(1, 1, 1)
 
@@ -76,45 +76,45 @@ func TestCrew(t *testing.T) {
 		join("d", time.Hour, luascripts.Done) // by the call that still waits for it
 		stands(1, 1, 1)
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d")
-		leave("d", 0, luascripts.MemberDone, luascripts.Gone)
-		join("d", time.Hour, luascripts.Gone) // it was told that its member is over
+		leave("d", 0, luascripts.WorkerDone, luascripts.Gone)
+		join("d", time.Hour, luascripts.Gone) // it was told that its worker is over
 		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
 			t.Errorf("%+v", s)
 		}
-		if n, v, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"a", "c", "d", "never"}); n != 2 || v != luascripts.Done || err != nil {
+		if n, v, err := luascripts.DismissFromWaitGroup(t.Context(), rdb, k, []string{"a", "c", "d", "never"}); n != 2 || v != luascripts.Done || err != nil {
 			t.Errorf("%d dismissed, %d, %v", n, v, err)
 		}
 		e.expect(channel + " 0")
 		s := stands(1, 0, 0)
-		if v, err := luascripts.DeleteCrew(t.Context(), rdb, k, s.Round-1); v != luascripts.Done || err != nil {
+		if v, err := luascripts.DeleteWaitGroup(t.Context(), rdb, k, s.Round-1); v != luascripts.Done || err != nil {
 			t.Errorf("%d, %v", v, err)
 		}
 		stands(1, 0, 0) // it was about an earlier round
-		if v, err := luascripts.DeleteCrew(t.Context(), rdb, k, s.Round); v != luascripts.Done || err != nil {
+		if v, err := luascripts.DeleteWaitGroup(t.Context(), rdb, k, s.Round); v != luascripts.Done || err != nil {
 			t.Errorf("%d, %v", v, err)
 		}
 		e.expect(channel + " 1")
 		stands(0, 0, 0)
 
-		// The crew outlives the lease of each member, so that a member that is lost is named.
+		// The wait group outlives the lease of each worker, so that a worker that is lost is named.
 		for i, lease := range []time.Duration{48 * time.Hour, 40 * time.Hour} {
 			join(string(rune('a'+i)), lease, luascripts.Done)
 			if left := time.Duration(number(t, rdb, "PTTL", k.Lock)) * time.Millisecond; left < lease+12*time.Hour {
-				t.Errorf("the crew lives for %v, and a member for %v", left, lease)
+				t.Errorf("the wait group lives for %v, and a worker for %v", left, lease)
 			}
 			do(t, rdb, "PEXPIRE", k.Lock, "180000000") // later on: fifty hours are left
 		}
 	})
 }
 
-// Whichever command is denied, a call that fails has changed no member.
-func TestCrew_denied(t *testing.T) {
+// Whichever command is denied, a call that fails has changed no worker.
+func TestWaitGroup_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
-	k := keynames.Crew("crew")
+	k := keynames.WaitGroup("waitgroup")
 	join := func(owner string) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour})
+			_, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour})
 			return err
 		}
 	}
@@ -125,11 +125,11 @@ func TestCrew_denied(t *testing.T) {
 		"the next":  {"crew_join", join("b")},
 		"once more": {"crew_join", join("a")},
 		"the end": {"crew_leave", func(rdb rueidis.Client) error {
-			_, err := luascripts.LeaveCrew(t.Context(), rdb, k, "a", 0, luascripts.MemberDone)
+			_, err := luascripts.LeaveWaitGroup(t.Context(), rdb, k, "a", 0, luascripts.WorkerDone)
 			return err
 		}},
 		"a dismissal": {"crew_dismiss", func(rdb rueidis.Client) error {
-			_, _, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"lost"})
+			_, _, err := luascripts.DismissFromWaitGroup(t.Context(), rdb, k, []string{"lost"})
 			return err
 		}},
 	} {
@@ -148,7 +148,7 @@ func TestCrew_denied(t *testing.T) {
 			err := c.run(denied(t, s, command))
 			if err == nil {
 				if number(t, admin, "PTTL", k.Lock) < 0 {
-					t.Errorf("%s without %s: the crew never expires", what, command)
+					t.Errorf("%s without %s: the wait group never expires", what, command)
 				}
 				continue
 			}

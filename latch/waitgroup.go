@@ -1,0 +1,355 @@
+package latch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A WaitGroup is a handle of one wait group: processes that work on one thing, and others that wait until all are done. It is safe for
+// concurrent use. It has no resources and need not be closed.
+//
+// A worker holds a lease, which is renewed while its process lives. Unlock says that the worker is done. A worker is lost when its lease ends before that, when
+// its client is closed, when its hold is given up because Unlock did not follow the cancellation of the context given to Add in time (lock.WithGrace), or
+// when it says so by [Worker.Fail]; a lost worker is never done. A wait group is one key, leasehold_crew:{<name>},
+// which stays for a day after it was last used, and longer than any lease. Use another name for each piece of work, or [WaitGroup.Delete].
+type WaitGroup struct {
+	all  *Latches      // set once
+	name string        // set once
+	spec *session.Spec // set once
+}
+
+// NewWaitGroup is for package client; use client.Client.NewWaitGroup.
+func (all *Latches) NewWaitGroup(name string, opts ...lock.Option) *WaitGroup {
+	return &WaitGroup{all: all, name: name, spec: all.session.NewSpec(all.waitGroups, name, opts)}
+}
+
+// newWaitGroups returns the kind of the wait groups of a client: its Release has to know what each worker of the client has to say.
+func (all *Latches) newWaitGroups() *session.Kind {
+	return &session.Kind{
+		Name:   "waitgroup",
+		Called: "a wait group",
+		Mode:   lock.Worker,
+		Waits:  place.AllAsk,
+		Anew:   true,
+		Scripts: session.Scripts{
+			Keys:    keys.WaitGroup,
+			Acquire: luascripts.JoinWaitGroup,
+			Renew:   luascripts.RenewWaitGroup,
+			Release: func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
+				return luascripts.LeaveWaitGroup(ctx, rdb, k, owner, leave, all.mark(owner))
+			},
+		},
+	}
+}
+
+// mark returns what a worker of this client leaves behind if it leaves now.
+func (all *Latches) mark(owner string) luascripts.Mark {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if as, began := all.workers[owner]; began {
+		return as
+	}
+	return luascripts.NoWorker // Join has not returned it
+}
+
+// setMark sets what a worker of this client leaves behind.
+func (all *Latches) setMark(owner string, as luascripts.Mark) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.workers[owner] = as
+}
+
+// forget forgets a worker of which Redis knows the mark.
+func (all *Latches) forget(owner string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.workers, owner)
+}
+
+// forgetLost forgets a worker whose context has ended, also if nobody calls Unlock, or Redis did not hear of that. It waits until Redis does not
+// count the worker as alive: from then on a release leaves no mark. A worker of which only the caller's context has ended can be renewed for longer.
+func (all *Latches) forgetLost(h lock.Hold) {
+	left := time.Until(h.Until())
+	if left < -keptLost {
+		all.forget(h.Owner())
+		return
+	}
+	time.AfterFunc(left+keptLost+time.Millisecond, func() { all.forgetLost(h) })
+}
+
+// Name returns the name as it was given.
+func (c *WaitGroup) Name() string { return c.name }
+
+// Worker is a hold of a worker of a wait group. Its context ends as soon as the worker is not certainly one, and with the context given to Add.
+type Worker struct {
+	lock.Hold
+	all  *Latches
+	stop func() bool // the loss of the worker is of no interest any more
+}
+
+// Add makes the caller a worker of the wait group, which the first one begins. It never has to wait for other workers. While Redis is unavailable, it retries until
+// ctx is canceled. Each call is a worker of its own.
+//
+// If Redis does not respond for a whole lease during the call, Wait can name the caller as lost before Add returns; it is a worker when Add returns. A
+// copy of the command that comes after that changes nothing, however late it is: only [WaitGroup.Delete] and the end of the wait group's day forget its workers.
+func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
+	h, err := c.all.session.Lock(ctx, c.spec)
+	if err != nil {
+		var e *lock.Error
+		if errors.As(err, &e) && e.Op == "lock" {
+			err = &lock.Error{Op: "add", Name: e.Name, Err: e.Err}
+		}
+		return nil, err
+	}
+	c.all.setMark(h.Owner(), luascripts.WorkerLost) // by Close, or until Unlock
+	return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
+}
+
+// Do joins the wait group, calls fn, and says that the worker is done if fn returns nil. If fn returns an error, or
+// panics, the worker is lost. The error is that of Add, or those of fn and of the end of the membership, joined.
+//
+// The context of fn is canceled with ctx, and as soon as the membership can no longer be guaranteed. After ctx is canceled the caller stays a worker until fn
+// has returned, as for [lock.Do]; lock.HoldFromContext gives fn the hold of the worker.
+func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	w := worker{c: c}
+	return lock.Do(ctx, &w, func(ctx context.Context) error {
+		err := fn(ctx)
+		w.done = err == nil // not when fn panics
+		return err
+	})
+}
+
+// worker is a worker of a wait group as a lock for [lock.Do].
+type worker struct {
+	c    *WaitGroup
+	done bool // the function has returned, without an error
+}
+
+func (w *worker) Name() string { return w.c.name }
+
+func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
+	m, err := w.c.Add(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return workerHold{m, w}, nil
+}
+
+// TryLock is Lock: a worker waits for no other.
+func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
+
+// workerHold is a hold of a worker.
+type workerHold struct {
+	*Worker
+	w *worker
+}
+
+func (h workerHold) Unlock(ctx context.Context) error {
+	if h.w.done {
+		return h.Worker.Unlock(ctx)
+	}
+	return h.Fail(ctx)
+}
+
+// Unlock says that the worker is done, also when the context given to Add has ended. It fails as that of every hold does; if the worker was lost
+// before, it stays lost, and the error matches lock.ErrLost.
+func (m *Worker) Unlock(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
+
+// Fail ends the membership of a worker that is not done: it counts as lost from now on.
+func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }
+
+func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
+	m.stop()
+	if time.Now().Before(m.Until()) { // Err does not tell: a worker whose caller's context has ended is one all the same
+		m.all.setMark(m.Owner(), as)
+	}
+	err := m.Hold.Unlock(ctx)
+	if err == nil {
+		m.all.forget(m.Owner())
+	} else { // a release may be on its way, which says the mark
+		m.all.forgetLost(m.Hold)
+	}
+	return err
+}
+
+// ErrWorkerLost: a worker of the wait group was lost. The error is also a [*LostError].
+var ErrWorkerLost = errors.New("a worker was lost")
+
+// A LostError names the workers that were lost. It matches [ErrWorkerLost].
+type LostError struct {
+	Lost    int64         // how many there are
+	Workers []lock.Holder // a hundred of them at most; Client says on which host, as far as Redis still knows that
+}
+
+// Error names the clients of the workers, not their owner strings.
+func (e *LostError) Error() string {
+	var who []string
+	for _, m := range e.Workers {
+		if len(who) == 10 {
+			who = append(who, "…")
+			break
+		}
+		who = append(who, m.Client.String())
+	}
+	return fmt.Sprintf("%v: %d, of %s", ErrWorkerLost, e.Lost, strings.Join(who, ", "))
+}
+
+// Is reports whether target is [ErrWorkerLost].
+func (e *LostError) Is(target error) bool { return target == ErrWorkerLost }
+
+// Wait waits until all workers of the wait group are done. If workers are lost, it fails at once with a [*LostError] that names them: another
+// worker can do their part, and [WaitGroup.Dismiss] lets Wait go on. If nobody has joined, or all that have joined were dismissed, the error matches
+// [ErrNotInitialized]; [WaitGroup.WaitFor] waits for workers that have not come yet. If the wait group is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis is
+// unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
+//
+// It costs as much as that of a latch. A lost worker is seen within a second after the end of its lease.
+func (c *WaitGroup) Wait(ctx context.Context) error { return c.wait(ctx, "wait", 0) }
+
+// WaitFor is Wait for a wait group of n workers or more: it waits until as many have joined, and all are done.
+func (c *WaitGroup) WaitFor(ctx context.Context, n int) error {
+	const op = "wait for"
+	if n < 1 {
+		return c.wrap(op, fmt.Errorf("%d workers: it must be 1 at least", n))
+	}
+	return c.wait(ctx, op, int64(n))
+}
+
+func (c *WaitGroup) wait(ctx context.Context, op string, n int64) error {
+	if c.spec.Err != nil {
+		return c.wrap(op, c.spec.Err)
+	}
+	j := &waitGroupRound{wants: n}
+	err := c.all.wait(ctx, c.spec.Keys.Lock, c.spec.Keys.Channel, func(ctx context.Context) (any, error) { return c.look(ctx, op) }, j)
+	var lost *LostError
+	if errors.As(err, &lost) {
+		c.who(ctx, lost)
+	}
+	return c.wrap(op, err)
+}
+
+// who adds the clients of lost workers.
+func (c *WaitGroup) who(ctx context.Context, e *LostError) {
+	state := lock.State{Name: c.name, Holders: e.Workers}
+	c.all.session.Clients(ctx, &state)
+}
+
+// look asks how the wait group stands.
+func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupState, error) {
+	return session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.WaitGroupState, error) {
+		s, v, err := luascripts.LookAtWaitGroup(ctx, rdb, k)
+		return s, command.Foreign(v, err)
+	})
+}
+
+// waitGroupRound is the wait group that a caller waits for.
+type waitGroupRound struct {
+	wants int64 // how many workers must have joined; 0 is any number, and then nobody waits for the first one
+	round int64 // 0 before the first look that found it
+}
+
+// judge says whether the wait is over by what a look has found, and with which error.
+func (r *waitGroupRound) judge(found any) (over bool, err error) {
+	s := found.(luascripts.WaitGroupState)
+	switch {
+	case r.round != 0 && s.Round != r.round:
+		return true, ErrDeleted
+	case s.Done+s.Alive+s.Lost == 0: // nobody has joined, or all are dismissed: nobody has done anything
+		return r.wants == 0, ErrNotInitialized
+	}
+	r.round = s.Round
+	if s.Lost > 0 {
+		e := &LostError{Lost: s.Lost}
+		for _, owner := range s.Some {
+			e.Workers = append(e.Workers, lock.Holder{Owner: owner, Count: 1, Mode: lock.Worker, Since: session.AskedSince(owner)})
+		}
+		return true, e
+	}
+	return s.Alive == 0 && s.Done >= r.wants, nil
+}
+
+// Dismiss takes lost workers out of the wait group, as another worker does their part: callers of Wait wait for the others again. The other worker joins
+// before that, as Wait does not know of workers that have not come; WaitFor does. Dismiss returns how many of the workers are dismissed, now or by an
+// earlier call. Workers that are alive or done cannot be dismissed.
+func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismissed int, err error) {
+	owners := make([]string, len(workers))
+	for i, m := range workers {
+		owners[i] = m.Owner
+	}
+	n, err := session.Ask(ctx, c.all.session, c.spec, "dismiss", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (int64, error) {
+		n, v, err := luascripts.DismissFromWaitGroup(ctx, rdb, k, owners)
+		return n, command.Foreign(v, err)
+	})
+	return int(n), err
+}
+
+// Delete deletes the wait group. Its workers are lost, and learn of it at their next renewals; callers of Wait fail with [ErrDeleted]. It succeeds if
+// there is no wait group.
+func (c *WaitGroup) Delete(ctx context.Context) error {
+	const op = "delete"
+	s, err := c.look(ctx, op)
+	if err != nil || s.Round == 0 {
+		return err
+	}
+	_, err = session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
+		v, err := luascripts.DeleteWaitGroup(ctx, rdb, k, s.Round)
+		return struct{}{}, command.Foreign(v, err)
+	})
+	return err
+}
+
+// WaitGroupState is a snapshot of a wait group.
+type WaitGroupState struct {
+	Name  string
+	Done  int             // how many workers are done
+	Alive []lock.Holder   // the workers at work
+	Left  []time.Duration // what is left of the lease of each of them
+	Lost  []lock.Holder   // the workers that were lost
+}
+
+// Inspect returns a snapshot of the wait group. It is consistent for up to a thousand workers; more are read in parts. A wait group that nobody has joined is
+// empty.
+func (c *WaitGroup) Inspect(ctx context.Context) (WaitGroupState, error) {
+	all, err := session.Ask(ctx, c.all.session, c.spec, "inspect", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.WaitGroupWorker, error) {
+		all, v, err := luascripts.InspectWaitGroup(ctx, rdb, k)
+		return all, command.Foreign(v, err)
+	})
+	if err != nil {
+		return WaitGroupState{}, err
+	}
+	s := WaitGroupState{Name: c.name}
+	for _, m := range all {
+		h := lock.Holder{Owner: m.Owner, Count: 1, Mode: lock.Worker, Since: session.AskedSince(m.Owner)}
+		switch m.Left {
+		case luascripts.NoExpiry:
+			s.Done++
+		case 0:
+			s.Lost = append(s.Lost, h)
+		default:
+			s.Alive, s.Left = append(s.Alive, h), append(s.Left, m.Left)
+		}
+	}
+	for _, some := range [][]lock.Holder{s.Alive, s.Lost} {
+		c.all.session.Clients(ctx, &lock.State{Name: c.name, Holders: some})
+	}
+	return s, nil
+}
+
+// wrap adds the operation and the name to err. It returns nil for nil.
+func (c *WaitGroup) wrap(op string, err error) error {
+	var e *lock.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return &lock.Error{Op: op, Name: c.name, Err: err}
+}
