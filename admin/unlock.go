@@ -27,17 +27,17 @@ type ForceUnlockRecord struct {
 // ErrBadReason: the reason of a forced unlock is not text on one line of up to 256 bytes. Nothing was changed.
 var ErrBadReason = errors.New("bad reason")
 
-// ForceUnlockResult is the outcome of Unlock.
+// ForceUnlockResult is the outcome of ForceUnlock.
 type ForceUnlockResult struct {
 	Holders   []lock.Holder // the holders that lost the lock
 	Notified  int           // how many of them the message reached. On a cluster with plain Pub/Sub some are not counted
 	RecordErr error         // why there is no note in Redis; nil if there is one
 }
 
-// Unlock takes the lock called name from its holders by force, or from owner alone if owner is
+// ForceUnlock takes the lock called name from its holders by force, or from owner alone if owner is
 // not empty. The lock goes to the next waiter, as if the holders had given it back.
 //
-// Unlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
+// ForceUnlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
 // keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and ErrBadReason if the reason is not fit.
 //
 // A message tells the client of each holder at once, and the hold is lost with a cause that
@@ -46,7 +46,7 @@ type ForceUnlockResult struct {
 // the loss from its next renewal, within a third of the lease, or from its Unlock; the cause is the same, as it reads the note. A client of Redisson learns of it when it unlocks. Until then the old
 // holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
 //
-// Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
+// ForceUnlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
 //
 // Also after an error, Holders has those that have lost the lock. If Redis gave no answer about a holder, the error names that
 // holder, and whether it has lost the lock is not known.
@@ -57,7 +57,7 @@ func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (Fo
 	return a.ForceUnlockOwners(ctx, name, []string{owner}, reason)
 }
 
-// ForceUnlockOwners is Unlock for those of owners that hold the lock. The note names all that have lost it. The error matches
+// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The note names all that have lost it. The error matches
 // lock.ErrNotHeld if none of owners holds it.
 func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []string, reason string) (ForceUnlockResult, error) {
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })

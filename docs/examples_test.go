@@ -72,7 +72,7 @@ var shownBy = map[string]string{
 	"admin.Event":                      "ExampleAdmin_Watch",       //
 	"admin.LimitState":                 "ExampleAdmin_Inspect",     //
 	"admin.Usage":                      "ExampleAdmin_Inspect",     //
-	"admin.WindowState":                "ExampleAdmin_Inspect",     //
+	"admin.RedissonLimitState":         "ExampleAdmin_Inspect",     //
 	"admin.FilterState":                "ExampleAdmin_Inspect",     //
 	"admin.EventType":                  "ExampleAdmin_Watch",       //
 	"dashboard.Option":                 "ExampleHandler",           //

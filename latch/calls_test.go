@@ -55,7 +55,7 @@ func TestWaitGroup_calls(t *testing.T) {
 		}
 		state := waitGroupStands(t, waitGroup, 0, 0, 1)
 		return []kindtest.Call{
-			{Op: "join", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := waitGroup.Add(ctx); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 1, 1) }},
+			{Op: "add", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := waitGroup.Add(ctx); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 1, 1) }},
 			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Inspect(ctx); return err }},
 			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 0, 0) }},
 			{Op: "wait", Name: name + "b", Waits: true, Do: over.Wait},

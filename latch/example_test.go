@@ -100,7 +100,7 @@ func ExampleWorker() {
 		log.Fatal(err)
 	}
 	fmt.Println(m.Context().Err()) // over as soon as it does not certainly count as alive
-	fmt.Println(m.Unlock(ctx))     // it is done
+	fmt.Println(m.Done(ctx))       // it is done
 	fmt.Println(waitGroup.Wait(ctx))
 	// Output:
 	// <nil>

@@ -19,8 +19,8 @@ import (
 // A WaitGroup is a handle of one wait group: processes that work on one thing, and others that wait until all are done. It is safe for
 // concurrent use. It has no resources and need not be closed.
 //
-// A worker holds a lease, which is renewed while its process lives. Unlock says that the worker is done. A worker is lost when its lease ends before that, when
-// its client is closed, when its hold is given up because Unlock did not follow the cancellation of the context given to Add in time (lock.WithGrace), or
+// A worker holds a lease, which is renewed while its process lives. Done says that the worker is done. A worker is lost when its lease ends before that, when
+// its client is closed, when its hold is given up because Done did not follow the cancellation of the context given to Add in time (lock.WithGrace), or
 // when it says so by [Worker.Fail]; a lost worker is never done. A wait group is one key, leasehold_crew:{<name>},
 // which stays for a day after it was last used, and longer than any lease. Use another name for each piece of work, or [WaitGroup.Delete].
 type WaitGroup struct {
@@ -116,7 +116,7 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 }
 
-// Do joins the wait group, calls fn, and says that the worker is done if fn returns nil. If fn returns an error, or
+// Do adds a worker to the wait group, calls fn, and says that the worker is done if fn returns nil. If fn returns an error, or
 // panics, the worker is lost. The error is that of Add, or those of fn and of the end of the membership, joined.
 //
 // The context of fn is canceled with ctx, and as soon as the membership can no longer be guaranteed. After ctx is canceled the caller stays a worker until fn
@@ -162,9 +162,12 @@ func (h workerHold) Unlock(ctx context.Context) error {
 	return h.Fail(ctx)
 }
 
-// Unlock says that the worker is done, also when the context given to Add has ended. It fails as that of every hold does; if the worker was lost
-// before, it stays lost, and the error matches lock.ErrLost.
-func (m *Worker) Unlock(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
+// Done ends the work of the worker: it counts as done. Done works even after the context given to Add is canceled. If the worker was lost before, it
+// stays lost, and the error matches lock.ErrLost. Other errors are those of lock.Hold.Unlock.
+func (m *Worker) Done(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
+
+// Unlock is Done, so that a Worker is a [lock.Hold].
+func (m *Worker) Unlock(ctx context.Context) error { return m.Done(ctx) }
 
 // Fail ends the membership of a worker that is not done: it counts as lost from now on.
 func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }

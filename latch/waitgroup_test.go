@@ -382,7 +382,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 		<-asked
 		cancel()
 		var e *lock.Error
-		if err := result(t, done); !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "join" {
+		if err := result(t, done); !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "add" {
 			t.Errorf("%s: %v", phase, err)
 		}
 		close(held)
@@ -701,12 +701,12 @@ func TestWaitGroup_badInput(t *testing.T) {
 		"nobody":             {"wait", "good", func() error { return good.Wait(t.Context()) }, latch.ErrNotInitialized, ""},
 		"for none":           {"wait for", "good", func() error { return good.WaitFor(t.Context(), 0) }, nil, "0 workers"},
 		"for fewer":          {"wait for", "good", func() error { return good.WaitFor(t.Context(), -1) }, nil, "-1 workers"},
-		"no name":            {"join", "", func() error { _, err := c.NewWaitGroup("").Add(t.Context()); return err }, lock.ErrBadName, "empty"},
-		"half a brace":       {"join", "x{", func() error { _, err := c.NewWaitGroup("x{").Add(t.Context()); return err }, lock.ErrBadName, "without a }"},
+		"no name":            {"add", "", func() error { _, err := c.NewWaitGroup("").Add(t.Context()); return err }, lock.ErrBadName, "empty"},
+		"half a brace":       {"add", "x{", func() error { _, err := c.NewWaitGroup("x{").Add(t.Context()); return err }, lock.ErrBadName, "without a }"},
 		"a wait group's key": {"wait", "leasehold_crew:x", func() error { return c.NewWaitGroup("leasehold_crew:x").Wait(t.Context()) }, lock.ErrBadName, "keep their state"},
-		"fencing":            {"join", "x", func() error { _, err := c.NewWaitGroup("x", lock.WithFencing()).Add(t.Context()); return err }, nil, "does not know this option"},
+		"fencing":            {"add", "x", func() error { _, err := c.NewWaitGroup("x", lock.WithFencing()).Add(t.Context()); return err }, nil, "does not know this option"},
 		"a bad option":       {"wait", "x", func() error { return c.NewWaitGroup("x", lock.WithFixedLease(1)).Wait(t.Context()) }, nil, "WithFixedLease"},
-		"foreign":            {"join", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Add(t.Context()); return err }, lock.ErrWrongType, ""},
+		"foreign":            {"add", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Add(t.Context()); return err }, lock.ErrWrongType, ""},
 		"foreign wait":       {"wait", "foreign", func() error { return c.NewWaitGroup("foreign").Wait(t.Context()) }, lock.ErrWrongType, ""},
 		"foreign look":       {"inspect", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Inspect(t.Context()); return err }, lock.ErrWrongType, ""},
 		"foreign del":        {"delete", "foreign", func() error { return c.NewWaitGroup("foreign").Delete(t.Context()) }, lock.ErrWrongType, ""},

@@ -72,7 +72,7 @@ func (t *trial) join(c WaitGroup) *latch.Worker {
 	t.Helper()
 	m, err := c.Add(t.ctx)
 	if err != nil {
-		t.fatal("join: %v", err)
+		t.fatal("add: %v", err)
 	}
 	if err := m.Err(); err != nil {
 		t.broken("Err of a fresh worker: %v", err)
@@ -166,7 +166,7 @@ func memberEach(t *trial) {
 	first := t.join(a)
 	second, err := a.Add(first.Context())
 	if err != nil {
-		t.fatal("join: %v", err)
+		t.fatal("add: %v", err)
 	}
 	if first.Owner() == second.Owner() {
 		t.broken("both workers are %s", first.Owner())

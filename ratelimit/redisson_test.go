@@ -693,7 +693,7 @@ func TestRedissonLimiter_cluster(t *testing.T) {
 
 func TestRights_window(t *testing.T) {
 	t.Parallel()
-	withEach(t, "NewRedissonLimiter", func(t *testing.T, rdb rueidis.Client) {
+	withEach(t, "NewRedissonRateLimiter", func(t *testing.T, rdb rueidis.Client) {
 		w := ratelimit.RedissonLimiterOn(send.New(rdb, "orders:", time.Minute), "w")
 		_, err := w.Init(t.Context(), 2, 20*time.Millisecond)
 		for range 3 {

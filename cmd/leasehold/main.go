@@ -21,10 +21,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -54,6 +57,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
+// renamed has the flags that were renamed before v1, for one release.
+var renamed = map[string]string{"as": "operator", "every": "interval", "time": "duration", "durable": "durable-servers", "vote-timeout": "server-timeout"}
+
 // leasehold returns the command leasehold, with all that are below it.
 func leasehold() *cobra.Command {
 	root := &cobra.Command{
@@ -63,6 +69,16 @@ func leasehold() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if !errors.As(err, &unknown) {
+			return err
+		}
+		if name := renamed[unknown.GetSpecifiedName()]; name != "" && cmd.Flags().Lookup(name) != nil {
+			return fmt.Errorf("%w: use --%s", err, name)
+		}
+		return err
+	})
 	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }

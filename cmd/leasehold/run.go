@@ -52,7 +52,7 @@ leasehold stops what is left in its process group, and then gives the lock back.
 
 Environment of the command:
   LEASEHOLD_LOCK_NAME      NAME
-  LEASEHOLD_OWNER        the owner, as it stands in Redis; keep it secret
+  LEASEHOLD_OWNER          the owner, as it stands in Redis; keep it secret
   LEASEHOLD_FENCING_TOKEN  a number that grows from holder to holder; empty with
                            --quorum, --permits, and --shared without --fencing
   LEASEHOLD_LEASE_MS       the lease, in milliseconds

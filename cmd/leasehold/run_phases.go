@@ -238,9 +238,11 @@ func (r *runner) environment(hold lock.Hold) []string {
 	if t := hold.Token(); t > 0 {
 		token = strconv.FormatUint(t, 10)
 	}
+	owner := strings.Join(owners, " ")
 	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
-		"LEASEHOLD_OWNER="+strings.Join(owners, " "),
+		"LEASEHOLD_OWNER="+owner,
+		"LEASEHOLD_LOCK_ID="+owner, // its name before v1, for one release
 		"LEASEHOLD_FENCING_TOKEN="+token,
 		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10))
 }
