@@ -123,7 +123,7 @@ const (
 	Plain     Kind = "plain"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
-	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
+	Semaphore Kind = "semaphore" // listed while a permit is held; an idle one is a number like any other, and Inspect calls it ambiguous
 	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
 	WaitGroup Kind = "waitgroup" // while members are at work, or lost; they are its Holders
 
@@ -173,7 +173,7 @@ type Lock struct {
 	RedissonLimit *RedissonLimitState // of the Kind RedissonRateLimit
 	Filter        *FilterState        // of the Kind Bloom
 
-	// Ambiguous says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
+	// Ambiguous says why a rate limiter, a filter or an idle semaphore may be something else, and is empty if nothing speaks for that.
 	Ambiguous string
 
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.

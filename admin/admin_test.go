@@ -157,7 +157,7 @@ func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) 
 func (s *scene) others() (names []string) {
 	s.Helper()
 	for name, words := range map[string][]string{
-		"string":                        {"SET", "1"},
+		"string":                        {"SET", "a value"},
 		"digits":                        {"HSET", "1", "1", "2", "2"},
 		"counters":                      {"HSET", "visits", "1"},
 		"uuids":                         {"HSET", redissons, "1"},
