@@ -97,7 +97,7 @@ versions: ## what depends on the server, on others than that of the system; writ
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container
-	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
+	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
 chaos: export LEASEHOLD_REQUIRE_JAVA = 1

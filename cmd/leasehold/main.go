@@ -58,6 +58,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
+// releaseCommands are commands that only the release builds: see man.go.
+var releaseCommands []*cobra.Command
+
 // renamed has the flags that were renamed before v1, for one release.
 var renamed = map[string]string{"as": "operator", "every": "interval", "time": "duration", "durable": "durable-servers", "vote-timeout": "server-timeout"}
 
@@ -70,6 +73,7 @@ func leasehold() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.AddCommand(releaseCommands...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if !errors.As(err, &unknown) {
