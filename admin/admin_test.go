@@ -40,24 +40,21 @@ type scene struct {
 	plain   bool // a cluster without sharded Pub/Sub, where a message counts the listeners of one node only
 }
 
-// everywhere runs f on one server, and then on a cluster. A cluster is six servers, so the two do not run at once.
+// everywhere runs f on one server, and on the cluster that all tests share.
 func everywhere(t *testing.T, f func(s *scene)) {
-	for name, connect := range map[string]func(t *testing.T) func() rueidis.Client{
-		"server": func(t *testing.T) func() rueidis.Client {
-			s := redistest.Start(t)
-			return func() rueidis.Client { return s.Client(t) }
-		},
-		"cluster": func(t *testing.T) func() rueidis.Client {
-			s := redistest.StartCluster(t)
-			return func() rueidis.Client { return s.Client(t) }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t, connect(t))
-			s.plain = name == "cluster" && !redistest.Start(t).KnowsSharded(t)
-			f(s)
-		})
-	}
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		f(newScene(t, func() rueidis.Client { return server.Client(t) }))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.SharedCluster(t)
+		s := newScene(t, func() rueidis.Client { return cluster.Client(t) })
+		s.plain = !cluster.Nodes[0].KnowsSharded(t)
+		f(s)
+	})
 }
 
 func newScene(t *testing.T, connect func() rueidis.Client) *scene {

@@ -196,6 +196,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"list":       func(all ...any) []any { return all },
 	"inc":        func(i int) int { return i + 1 },
 	"cut":        cut,
+	"parts":      func(name string) []string { return strings.SplitAfter(name, ":") }, // between which a line may break
 }).ParseFS(texts, "pages/*.html"))
 
 // build is a mark of the static files, so that a browser keeps them until they change.

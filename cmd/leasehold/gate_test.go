@@ -132,7 +132,7 @@ func TestServe_auth(t *testing.T) {
 	if status, text := v.answer("POST", "unlock", nil); status != 401 {
 		t.Errorf("an unlock by a stranger: %d %s", status, text)
 	}
-	for user, password := range map[string]string{"alice": "wrong", "bob": "right", "mallory": "right", "": "right", "alice ": "right", "# operators": ""} {
+	for user, password := range map[string]string{"alice": "wrong", "bob": "right", "mallory": "other", "": "right", "alice ": "right", "# operators": ""} {
 		v.user, v.password = user, password
 		v.gets("", 401)
 	}

@@ -121,7 +121,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
 	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "how long to wait between two looks, and longer if Redis is slow")
 	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
-	cmd.Flags().StringVar(&as, "as", "", "the operator that unlocks, for the holder and for the note in Redis (default: your user and this machine)")
+	cmd.Flags().StringVar(&as, "operator", "", "the operator that unlocks, for the holder and for the note in Redis (default: your user and this machine)")
 	via.addFlags(cmd)
 	return cmd
 }

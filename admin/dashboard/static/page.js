@@ -199,7 +199,10 @@
 
   addEventListener("keydown", (e) => {
     const field = e.target.closest("input, select, textarea");
-    if (e.key === "Escape" && field) field.blur();
+    if (e.key === "Escape" && field) {
+      e.preventDefault(); // which would empty the field, and not the list
+      field.blur();
+    }
     if (field || shortcuts.open || e.ctrlKey || e.metaKey || e.altKey) return;
     const action = { "/": search, j: () => row(1), k: () => row(-1), "?": () => shortcuts.showModal() }[e.key];
     if (!action) return;
