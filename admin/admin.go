@@ -46,6 +46,8 @@ type Admin struct {
 	timeout time.Duration  // set once
 	who     string         // set once
 
+	progress func(scanned float64) // set once; nil if nobody wants to know
+
 	mu      sync.Mutex
 	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
 	absent  []absence // the primaries that did not respond
@@ -79,6 +81,15 @@ func WithOperator(who string) Option {
 			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
 		}
 		a.who = who
+		return nil
+	})
+}
+
+// WithProgress has Locks call progress after each part of a list, with the share of the keys that have been scanned, from 0 to 1. Use it to show how far a list
+// of a server with many keys is.
+func WithProgress(progress func(scanned float64)) Option {
+	return option(func(a *Admin) error {
+		a.progress = progress
 		return nil
 	})
 }

@@ -335,6 +335,28 @@ func TestLocks_cost(t *testing.T) {
 	}
 }
 
+// A list of many keys tells how far it is.
+func TestWithProgress(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		var noise rueidis.Commands
+		for i := range 30000 {
+			noise = append(noise, s.rdb.B().Set().Key(fmt.Sprint("noise", i)).Value("x").Build())
+		}
+		for _, r := range s.rdb.DoMulti(s.Context(), noise...) {
+			s.must(r.Error())
+		}
+		var told []float64
+		a, err := admin.New(s.rdb, admin.WithProgress(func(scanned float64) { told = append(told, scanned) }))
+		s.must(err)
+		for _, err := range a.Locks(s.Context(), admin.Query{Idle: true}) {
+			s.must(err)
+		}
+		if len(told) < 3 || !slices.IsSorted(told) || told[0] <= 0 || told[0] > .6 || told[len(told)-1] != 1 {
+			s.Errorf("%v", told)
+		}
+	})
+}
+
 func TestClients(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.client("idle")
