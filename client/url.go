@@ -14,14 +14,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ParseURL returns the options that [Open] connects with, for an application
-// that wants the rueidis client for itself too: change them, make the client
-// with rueidis.NewClient, and give it to [New].
+// ParseURL returns the options that [Open] connects with, for an application that needs the rueidis
+// client itself: change them, create the client with rueidis.NewClient, and pass it to [New].
 //
 // A URL can have these parameters: db, addr (further addresses, each "host:port"), master_set,
 // client_name, dial_timeout, write_timeout, skip_verify (only with TLS), protocol (2 or 3),
-// client_cache=0 and max_retries=0. Any other parameter or value that would have no effect
-// is an error, and so is a fragment. An error never repeats the password.
+// client_cache=0 and max_retries=0. Any other parameter, a value without effect, and a fragment are
+// errors. An error never repeats the password.
 func ParseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {

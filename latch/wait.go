@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Latches is what all latches and wait groups of a client share: who waits for them.
+// Latches is what all latches and wait groups of a client share.
 type Latches struct {
 	session *session.Session // set once
 

@@ -16,20 +16,24 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A WaitGroup is a handle of one wait group: processes that work on one thing, and others that wait until all are done. It is safe for
-// concurrent use. It has no resources and need not be closed.
+// A WaitGroup is a handle of one wait group: workers that do a job together, and callers that wait
+// until all workers are done. It is safe for concurrent use. It holds no resources and need not be
+// closed.
 //
-// A worker holds a lease, which is renewed while its process lives. Done says that the worker is done. A worker is lost when its lease ends before that, when
-// its client is closed, when its hold is given up because Done did not follow the cancellation of the context given to Add in time (lock.WithGrace), or
-// when it says so by [Worker.Fail]; a lost worker is never done. A wait group is one key, leasehold_crew:{<name>},
-// which stays for a day after it was last used, and longer than any lease. Use another name for each piece of work, or [WaitGroup.Delete].
+// A worker holds a lease, which is renewed while its process lives. Done reports that the worker is
+// done. A worker is lost if its lease expires before that, if its client is closed, if its hold is
+// given up because Done did not follow the cancellation of the context given to Add in time
+// (lock.WithGrace), or by [Worker.Fail]. A lost worker is never done.
+//
+// The wait group is one key, leasehold_crew:{<name>}, which stays for a day after its last use, and
+// longer than any lease. Use a new name for each job, or call [WaitGroup.Delete].
 type WaitGroup struct {
 	all  *Latches      // set once
 	name string        // set once
 	spec *session.Spec // set once
 }
 
-// NewWaitGroup is for package client; use client.Client.NewWaitGroup.
+// NewWaitGroup is for package client. Use client.Client.NewWaitGroup.
 func (all *Latches) NewWaitGroup(name string, opts ...lock.Option) *WaitGroup {
 	return &WaitGroup{all: all, name: name, spec: all.session.NewSpec(all.waitGroups, name, opts)}
 }
@@ -88,21 +92,24 @@ func (all *Latches) forgetLost(h lock.Hold) {
 	time.AfterFunc(left+keptLost+time.Millisecond, func() { all.forgetLost(h) })
 }
 
-// Name returns the name as it was given.
+// Name returns the name as the caller gave it.
 func (c *WaitGroup) Name() string { return c.name }
 
-// Worker is a hold of a worker of a wait group. Its context ends as soon as the worker is not certainly one, and with the context given to Add.
+// Worker is the hold of a worker. Its context is canceled as soon as it can no longer be guaranteed
+// that the worker counts as alive, and with the context given to Add.
 type Worker struct {
 	lock.Hold
 	all  *Latches
 	stop func() bool // the loss of the worker is of no interest any more
 }
 
-// Add makes the caller a worker of the wait group, which the first one begins. It never has to wait for other workers. While Redis is unavailable, it retries until
-// ctx is canceled. Each call is a worker of its own.
+// Add adds the caller to the wait group as a worker, and creates the wait group if it is the first.
+// It never waits for other workers. While Redis is unavailable, it retries until ctx is canceled.
+// Each call adds a new worker.
 //
-// If Redis does not respond for a whole lease during the call, Wait can name the caller as lost before Add returns; it is a worker when Add returns. A
-// copy of the command that comes after that changes nothing, however late it is: only [WaitGroup.Delete] and the end of the wait group's day forget its workers.
+// If Redis does not respond for a whole lease during the call, Wait can report the caller as lost
+// before Add returns; the caller counts as alive again when Add returns. A delayed duplicate of the
+// command changes nothing: only [WaitGroup.Delete], and the expiry of the key, remove the workers.
 func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
 	if err != nil {
@@ -116,11 +123,13 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 }
 
-// Do adds a worker to the wait group, calls fn, and says that the worker is done if fn returns nil. If fn returns an error, or
-// panics, the worker is lost. The error is that of Add, or those of fn and of the end of the membership, joined.
+// Do adds a worker, calls fn, and reports the worker as done if fn returns nil. If fn returns an
+// error or panics, the worker is lost. The error is that of Add, or joins those of fn and of the
+// end of the hold.
 //
-// The context of fn is canceled with ctx, and as soon as the membership can no longer be guaranteed. After ctx is canceled the caller stays a worker until fn
-// has returned, as for [lock.Do]; lock.HoldFromContext gives fn the hold of the worker.
+// The context of fn is canceled with ctx, and as soon as it can no longer be guaranteed that the
+// worker counts as alive. After ctx is canceled the worker counts as alive until fn has returned,
+// as for [lock.Do]; lock.HoldFromContext gives fn the hold.
 func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	w := worker{c: c}
 	return lock.Do(ctx, &w, func(ctx context.Context) error {
@@ -146,7 +155,7 @@ func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
 	return workerHold{m, w}, nil
 }
 
-// TryLock is Lock: a worker waits for no other.
+// TryLock is Lock: a worker waits for no other worker.
 func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
 
 // workerHold is a hold of a worker.
@@ -162,14 +171,15 @@ func (h workerHold) Unlock(ctx context.Context) error {
 	return h.Fail(ctx)
 }
 
-// Done ends the work of the worker: it counts as done. Done works even after the context given to Add is canceled. If the worker was lost before, it
-// stays lost, and the error matches lock.ErrLost. Other errors are those of lock.Hold.Unlock.
+// Done reports that the worker is done. It works even after the context given to Add is canceled.
+// If the worker was lost before, it stays lost, and the error matches lock.ErrLost. Other errors
+// are those of lock.Hold.Unlock.
 func (m *Worker) Done(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
 
 // Unlock is Done, so that a Worker is a [lock.Hold].
 func (m *Worker) Unlock(ctx context.Context) error { return m.Done(ctx) }
 
-// Fail ends the membership of a worker that is not done: it counts as lost from now on.
+// Fail reports that the worker failed: from now on it counts as lost.
 func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }
 
 func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
@@ -186,13 +196,13 @@ func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
 	return err
 }
 
-// ErrWorkerLost: a worker of the wait group was lost. The error is also a [*LostError].
+// ErrWorkerLost is returned when a worker was lost. The error is also a [*LostError].
 var ErrWorkerLost = errors.New("a worker was lost")
 
 // A LostError names the workers that were lost. It matches [ErrWorkerLost].
 type LostError struct {
 	Lost    int64         // how many there are
-	Workers []lock.Holder // a hundred of them at most; Client says on which host, as far as Redis still knows that
+	Workers []lock.Holder // at most 100 of them; Client names the host, as far as Redis still stores it
 }
 
 // Error names the clients of the workers, not their owner strings.
@@ -211,15 +221,20 @@ func (e *LostError) Error() string {
 // Is reports whether target is [ErrWorkerLost].
 func (e *LostError) Is(target error) bool { return target == ErrWorkerLost }
 
-// Wait waits until all workers of the wait group are done. If workers are lost, it fails at once with a [*LostError] that names them: another
-// worker can do their part, and [WaitGroup.Dismiss] lets Wait go on. If nobody has joined, or all that have joined were dismissed, the error matches
-// [ErrNotInitialized]; [WaitGroup.WaitFor] waits for workers that have not come yet. If the wait group is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis is
-// unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
+// Wait waits until all workers are done. If workers are lost, it fails immediately with a
+// [*LostError] that names them. Another worker can then do their part, and [WaitGroup.Dismiss] lets Wait
+// continue.
 //
-// It costs as much as that of a latch. A lost worker is seen within a second after the end of its lease.
+// If no worker was added, or all were dismissed, the error matches [ErrNotInitialized]; use
+// [WaitGroup.WaitFor] to wait for workers that have not been added yet. If the wait group is deleted, or
+// Redis loses it, the error matches [ErrDeleted]. While Redis is unavailable, Wait retries. If ctx
+// is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
+//
+// Wait costs as much as Wait of a latch. It detects a lost worker within a second after its lease
+// expired.
 func (c *WaitGroup) Wait(ctx context.Context) error { return c.wait(ctx, "wait", 0) }
 
-// WaitFor is Wait for a wait group of n workers or more: it waits until as many have joined, and all are done.
+// WaitFor is Wait for at least n workers: it waits until that many were added and all are done.
 func (c *WaitGroup) WaitFor(ctx context.Context, n int) error {
 	const op = "wait for"
 	if n < 1 {
@@ -281,9 +296,10 @@ func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	return s.Alive == 0 && s.Done >= r.wants, nil
 }
 
-// Dismiss takes lost workers out of the wait group, as another worker does their part: callers of Wait wait for the others again. The other worker joins
-// before that, as Wait does not know of workers that have not come; WaitFor does. Dismiss returns how many of the workers are dismissed, now or by an
-// earlier call. Workers that are alive or done cannot be dismissed.
+// Dismiss removes lost workers from the wait group because other workers do their part: callers of
+// Wait then wait for the rest again. Add the new worker first, because Wait does not know of
+// workers that have not been added; WaitFor does. Dismiss returns how many of the workers are
+// dismissed, now or by an earlier call. Workers that are alive or done cannot be dismissed.
 func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismissed int, err error) {
 	owners := make([]string, len(workers))
 	for i, m := range workers {
@@ -296,8 +312,8 @@ func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismis
 	return int(n), err
 }
 
-// Delete deletes the wait group. Its workers are lost, and learn of it at their next renewals; callers of Wait fail with [ErrDeleted]. It succeeds if
-// there is no wait group.
+// Delete deletes the wait group. Its workers are lost, and detect that with their next renewals.
+// Callers of Wait fail with [ErrDeleted]. Delete succeeds if there is no wait group.
 func (c *WaitGroup) Delete(ctx context.Context) error {
 	const op = "delete"
 	s, err := c.look(ctx, op)
@@ -314,14 +330,14 @@ func (c *WaitGroup) Delete(ctx context.Context) error {
 // WaitGroupState is a snapshot of a wait group.
 type WaitGroupState struct {
 	Name  string
-	Done  int             // how many workers are done
-	Alive []lock.Holder   // the workers at work
-	Left  []time.Duration // what is left of the lease of each of them
-	Lost  []lock.Holder   // the workers that were lost
+	Done  int             // number of workers that are done
+	Alive []lock.Holder   // workers that are alive
+	Left  []time.Duration // remaining lease time of each of them
+	Lost  []lock.Holder   // workers that were lost
 }
 
-// Inspect returns a snapshot of the wait group. It is consistent for up to a thousand workers; more are read in parts. A wait group that nobody has joined is
-// empty.
+// Inspect returns a snapshot of the wait group. It is consistent for up to 1,000 workers; more are
+// read in parts. A wait group without workers is empty.
 func (c *WaitGroup) Inspect(ctx context.Context) (WaitGroupState, error) {
 	all, err := session.Ask(ctx, c.all.session, c.spec, "inspect", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.WaitGroupWorker, error) {
 		all, v, err := luascripts.InspectWaitGroup(ctx, rdb, k)

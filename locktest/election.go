@@ -10,20 +10,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// ElectionHarness tells [RunElection] how to make the locks and the boards that it tries.
+// ElectionHarness creates the locks and the stores that [RunElection] tests.
 type ElectionHarness struct {
-	// New returns the lock and the board of the election called name, always of the same client.
+	// New returns the lock and the store of the election called name, always of the same client.
 	New func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
 	// Other returns those of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as a second.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s.
 	Watchdog time.Duration
 }
 
-// RunElection tries every rule that a lock and a board must keep for [leader.New], each in a subtest named after it. The lock itself is for
-// [Run]. The tokens of its holds must grow.
+// RunElection tests every rule that a lock and a store must keep for [leader.New], each in a
+// subtest named after it. Test the lock itself with [Run]. The tokens of its holds must grow.
 //
 //	locktest.RunElection(t, locktest.ElectionHarness{
 //		New:      func(name string, opts ...lock.Option) (lock.Locker, leader.Store) { return a.NewLock(name, opts...), a.NewLeaderStore(name) },

@@ -30,8 +30,8 @@ var fairRules = []rule{
 	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: comingAndGoing, sides: permits},
 }
 
-// RunFair tries every rule that a fair lock must keep beyond those of [Run],
-// each in a subtest named after it. Call both:
+// RunFair tests every rule of a fair lock in addition to those of [Run], each in a subtest named
+// after it. Call both:
 //
 //	h := locktest.Harness{
 //		New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewFairLock(name, opts...) },
@@ -45,8 +45,7 @@ var fairRules = []rule{
 //	locktest.Run(t, h)
 //	locktest.RunFair(t, h)
 //
-// The order of arrival is certain: the suite calls Waiters before it lets the next waiter
-// come.
+// The order of arrival is deterministic: the suite calls Waiters before it starts the next waiter.
 func RunFair(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Waiters == nil {

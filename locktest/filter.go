@@ -12,7 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Filter is what [RunFilter] needs of a Bloom filter; a *bloom.Filter and a *bloom.Sharded have it.
+// Filter is what [RunFilter] needs of a Bloom filter; a *bloom.Filter and a *bloom.Sharded
+// implement it.
 type Filter interface {
 	Init(ctx context.Context, n uint64, p float64) (created bool, err error)
 	Add(ctx context.Context, elements ...[]byte) (added int, err error)
@@ -21,16 +22,16 @@ type Filter interface {
 	Delete(ctx context.Context) error
 }
 
-// FilterHarness tells [RunFilter] how to make the filters that it tries.
+// FilterHarness creates the filters that [RunFilter] tests.
 type FilterHarness struct {
 	// New returns a handle of the filter called name, always of the same client.
 	New func(name string) Filter
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string) Filter
 }
 
-// RunFilter tries every rule that a Bloom filter must keep, each in a subtest named after it.
+// RunFilter tests every rule of a Bloom filter, each in a subtest named after it.
 //
 //	locktest.RunFilter(t, locktest.FilterHarness{
 //		New:   func(name string) locktest.Filter { return a.NewBloomFilter(name) },

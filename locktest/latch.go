@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Latch is what [RunLatch] needs of a latch; a *latch.Latch has it.
+// Latch is what [RunLatch] needs of a latch; a *latch.Latch implements it.
 type Latch interface {
 	Name() string
 	TrySetCount(ctx context.Context, n int64) (created bool, err error)
@@ -25,16 +25,16 @@ type Latch interface {
 	Wait(ctx context.Context) error
 }
 
-// LatchHarness tells [RunLatch] how to make the latches that it tries.
+// LatchHarness creates the latches that [RunLatch] tests.
 type LatchHarness struct {
 	// New returns a handle of the latch called name, always of the same client.
 	New func(name string) Latch
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string) Latch
 }
 
-// RunLatch tries every rule that a latch must keep, each in a subtest named after it. A latch leaves traces in
+// RunLatch tests every rule of a latch, each in a subtest named after it. A latch leaves keys in
 // Redis for a day.
 //
 //	locktest.RunLatch(t, locktest.LatchHarness{

@@ -18,17 +18,16 @@ type RW interface {
 	Write() lock.Locker
 }
 
-// RWHarness tells [RunRW] how to make the locks that it tests.
+// RWHarness creates the locks that [RunRW] tests.
 type RWHarness struct {
 	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) RW
 
-	// Other returns it of another client on the same server, as another
-	// process would.
+	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) RW
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
+	// several times as long.
 	Watchdog time.Duration
 }
 
@@ -54,8 +53,8 @@ var rwRules = []rule{
 	{name: "leases of readers", says: "each reader has a lease of its own, which no other reader lengthens or ends", test: leasesOfReaders},
 }
 
-// RunRW tries every rule that a read/write lock must keep, each in a subtest
-// named after it. A failure says which rule is broken.
+// RunRW tests every rule of a read/write lock, each in a subtest named after it. A failure names
+// the rule.
 //
 //	locktest.RunRW(t, locktest.RWHarness{
 //		New:      func(name string, opts ...lock.Option) locktest.RW { return a.NewRWLock(name, opts...) },
@@ -63,8 +62,8 @@ var rwRules = []rule{
 //		Watchdog: time.Second,
 //	})
 //
-// It includes the rules of [Run]: all of them for the side that writes, and those
-// that make sense between a reader and a writer, in both directions.
+// It includes the rules of [Run]: all of them for the side that writes, and those that apply
+// between a reader and a writer, in both directions.
 func RunRW(t *testing.T, h RWHarness) {
 	for _, p := range rwParts {
 		t.Run(strings.ReplaceAll(p.name, " ", "_"), func(t *testing.T) {

@@ -16,22 +16,21 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Harness tells [Run] and [RunFair] how to make the locks they try.
+// Harness creates the locks that [Run] and [RunFair] test.
 type Harness struct {
 	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) lock.Locker
 
-	// Other returns it of another client on the same server, as another
-	// process would.
+	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) lock.Locker
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
+	// several times as long.
 	Watchdog time.Duration
 
-	// Waiters returns how many waiters are in the queue of the lock called name, for locks that
-	// queue on the server; Inspect tells. RunFair needs it. Without it, Run
-	// does not know the order of arrival, and gives each waiter a moment.
+	// Waiters returns the number of queued waiters of the lock called name, for locks with a queue on
+	// the server; Inspect returns it. RunFair needs it. Without it, Run does not know the order of
+	// arrival, and gives each waiter a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
 
 	semaphore *SemaphoreHarness // of RunSemaphore
@@ -91,8 +90,8 @@ var rules = []rule{
 	{"many", "under contention of two clients no two callers are inside together", many, 0},
 }
 
-// Run tries every rule that an exclusive lock must keep, each in a subtest
-// named after it. A failure says which rule is broken.
+// Run tests every rule of an exclusive lock, each in a subtest named after it. A failure names the
+// rule.
 func Run(t *testing.T, h Harness) { try(t, rules, h, RWHarness{}) }
 
 // try tries every rule, each in a subtest.

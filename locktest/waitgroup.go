@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// WaitGroup is what [RunWaitGroup] needs of a wait group; a *latch.WaitGroup has it.
+// WaitGroup is what [RunWaitGroup] needs of a wait group; a *latch.WaitGroup implements it.
 type WaitGroup interface {
 	Name() string
 	Add(ctx context.Context) (*latch.Worker, error)
@@ -24,19 +24,20 @@ type WaitGroup interface {
 	Inspect(ctx context.Context) (latch.WaitGroupState, error)
 }
 
-// WaitGroupHarness tells [RunWaitGroup] how to make the wait groups that it tries.
+// WaitGroupHarness creates the wait groups that [RunWaitGroup] tests.
 type WaitGroupHarness struct {
 	// New returns a handle of the wait group called name, always of the same client.
 	New func(name string, opts ...lock.Option) WaitGroup
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) WaitGroup
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as a second: some rules take a few times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
+	// several times as long.
 	Watchdog time.Duration
 }
 
-// RunWaitGroup tries every rule that a wait group must keep, each in a subtest named after it.
+// RunWaitGroup tests every rule of a wait group, each in a subtest named after it.
 //
 //	locktest.RunWaitGroup(t, locktest.WaitGroupHarness{
 //		New:      func(name string, opts ...lock.Option) locktest.WaitGroup { return a.NewWaitGroup(name, opts...) },

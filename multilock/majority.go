@@ -607,8 +607,8 @@ func holdsOf(seats []seat) []lock.Hold {
 	return holds
 }
 
-// Until returns until when a majority will vote at least, as far as is known now. It moves
-// back when a server that voted is lost.
+// Until returns until when a majority will vote at least, as far as is known now. It moves back
+// when a server that voted is lost.
 func (h *quorumHold) Until() time.Time {
 	h.look()
 	h.mu.Lock()
@@ -723,8 +723,8 @@ func (h *quorumHold) notHeld() error {
 	}
 }
 
-// Unlock gives back the lock on all servers, and stops what is under way. It
-// succeeds when it is free on a majority.
+// Unlock gives back the lock on all servers, and stops what is under way. It succeeds when it is
+// free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too

@@ -13,17 +13,18 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// SetHeader adds d to the headers of a response, under the name of the policy, as the IETF's
-// draft-ietf-httpapi-ratelimit-headers-11 defines them. Both fields are lists: SetHeader replaces the item of the same name, and
-// keeps those of other policies.
+// SetHeader adds d to the headers of a response, under the name of the policy, as defined by the
+// IETF's draft-ietf-httpapi-ratelimit-headers-11. Both fields are lists: SetHeader replaces the
+// item of the same name and keeps those of other policies.
 //
-//   - RateLimit-Policy has the limit: q units in w seconds.
-//   - RateLimit has the units that this limit has left (r), and the seconds until it has one more, or until the call can succeed if d is
-//     not OK (t).
+//   - RateLimit-Policy has the limit: q permits in w seconds.
+//   - RateLimit has the remaining permits of this limit (r), and the seconds until it has one more, or until
+//     the call can succeed if d is not OK (t).
 //   - Retry-After has the seconds to wait if d is not OK.
 //
-// The limit is [Decision].Limit: the one that refused, or the one that has the least left. Seconds are rounded up. SetHeader omits
-// what d does not know, as with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has made, t is its ResetAfter.
+// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits what d does not know, as
+// with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has
+// created, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
@@ -123,27 +124,31 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // statusClientClosedRequest is what nginx and others log for a client that went away.
 const statusClientClosedRequest = 499
 
-// Handler returns a handler that takes units for each request before it calls next. cost returns the key of
-// a request and the number of units that it costs; a request of 0 units is not limited. name is the name of the
-// policy in the headers of [Decision.SetHeader]. Handlers can be put around each other, with a different name each.
+// Handler returns a handler that takes permits for each request before it calls next. cost returns
+// the key of a request and its number of permits; a request with 0 permits is not limited. name is
+// the name of the policy in the headers of [Decision.SetHeader]. Handlers can be nested, each with
+// a different name.
 //
-//	the limiter refuses the request                   429 Too Many Requests, with Retry-After
-//	it costs more than a Burst, at any time           413 Content Too Large
-//	the key cannot be a key of a limiter              400 Bad Request
+//	the limiter rejects the request                   429 Too Many Requests, with Retry-After
+//	it costs more than a Burst                        413 Content Too Large
+//	the key is not valid                              400 Bad Request
 //	Redis is unavailable, and the Policy is Closed    503 Service Unavailable, with Retry-After
 //	any other error                                   503 Service Unavailable
-//	the client went away before the answer            499, in logs and metrics only
+//	the client disconnected before the reply          499, in logs and metrics only
 //
-// The answers 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC 9457). A client can repeat a request after a
-// 429 or a 503; a request that was answered with 413 or 400 never succeeds.
+// The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
+// 9457). A client can repeat a request after 429 or 503. A request that was answered with 413 or
+// 400 never succeeds.
 //
-// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503: of a 413 it matches [ErrLimited], of a 400
-// [lock.ErrBadName]. A request that is over its limit and a client that went away are no errors.
+// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 it
+// matches
+// [ErrLimited], for 400 [lock.ErrBadName]. A request over its limit and a disconnected client are not errors.
 //
-// A client must not be able to choose its key. Good keys are a user that has logged in and the address
-// of the connection: r.RemoteAddr without its port ([net.SplitHostPort]), as each connection has another port. Behind a proxy that is the
-// address of the proxy. Then use the header in which the proxy writes the address of its client, provided that the proxy replaces what the client
-// sent. A header that any client can send is a bad key. A client with IPv6 has many addresses; limit their first 64 bits.
+// A client must not be able to choose its key. Use the authenticated user, or the address of the
+// connection: r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy that is the
+// address of the proxy; use the header in which the proxy writes the address of its client,
+// provided that the proxy replaces what the client sent. A client with IPv6 has many addresses;
+// limit their first 64 bits.
 func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error), opts ...HandlerOption) http.Handler {
 	c := handlerConfig{respond: func(w http.ResponseWriter, _ *http.Request, status int, _ error) { respond(w, name, status) }}
 	for _, opt := range opts {

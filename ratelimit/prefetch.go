@@ -10,13 +10,14 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Prefetch returns a limiter on the same keys whose Take takes b units more than the call needs. Later calls
-// of this process use them, until within is over. So a busy key costs one command for b units, and most calls cost none.
+// Prefetch returns a limiter on the same keys whose Take takes b permits more than the call needs.
+// Later calls of this process use them, until within has passed. A busy key therefore costs one
+// command for b permits, and most calls cost none.
 //
-// The price is exactness. Units are used up to within after they were taken, so in any time W at most
-// Burst + Rate·(W + within)/Per units pass. Units that a process has taken and does not use are lost to the
-// other processes: up to b for each key and process. So b must not be more than half of a Burst, and should not
-// be more than Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait still ask Redis each time.
+// The limit is less exact: in any time W at most Burst + Rate·(W + within)/Per permits are
+// admitted. Permits that a process does not use are lost to the other processes: up to b for each
+// key and process. b must be at most half of a Burst, and should be at most Burst/(2·processes).
+// TakeUpTo, Peek, Reserve and Wait still send a command each time.
 func (l *Limiter) Prefetch(b int64, within time.Duration) *Limiter {
 	with := *l
 	with.stock = &stock{extra: b, within: within, grants: make(map[bucketID]*grant)}

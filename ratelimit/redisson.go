@@ -19,17 +19,19 @@ import (
 )
 
 var (
-	// ErrNotInitialized: there is no rate in Redis. Call Init.
+	// ErrNotInitialized is returned when no rate is set in Redis. Call Init first.
 	ErrNotInitialized = errors.New("not initialised")
 
-	// ErrRateMismatch: there is another rate in Redis. The error is also a [*RateError].
+	// ErrRateMismatch is returned when a different rate is set in Redis. The error is also a
+	// [*RateError].
 	ErrRateMismatch = errors.New("it has another rate")
 
-	// ErrPerClient: the limiter was made by Redisson with RateType.PER_CLIENT, which is not supported.
+	// ErrPerClient is returned when Redisson created the limiter with RateType.PER_CLIENT, which is
+	// not supported.
 	ErrPerClient = errors.New("it has a rate for each client (RateType.PER_CLIENT)")
 )
 
-// A RateError has the rate that is in Redis. It matches [ErrRateMismatch].
+// A RateError has the rate that is set in Redis. It matches [ErrRateMismatch].
 type RateError struct {
 	Rate int64
 	Per  time.Duration
@@ -43,25 +45,27 @@ func (e *RateError) Error() string {
 // Is reports whether target is [ErrRateMismatch].
 func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 
-// A RedissonLimiter is a rate limiter that Go shares with Java services: RedissonClient.getRateLimiter(name), with
-// RateType.OVERALL. In any interval callers take at most the rate. Redis remembers each
-// call for an interval, in some 130 bytes. Where a rate is replaced, or {<name>}:value is lost, the server reads all of these calls at once: 300,000 of them
-// keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
-// does more. A RedissonLimiter is safe for concurrent use.
+// A RedissonLimiter is a Redisson-compatible rate limiter, which Go and Java services share:
+// RedissonClient.getRateLimiter(name) with RateType.OVERALL. In any interval callers take at most
+// the rate. If no Java service shares the limiter, a [Limiter] costs less and does more. A
+// RedissonLimiter is safe for concurrent use.
 //
-// The rate is stored in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
-// Redisson they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java gave them.
+// Redis stores each call for one interval, in about 130 bytes. When a rate is replaced, or
+// {<name>}:value is lost, the server reads all of these calls at once: 300,000 calls block it for
+// half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As with
+// Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
 //
-// A RedissonLimiter uses the clock of the server. Redisson uses the clocks of its clients: an entry
-// of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
-// sooner. Units that Redisson gives back by release can be taken again at once, and do not come back
-// once more when their interval is over; with a thousand calls and more in an interval they can.
+// A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. A call of
+// a client whose clock is ahead by d counts for d longer here, and for that client the calls of
+// others end d sooner. Permits that Redisson releases can be taken again immediately, and are not
+// returned again when their interval is over; with 1,000 calls or more in an interval they can be.
 //
-// A RedissonLimiter has no policy: while Redis is unavailable, its calls fail with [lock.ErrUnavailable]. They retry for
-// the operation timeout of the client, or for three seconds without a client, or until their context is canceled. While the server's memory is
-// full, they fail at once, and take nothing. They also fail at once if nothing listens at the address of the server. [RedissonLimiter.Wait] retries until its context is canceled. A call
-// takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
-// takes any.
+// A RedissonLimiter has no policy: while Redis is unavailable, calls retry for the operation
+// timeout of the client (3 s without a client), or until their context is canceled, and fail with
+// [lock.ErrUnavailable]. If memory is full or the server refuses connections, they fail
+// immediately. [RedissonLimiter.Wait] retries until its context is canceled. A call takes its
+// permits once, however often it was sent. If the caller has left, the permits are returned before
+// the next call of this handle takes any.
 type RedissonLimiter struct {
 	send *send.Sender
 	name string
@@ -73,15 +77,16 @@ type RedissonLimiter struct {
 	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
-// NewRedissonLimiter returns a handle of the limiter called name, on rdb, which the handle never closes. NewRedissonLimiter does
-// no I/O: with a bad name, every call returns the error.
+// NewRedissonLimiter returns a handle of the limiter called name that uses rdb, which the handle
+// never closes. NewRedissonLimiter sends no command: with an invalid name, every call returns the
+// error.
 //
-// A caller that has a client of this module uses its NewRedissonLimiter instead.
+// With a client of this module, use its NewRedissonLimiter.
 func NewRedissonLimiter(rdb rueidis.Client, name string) *RedissonLimiter {
 	return RedissonLimiterOn(send.New(rdb, "", send.DefaultTimeout), name)
 }
 
-// RedissonLimiterOn is [NewRedissonLimiter] on the sender of a client of this module.
+// RedissonLimiterOn is [NewRedissonLimiter] with the sender of a client of this module.
 func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
 	w := &RedissonLimiter{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
 	w.bad = keys.Check(s.Prefix, name)
@@ -94,18 +99,18 @@ func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
 // maxWindow is the most units of a RedissonLimiter: an entry has four bytes for the number.
 const maxWindow = math.MaxUint32
 
-// Init sets the rate of the limiter if it has none, as trySetRate does. If the limiter has another rate, Init
-// fails with [ErrRateMismatch]; SetRate replaces it.
+// Init sets the rate of the limiter if none is set, like trySetRate of Redisson. If a different
+// rate is set, Init fails with [ErrRateMismatch]; SetRate replaces it.
 func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
 	return w.init(ctx, "init", rate, per, false)
 }
 
-// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count. To replace another rate
-// costs two round trips: the first one asks for the server's time.
+// SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
+// count. Replacing a different rate requires two round trips.
 //
-// A copy of the command that arrives late undoes no newer call: each copy says until when it may replace a rate, a second after it was sent at
-// most. If a connection broke on the way, SetRate returns when that time has passed, so that no copy replaces a rate afterwards. If ctx ends before, one can,
-// within that second.
+// A delayed duplicate of the command does not undo a newer call: each copy may replace a rate for
+// at most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
+// canceled before, a copy can still run within that second.
 func (w *RedissonLimiter) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
 	return err
@@ -143,18 +148,20 @@ func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per t
 	return r.Verdict == luascripts.Done, w.wrap(op, refusedBy(r.Verdict))
 }
 
-// Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
-// is always refused, with RetryAfter [Never], and one for 0 units never.
+// Take takes n permits, or none. A rejection is a Decision that is not OK, and not an error. A call
+// for more than the rate is always rejected, with RetryAfter [Never]. A call for 0 permits is never
+// rejected.
 func (w *RedissonLimiter) Take(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take", n, n, false)
 }
 
-// TakeUpTo takes the units that are there, n at most.
+// TakeUpTo takes the available permits, at most n.
 func (w *RedissonLimiter) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take up to", n, min(n, 1), false)
 }
 
-// Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
+// Peek returns the state of the limiter and takes nothing. The Decision is OK if a permit could be
+// taken.
 func (w *RedissonLimiter) Peek(ctx context.Context) (Decision, error) {
 	d, err := w.take(ctx, "peek", 0, 0, false)
 	d.OK = err == nil && d.Remaining > 0
@@ -204,11 +211,10 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 	}
 }
 
-// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, those of Java too, fail as before Init: here with
-// [ErrNotInitialized], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
-// round trips: the first one asks for the server's time.
-//
-// A copy of the command that arrives late deletes no limiter that was made since; see SetRate.
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, in Java too,
+// fail as before Init, here with [ErrNotInitialized]; so do waiting callers. A limiter of
+// RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete requires two round trips. A delayed
+// duplicate deletes no limiter that was created since; see SetRate.
 func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if w.bad != nil {
@@ -229,8 +235,7 @@ func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	return w.wrap(op, err)
 }
 
-// Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
-// repeated.
+// Refund returns the unused permits of d, the result of a Take or TakeUpTo. It can be repeated.
 func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 	const op = "refund"
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
@@ -245,11 +250,15 @@ func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 	return w.wrap(op, err)
 }
 
-// Wait waits until it has taken n units. It serves the callers of this handle in the order in which they
-// came, and one of them asks at a time. Between processes, and with Java, there is no order: each process asks
-// again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
-// the rate, or if the units are not there before ctx ends. While Redis is unavailable, Wait retries until ctx is canceled. Its error then
-// matches [lock.ErrUnavailable], too, except for callers that are queued behind another one: they get the error of their context.
+// Wait waits until it has taken n permits. It serves the callers of this handle first-come,
+// first-served, and one of them sends commands at a time. There is no order between processes, or
+// with Java: each process retries at the time that Redis returned, as Redisson does.
+//
+// Wait fails immediately with [ErrLimited] if n is more than the rate, or if the permits are not
+// available before the deadline of ctx. While Redis is unavailable, Wait retries until ctx is
+// canceled. Its error then also matches
+// [lock.ErrUnavailable], except for callers that are queued behind another one, which get the error of their
+// context.
 func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {

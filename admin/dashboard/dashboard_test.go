@@ -176,6 +176,17 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// unknown checks that no page takes what could not be read for nothing.
+func (s *site) unknown() {
+	s.Helper()
+	for page, want := range map[string]string{"": `<span class="much">unknown</span>`, "locks": "unknown number of locks", "clients": "unknown number of clients", "graph": "Unknown.", "limits": "Unknown."} {
+		_, text := s.get(page)
+		if !strings.Contains(text, want) || strings.Contains(text, "Nobody") || strings.Contains(text, ">0<") || strings.Contains(text, "There are no") {
+			s.Errorf("%q does not say %s: %s", page, want, text)
+		}
+	}
+}
+
 // A key that is no lock, a server that is gone, and a user without rights: the page says so, and nothing else.
 func TestPages_faults(t *testing.T) {
 	t.Parallel()
@@ -188,15 +199,18 @@ func TestPages_faults(t *testing.T) {
 	wire.Refuse(true)
 	wire.CutAll()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not answer as it should.") {
+		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not respond as it should.") {
 			break
 		} else if time.Now().After(end) {
 			t.Fatal(status, text)
 		}
 	}
-	s.says("lock?name=orders:1", 503, "Redis does not answer as it should.")
+	s.says("lock?name=orders:1", 503, "Redis does not respond as it should.")
+	s.unknown()
 	as := server.AddUser(t, "nobody", "~*", "+ping")
-	serve(t, server.Client(t, as)).says("", 503, "NOPERM")
+	s = serve(t, server.Client(t, as))
+	s.says("", 503, "NOPERM")
+	s.unknown()
 }
 
 // Each answer forbids what the pages do not need. Static files may be kept, pages not.

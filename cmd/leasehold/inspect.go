@@ -193,7 +193,7 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "lease\t%s\n", lease)
 	}
 	head := "waits"
-	for _, line := range waitersOf(d.Waiters) {
+	for _, line := range waitersOf((*admin.Lock)(&d)) {
 		fmt.Fprintf(t, "%s\t%s\n", head, line)
 		head = ""
 	}
@@ -222,7 +222,8 @@ func (d detail) table(w io.Writer) error {
 }
 
 // waitersOf returns a line for each waiter, in their order. Those that count as dead, one after the other, have one line.
-func waitersOf(all []lock.Waiter) (lines []string) {
+func waitersOf(l *admin.Lock) (lines []string) {
+	all := l.Waiters
 	soonest, keep := time.Duration(math.MaxInt64), 0 // of the waiters that keep their place by a heartbeat
 	for i := 0; i < len(all); {
 		dead := 0
@@ -248,8 +249,11 @@ func waitersOf(all []lock.Waiter) (lines []string) {
 		if !w.Since.IsZero() {
 			line += ", for " + ago(w.Since)
 		}
-		if w.WaiterTimeout == 0 {
+		switch {
+		case w.WaiterTimeout == 0:
 			line += "; counts as dead"
+		case l.IsGone(w):
+			line += "; gone: its client has no entry"
 		}
 		if w.WaiterTimeout > 0 {
 			soonest, keep = min(soonest, w.WaiterTimeout), keep+1

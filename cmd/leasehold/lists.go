@@ -25,11 +25,19 @@ func lockCells(l admin.Lock, lease string, wide bool) []string {
 	if l.Mode == lock.Read || l.Mode == lock.Write {
 		kind += " " + string(l.Mode)
 	}
-	cells := []string{shown(l.Name), kind, holder, ago(h.Since), lease, strconv.Itoa(l.Waiting)}
+	cells := []string{shown(l.Name), kind, holder, ago(h.Since), lease, waitingOf(l)}
 	if wide {
 		cells = append(cells, strconv.Itoa(h.Count), pid(h.Client), label(h.Client), h.Owner)
 	}
 	return cells
+}
+
+// waitingOf returns how many wait for a lock, and how many of them are gone.
+func waitingOf(l admin.Lock) string {
+	if l.Gone > 0 {
+		return fmt.Sprintf("%d, %d gone", l.Waiting, l.Gone)
+	}
+	return strconv.Itoa(l.Waiting)
 }
 
 // listLocks writes a line for each lock.

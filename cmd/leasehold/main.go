@@ -9,6 +9,7 @@
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
 //	leasehold serve                  serves a web page that shows locks
+//	leasehold history NAME           shows who held a lock in the last hour
 //	leasehold bench                  measures what locks cost on a server
 //	leasehold doctor                 says whether a server is fit for locks
 //	leasehold demo                   shows locks at work; needs nothing installed
@@ -57,6 +58,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
+// releaseCommands are commands that only the release builds: see man.go.
+var releaseCommands []*cobra.Command
+
 // renamed has the flags that were renamed before v1, for one release.
 var renamed = map[string]string{"as": "operator", "every": "interval", "time": "duration", "durable": "durable-servers", "vote-timeout": "server-timeout"}
 
@@ -69,6 +73,7 @@ func leasehold() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.AddCommand(releaseCommands...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if !errors.As(err, &unknown) {
@@ -79,6 +84,6 @@ func leasehold() *cobra.Command {
 		}
 		return err
 	})
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }

@@ -77,6 +77,7 @@ type (
 		LeaseMS       *int64                   `json:"lease_ms"` // null without an expiry, and if it is free
 		Holding       int                      `json:"holding"`
 		Waiting       int                      `json:"waiting"`
+		Gone          int                      `json:"gone,omitempty"` // the waiters of a plain lock whose clients have no entry
 		Holders       []ownerJSON              `json:"holders"`
 		Waiters       []ownerJSON              `json:"waiters,omitempty"`
 		Left          int64                    `json:"left,omitempty"`   // the count of a latch
@@ -99,6 +100,7 @@ type (
 		Count           int        `json:"count,omitempty"`
 		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
+		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
 		Client          clientJSON `json:"client"`
 	}
 	leaderJSON struct {
@@ -153,7 +155,7 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
 	if s := l.Leader; s != nil {
 		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
 	}
@@ -191,7 +193,7 @@ func toJSON(l admin.Lock) lockJSON {
 		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})
 	}
 	for _, w := range l.Waiters {
-		o := ownerJSON{Owner: w.Owner, Since: instant(w.Since), Client: clientToJSON(w.Client)}
+		o := ownerJSON{Owner: w.Owner, Gone: l.IsGone(w), Since: instant(w.Since), Client: clientToJSON(w.Client)}
 		if w.WaiterTimeout >= 0 {
 			o.WaiterTimeoutMS = milliseconds(w.WaiterTimeout)
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -285,6 +287,94 @@ func TestTerminal_pipeline(t *testing.T) {
 	p.types("command\n")
 	p.stdout.await(t, "<command>")
 	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// A command whose standard input is not the terminal gets the terminal when it uses /dev/tty, to set its mode or to read a password; afterwards
+// the terminal is the shell's again. Also in a run in a run.
+func TestTerminal_devTTY(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, line := range map[string]string{
+		"the end of a pipeline": "echo piped | $leasehold run %s -- sh %p",
+		"a pipeline of two":     "$leasehold run %s2 -- echo piped | $leasehold run %s -- sh %p",
+		"a file":                "echo piped >%p.in; $leasehold run %s -- sh %p <%p.in",
+		"a file to a file":      "echo piped >%p.in; $leasehold run %s -- sh %p <%p.in >%p.out; cat %p.out",
+		"a run in a run":        "echo piped | $leasehold run %s2 -- $leasehold run %s -- sh %p",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			asks, script := filepath.Join(dir, "asks"), filepath.Join(dir, "script")
+			line = strings.NewReplacer("%s", lockName(t), "%p", asks).Replace(line)
+			// A shell without job control does not take the terminal back itself.
+			if err := errors.Join(
+				os.WriteFile(asks, []byte(`stty -echo </dev/tty; echo password >/dev/tty; read p </dev/tty; stty echo </dev/tty; cat; echo "<$p>"`), 0o600),
+				os.WriteFile(script, []byte(line+"\nread line; echo back $line"), 0o600),
+			); err != nil {
+				t.Fatal(err)
+			}
+			p := inTerminal(t, s).begin()
+			p.types("sh " + script + "\n")
+			p.stdout.await(t, "password")
+			p.types("secret\n")
+			p.stdout.await(t, "piped")
+			p.stdout.await(t, "<secret>")
+			p.types("again\n")
+			p.stdout.await(t, "back again")
+			p.types("exit 0\n")
+			p.ends(0)
+		})
+	}
+}
+
+// A pager at the end of a pipeline reads its keys from /dev/tty.
+func TestTerminal_pager(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("less"); err != nil {
+		t.Skip("there is no less")
+	}
+	s := redistest.Start(t)
+	lock := lockName(t)
+	s.Do(t, "HSET", lock+"listed", redissonOwner, "1")
+	p := inTerminal(t, s).begin("LESS=", "TERM=xterm")
+	p.types("$leasehold ls | $leasehold run " + lock + " -- less; echo code $?\n")
+	p.stdout.await(t, "HOLDER")
+	p.types("q")
+	p.stdout.await(t, "code 0")
+	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// Ctrl-Z also stops a command that does not have the terminal: it would go on without its lock while leasehold is stopped. The user is told.
+func TestTerminal_stopsWithoutTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s).begin()
+	p.types("echo | $leasehold run " + lockName(t) + " -- sh -c 'echo p\"\"id $$.; exec sleep 60'\n")
+	p.stdout.await(t, "pid ")
+	p.stdout.await(t, ".")
+	_, pid, _ := strings.Cut(p.stdout.String(), "\npid ")
+	pid, _, _ = strings.Cut(pid, ".")
+	p.types(ctrlZ)
+	p.stdout.await(t, "the command is stopped, and leasehold with it: ")
+	p.stdout.await(t, "Stopped")
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
+		t.Errorf("the command is not stopped: %q, %v", stat, err)
+	}
+	p.types("fg\n")
+	p.stdout.await(t, "fg")
+	for state := "T"; strings.HasPrefix(state, "T"); time.Sleep(5 * time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ = strings.Cut(string(stat), ") ")
+	}
+	p.types(ctrlC)
+	p.types("echo \"code $?\"; exit 0\n")
+	p.stdout.await(t, "code 130")
 	p.ends(0)
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
@@ -29,6 +30,7 @@ type server struct {
 	passwords string // a file
 	header    string // in which a proxy names the user
 	proxies   []string
+	records   bool
 }
 
 func serveCommand() *cobra.Command {
@@ -43,7 +45,9 @@ func serveCommand() *cobra.Command {
 		Long: `Serve a web page that shows the locks of a server or a cluster, until it is
 interrupted: who holds each, when it asked, who waits, which clients there are, and
 which clients may be deadlocked. The page follows what happens. All
-browsers together ask Redis once, and nobody asks while no browser is there.
+browsers together ask Redis once, and nobody asks while no browser is there, unless
+--record says so. serve keeps in memory who held which lock, for the page of the lock and
+for leasehold history. /api/locks has the locks as JSON.
 
 The page only shows, unless --allow-unlock is given. Then every user that can open the page
 can unlock a lock by force, after typing its name.
@@ -87,6 +91,7 @@ else 128+n for signal n.
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8126", "address and port to listen on")
 	f.StringSliceVar(&s.hosts, "host", nil, "names under which browsers may ask for the page, besides localhost and IP addresses")
 	f.BoolVar(&s.unlocks, "allow-unlock", false, "let visitors unlock locks by force")
+	f.BoolVar(&s.records, "record", false, "look at the locks all the time, not only while a browser follows a page, and record who holds them")
 	f.StringVar(&s.as, "operator", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
 	f.StringVar(&s.passwords, "auth", "", "file with the users that may open the page, and the bcrypt hashes of their passwords")
 	f.StringVar(&s.header, "user-header", "", "header in which a proxy names the user, who may open the page")
@@ -158,6 +163,14 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- web.Serve(l) }()
+	var recording sync.WaitGroup
+	defer func() {
+		cancel()
+		recording.Wait()
+	}()
+	if s.records {
+		recording.Go(func() { page.Record(open) })
+	}
 	select {
 	case err := <-ended:
 		return err

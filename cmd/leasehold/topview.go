@@ -22,11 +22,11 @@ import (
 // topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run beside
 // them, so these read only what never changes.
 type topView struct {
-	ctx   context.Context // set once, as the next four
-	admin *admin.Admin
-	query admin.Query
-	every time.Duration
-	wide  bool
+	ctx    context.Context // set once, as the next four
+	admin  *admin.Admin
+	query  admin.Query
+	survey *survey
+	wide   bool
 
 	width, height int
 	sort          string
@@ -57,11 +57,12 @@ type unlocking struct {
 
 // looked is the outcome of a look.
 type looked struct {
-	at    time.Time
-	locks []admin.Lock
-	err   error
-	open  string // the lock that text is about
-	text  string
+	admin.Surveyed
+	at   time.Time
+	rest time.Duration // until the next look
+	err  error
+	open string // the lock that text is about
+	text string
 }
 
 // tick is when the times on the screen are counted on.
@@ -99,7 +100,7 @@ func (t *topView) look() tea.Cmd {
 	open := t.open
 	return func() tea.Msg {
 		l := looked{open: open}
-		l.locks, l.err = all(t.ctx, t.admin, t.query)
+		l.Surveyed, l.rest, l.err = t.survey.look(t.ctx)
 		if l.err == nil && open != "" {
 			l.text = t.detail(open)
 		}
@@ -122,8 +123,8 @@ func (t *topView) detail(name string) string {
 }
 
 // again makes the next look in a while.
-func (t *topView) again() tea.Cmd {
-	return tea.Tick(t.every, func(now time.Time) tea.Msg { return due(now) })
+func (t *topView) again(rest time.Duration) tea.Cmd {
+	return tea.Tick(rest, func(now time.Time) tea.Msg { return due(now) })
 }
 
 // Update takes what happened: a key, a look, another size.
@@ -139,7 +140,7 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		if !t.paused {
 			t.take(m)
 		}
-		return t, t.again()
+		return t, t.again(m.rest)
 	case inspected:
 		if m.open == t.open {
 			t.text = m.text
@@ -183,13 +184,13 @@ func erase(text string) string {
 
 // take shows a look from now on.
 func (t *topView) take(l looked) {
-	if l.err != nil {
+	if l.err != nil && !incomplete(l.err) {
 		t.seen.err = l.err
 		return
 	}
 	t.seen = l
-	full := make(map[string]time.Duration, len(l.locks))
-	for _, k := range l.locks {
+	full := make(map[string]time.Duration, len(l.Locks))
+	for _, k := range l.Locks {
 		full[k.Name] = max(t.full[k.Name], k.Lease)
 	}
 	t.full = full
@@ -359,7 +360,7 @@ func (t *topView) inspect(name string) tea.Cmd {
 
 // rows returns the locks to show, in order.
 func (t *topView) rows() (found []admin.Lock) {
-	for _, l := range t.seen.locks {
+	for _, l := range t.seen.Locks {
 		if matches(l, t.filter) {
 			found = append(found, l)
 		}
@@ -511,7 +512,7 @@ func (t *topView) head() string {
 	if t.seen.at.IsZero() {
 		return topQuiet + "asking" + plain
 	}
-	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.locks) + plain
+	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.Surveyed) + plain
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", with " + shown(t.filter)

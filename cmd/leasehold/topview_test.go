@@ -18,7 +18,7 @@ func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &topView{ctx: t.Context(), admin: a, every: time.Millisecond, chosen: "orders"}
+	v := &topView{ctx: t.Context(), admin: a, survey: newSurvey(a, admin.Query{}, time.Millisecond), chosen: "orders"}
 	looks := v.Init()().(tea.BatchMsg)[0]
 	v.Update(tea.KeyPressMsg{Code: tea.KeyEnter})
 	if v.open != "orders" {
@@ -46,7 +46,7 @@ func TestTopView_fits(t *testing.T) {
 	locks[0].Name, locks[0].Kind = "production:payments:reconciliation:batch:2026-11-26:倉庫", admin.ReadWrite
 	locks[1].Name, locks[1].Kind = "x", admin.Semaphore
 	for width := 46; width < 250; width++ {
-		v := &topView{width: width, height: 24, sort: "name", seen: looked{at: time.Now(), locks: locks}, full: map[string]time.Duration{}}
+		v := &topView{width: width, height: 24, sort: "name", seen: looked{Surveyed: admin.Surveyed{Locks: locks, Complete: true}, at: time.Now()}, full: map[string]time.Duration{}}
 		lines := strings.Split(ansi.Strip(v.View().Content), "\n")
 		for _, line := range lines {
 			if n := ansi.StringWidth(line); n > width {

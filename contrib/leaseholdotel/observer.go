@@ -1,4 +1,5 @@
-// Package leaseholdotel measures and traces the locks of a leasehold client with OpenTelemetry.
+// Package leaseholdotel exports metrics and traces of the locks of a leasehold client with
+// OpenTelemetry.
 //
 //	observer, err := leaseholdotel.NewObserver()
 //	if err != nil {
@@ -6,18 +7,19 @@
 //	}
 //	c, err := client.Open(ctx, url, client.WithObserver(observer))
 //
-// Metrics: the names, units and attributes stand in docs/operate/telemetry.md of the repository, next to a
-// Grafana board and alert rules. Package leaseholdprom gives the same metrics to Prometheus' own
-// client library.
+// docs/operate/telemetry.md in the repository lists the metrics with their units and attributes, a Grafana
+// dashboard and alert rules. Package leaseholdprom exports the same metrics with Prometheus' client
+// library.
 //
-// Traces: each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in
-// the context of the call. It has the event "queued" when the call begins to wait. No span lasts for
-// as long as a lock is held. The span of the caller, if it has not ended by then, gets the events
-// leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and leasehold.lock.lost.
+// Each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in the
+// context of the call. It has the event "queued" when the call begins to wait. No span lasts as
+// long as a lock is held. The span of the caller, if it has not ended, gets the events
+// leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and
+// leasehold.lock.lost.
 //
-// Redis commands are not traced here: wrap the rueidis client for that, as with rueidisotel. The names
-// of locks are in no attribute, as there may be any number of them: see [WithNameAttribute]. Owners
-// and fencing tokens never are.
+// Redis commands are not traced: wrap the rueidis client for that, for example with rueidisotel.
+// The names of locks are in no attribute, because their number is not bounded: see
+// [WithNameAttribute]. Owners and fencing tokens never are.
 package leaseholdotel
 
 import (
@@ -64,8 +66,8 @@ type config struct {
 	nameOf  func(string) string
 }
 
-// WithMeterProvider gives the metrics to p instead of the global provider. The metrics are off with
-// that of package go.opentelemetry.io/otel/metric/noop.
+// WithMeterProvider sets the meter provider. The default is the global one. The provider of package
+// go.opentelemetry.io/otel/metric/noop turns metrics off.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		c.meters = p
@@ -73,8 +75,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider gives the spans to p instead of the global provider. The spans are off with
-// that of package go.opentelemetry.io/otel/trace/noop.
+// WithTracerProvider sets the tracer provider. The default is the global one. The provider of
+// package go.opentelemetry.io/otel/trace/noop turns traces off.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		c.tracers = p
@@ -82,10 +84,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithNameAttribute gives metrics and spans the attribute leasehold.lock.name, with what f makes of
-// the name of the lock. Each value that f returns is kept for as long as the process lives, and costs
-// some fifty series: f should return one of a few words, such as the part before the first colon. Bytes
-// that are not UTF-8 become U+FFFD. f must not block.
+// WithNameAttribute adds the attribute leasehold.lock.name to metrics and spans, with the result of
+// f for the name of the lock. Each value that f returns is kept while the process lives, with about
+// 50 series: f should return few values, such as the part before the first colon. Bytes that are
+// not UTF-8 become U+FFFD. f must not block.
 func WithNameAttribute(f func(name string) string) Option {
 	return func(c *config) error {
 		c.nameOf = f
@@ -123,8 +125,8 @@ type sets struct {
 	acquired, unlocked metric.MeasurementOption // with the outcome, and with the reason, that are the rule
 }
 
-// NewObserver returns an observer for client.WithObserver, of as many clients as you like. It fails
-// if the meter provider refuses an instrument, if an option is nil, or was given nil.
+// NewObserver returns an observer for client.WithObserver of any number of clients. It fails if the
+// meter provider rejects an instrument, or if an option is nil or was given nil.
 func NewObserver(opts ...Option) (lock.Observer, error) {
 	o := &observer{}
 	for i, opt := range opts {

@@ -1,6 +1,6 @@
-// Package leaseholdprom measures the locks of a leasehold client with Prometheus' client library.
-// It is for applications that register their metrics with that library; package leaseholdotel is
-// for those that use OpenTelemetry. Both give the same metrics the same names and labels.
+// Package leaseholdprom exports metrics of the locks of a leasehold client with Prometheus' client
+// library, for applications that register their metrics with that library. Package leaseholdotel
+// exports the same metrics with OpenTelemetry.
 //
 //	metrics, err := leaseholdprom.New()
 //	if err != nil {
@@ -9,9 +9,9 @@
 //	prometheus.MustRegister(metrics)
 //	c, err := client.Open(ctx, url, client.WithObserver(metrics.Observer()))
 //
-// The metrics, their units and labels stand in docs/operate/telemetry.md of the repository, next to a
-// Grafana board and alert rules. The names of locks are in no label, as there may be any number of
-// them: see [WithNameLabel].
+// docs/operate/telemetry.md in the repository lists the metrics with their units and labels, a Grafana
+// dashboard and alert rules. The names of locks are in no label, because their number is not
+// bounded: see [WithNameLabel].
 package leaseholdprom
 
 import (
@@ -45,9 +45,9 @@ var (
 // Option configures a Metrics.
 type Option func(*Metrics) error
 
-// WithNameLabel gives each metric the label leasehold_lock_name, with what f makes of the name of
-// the lock. Each value that f returns costs some fifty series for as long as the process lives: f
-// should return one of a few words, such as the part before the first colon. Bytes that are not UTF-8
+// WithNameLabel adds the label leasehold_lock_name to each metric, with the result of f for the
+// name of the lock. Each value that f returns costs about 50 series while the process lives: f
+// should return few values, such as the part before the first colon. Bytes that are not UTF-8
 // become U+FFFD. f must not block.
 func WithNameLabel(f func(name string) string) Option {
 	return func(m *Metrics) error {
@@ -58,7 +58,7 @@ func WithNameLabel(f func(name string) string) Option {
 	}
 }
 
-// Metrics are the metrics of the locks of one client, or of several together. It is a
+// Metrics collects the metrics of the locks of one client, or of several together. It is a
 // [prometheus.Collector]. Its methods are safe for concurrent use.
 type Metrics struct {
 	nameOf func(string) string // set once; nil without a label for the name
@@ -83,7 +83,7 @@ type series struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New returns metrics that have counted nothing yet. It fails if an option is nil, or was given nil.
+// New returns metrics whose counters are zero. It fails if an option is nil, or was given nil.
 func New(opts ...Option) (*Metrics, error) {
 	m := new(Metrics)
 	for i, o := range opts {
@@ -181,8 +181,7 @@ func (s *series) with(more ...string) []string {
 	return append(s.values[:len(s.values):len(s.values)], more...)
 }
 
-// Observer returns an observer that counts what it is told. Give it to client.WithObserver, of as
-// many clients as you like.
+// Observer returns an observer for client.WithObserver of any number of clients.
 func (m *Metrics) Observer() lock.Observer {
 	ended := func(outcome string) func(context.Context, lock.Event) {
 		return func(_ context.Context, e lock.Event) {

@@ -134,8 +134,9 @@
   function status() {
     const age = performance.now() - heard;
     const silent = connected !== true;
-    fresh.className = "fresh " + (paused ? "" : silent ? "off" : "on");
-    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
+    const failing = main.querySelector("[data-failing]");
+    fresh.className = "fresh " + (paused ? "" : silent || failing ? "off" : age < 5000 ? "on" : "");
+    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : failing ? failing.dataset.failing : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
   }
 
   // A filter works as it is typed: the stream of the page gets the new address.
