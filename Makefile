@@ -68,7 +68,7 @@ integration programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
 integration programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
 test: ## what a change can break in minutes; of servers it needs redis-server, and installs it
 	@sh scripts/redis-server.sh
-	@set -e; for m in $(QUICK); do echo "== $$m: go test -short"; (cd $$m; go test -short -count=1 -timeout 15m ./...); done
+	@sh scripts/quick.sh $(QUICK)
 
 test-all: server ## all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
 	@set -e; for m in $(QUICK); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done

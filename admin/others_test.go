@@ -342,6 +342,7 @@ func TestElection(t *testing.T) {
 
 // To see limiters, windows and filters, a user needs the rights under admin and those of the kind, and no other.
 func TestLeastRights_others(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	for kind, head := range map[admin.Kind]string{admin.RateLimit: "NewRateLimiter", admin.RedissonRateLimit: "NewRedissonRateLimiter", admin.Bloom: "NewBloomFilter"} {
 		user := "ops" + string(kind)
@@ -403,6 +404,7 @@ func TestInspect_noAnswerForAFilter(t *testing.T) {
 
 // An Inspect that gets no answer to one of its questions says so, and does not take what it did not see for free.
 func TestInspect_noAnswer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
@@ -445,6 +447,7 @@ func TestInspect_noAnswer(t *testing.T) {
 
 // A lease that is longer than a time.Duration can say is shown as a hundred years.
 func TestLease_veryLong(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	const (
@@ -478,6 +481,7 @@ func TestLease_veryLong(t *testing.T) {
 
 // An Inspect of a server that is silent asks one question, and says so once that one had its time.
 func TestInspect_silentServer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(time.Second))

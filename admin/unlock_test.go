@@ -234,6 +234,7 @@ func TestUnlock_redissons(t *testing.T) {
 
 // A message is only a reason to ask Redis: a forged message takes no lock from its holder.
 func TestUnlock_forged(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	h, fixed := sc.lock(sc.c.NewLock("orders")), sc.lock(sc.c.NewRWLock("rw", lock.WithFixedLease(time.Hour)).Read())
@@ -259,6 +260,7 @@ func TestUnlock_forged(t *testing.T) {
 
 // Unlock fails in time if the server gives no answer. If the server denies a command, the error says what to do.
 func TestUnlock_fails(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client {
 		return s.Client(t, s.AddUser(t, "ops", "~orders:*", "+@all", "-scan"))
@@ -294,6 +296,7 @@ func TestUnlock_fails(t *testing.T) {
 // A holder gives the lock back between the look and the release. The note does not name it,
 // and an earlier note stays.
 func TestUnlock_givenBackMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOperator("alice"))
@@ -385,6 +388,7 @@ func (s *scene) readers(name string) []lock.Holder {
 
 // ForceUnlockOwners takes the lock from the owners that it is given, and from no others. There is one note, which names all of them.
 func TestForceUnlockOwners(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	readers := sc.readers("rw")
@@ -406,6 +410,7 @@ func TestForceUnlockOwners(t *testing.T) {
 
 // An Unlock that gets no answer in the middle says who has lost the lock, and of whom that is not known.
 func TestUnlock_noAnswer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)))

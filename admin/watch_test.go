@@ -118,6 +118,7 @@ func TestWatch(t *testing.T) {
 
 // A watcher does not count as a waiter, for which a holder would let a plain lock go.
 func TestWatch_countsAsNobody(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	w := sc.watch("orders")
@@ -135,6 +136,7 @@ func TestWatch_countsAsNobody(t *testing.T) {
 }
 
 func TestWatch_fails(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	for want, names := range map[string][]string{

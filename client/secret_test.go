@@ -47,6 +47,7 @@ func (s *said) contains(what string) bool {
 // password, without rights, after a loss, with something else in the key, and
 // while the server is down.
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	const password = "hunter2-hunter2"
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">"+password, "~*", "&*", "+@all")

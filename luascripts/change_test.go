@@ -69,8 +69,12 @@ var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
 
 // Whatever changes come in whatever order: together they mean the same as one by one.
 func TestChangeReentrant_isTheSameAsOneByOne(t *testing.T) {
+	runs := 60
+	if testing.Short() {
+		runs = 15
+	}
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		for run := range 60 {
+		for run := range runs {
 			seed := uint64(time.Now().UnixNano())
 			t.Run(fmt.Sprint(run), func(t *testing.T) {
 				do(t, rdb, "FLUSHALL")

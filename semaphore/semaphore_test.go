@@ -28,7 +28,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // stands fails unless the server has so many free permits of name, so many that are held, and no waiter.
 func stands(t *testing.T, s *redistest.Server, name, free string, held int) {

@@ -383,3 +383,30 @@ func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
 		time.Sleep(opTime)
 	})
 }
+
+// A writer reads on after it has stopped writing. Its reading is renewed for as
+// long as it lasts, and then nothing is left.
+func TestDowngrade_livesForHours(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		read := w.take(w.a, reading, ctx)
+		if read.Token() != 0 || write.Token() == 0 {
+			w.Errorf("tokens %d for reading and %d for writing", read.Token(), write.Token())
+		}
+		time.Sleep(time.Hour)
+		w.unlock(write)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		others := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
+		w.unlock(others)
+		time.Sleep(time.Hour)
+		if err := read.Err(); err != nil {
+			w.Errorf("the reading was lost: %v", err)
+		}
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
+			w.Errorf("a reader asked to write: %v, want ErrUpgrade", err)
+		}
+		w.unlock(read)
+		served()
+	})
+}

@@ -129,6 +129,10 @@ func TestShare_rideAlong(t *testing.T) {
 // no reader that comes later gets in before it.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
+	writings := 50
+	if testing.Short() {
+		writings = 12
+	}
 	for _, from := range []string{"the same process", "another process"} {
 		t.Run(from, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -163,11 +167,11 @@ func TestShare_writerGetsIn(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(time.Second)
+				time.Sleep(time.Second / 4)
 				if each := float64(n.Load()) / float64(pairs.Load()); each > 0.02 {
 					t.Errorf("%d commands for %d readings", n.Load(), pairs.Load())
 				}
-				for range 50 {
+				for range writings {
 					time.Sleep(37*time.Millisecond + time.Duration(gone.Add(1))*313*time.Microsecond)
 					came := time.Now()
 					h := w.take(s, writing, w.Context())
