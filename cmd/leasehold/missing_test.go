@@ -71,7 +71,7 @@ func TestPage_unavailable(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	b := browse(t, s)
-	for _, path := range []string{"", "locks", "lock?name=orders:1", "limits"} {
+	for _, path := range []string{"", "lock?name=orders:1"} {
 		b.open(path)
 		b.badge("on", "live")
 		s.Freeze(t)
