@@ -92,7 +92,7 @@ interop: server ## locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
-versions: ## what depends on the server, on others than that of the system; writes docs/COMPATIBILITY.md
+versions: ## what depends on the server, on others than that of the system; writes docs/evidence/compatibility.md
 	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); go run ./proof/versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
@@ -113,10 +113,10 @@ fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there a
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
-bench: server ## next to its peers and the floors, in forty minutes, into docs/PERFORMANCE*.md; BENCH='-h' for less
+bench: server ## next to its peers and the floors, in forty minutes, into docs/evidence/performance*.md; BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
-	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/PERFORMANCE.md && go run . $$peers -set kinds -doc ../../docs/PERFORMANCE_KINDS.md)
+	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
 
 fmt: ## gofmt everything
 	gofmt -w .

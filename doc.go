@@ -82,7 +82,7 @@
 //	locktest      a server in memory for your tests, and the rules that a lock must keep
 //
 // The command leasehold holds a lock for a shell command, and shows who holds what. The repository has
-// how-tos, a guide for users of Redisson, redsync, redislock and rueidislock, a checklist for
+// guides, pages for users of Redisson, redsync, redislock and rueidislock, a checklist for
 // production and a runbook, in docs.
 package leasehold
 

@@ -15,7 +15,7 @@
 // The name of a lock here is its key, so it includes the prefix of the clients that use it
 // (client.WithKeyPrefix). Applications need none of this: a lock has Inspect and ForceUnlock of its own.
 //
-// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/SECURITY.md.
+// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/operate/security.md.
 package admin
 
 import (

@@ -368,7 +368,7 @@ func TestLeastRights_others(t *testing.T) {
 			}
 		}
 		if denied := s.Denied(t, user); found != 1 || len(denied) > 0 {
-			t.Errorf("%s: %d found; docs/SECURITY.md does not cover %q", kind, found, denied)
+			t.Errorf("%s: %d found; docs/operate/security.md does not cover %q", kind, found, denied)
 		}
 		name := map[admin.Kind]string{admin.RateLimit: "orders:api:alice", admin.Window: "orders:sms", admin.Bloom: "orders:seen"}[kind]
 		if l, err := a.Inspect(t.Context(), name); err != nil || l.Kind != kind { // the rights to look for locks are missing

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An operator needs each right that docs/SECURITY.md lists for the kinds and for admin, and no other.
+// An operator needs each right that docs/operate/security.md lists for the kinds and for admin, and no other.
 func TestLeastRights(t *testing.T) {
 	s := redistest.Start(t)
 	kinds := redistest.Rights(t, "NewLock", "NewFairLock", "NewRWLock")
@@ -44,9 +44,9 @@ func TestLeastRights(t *testing.T) {
 		}
 		switch denied := s.Denied(t, user); {
 		case less == "" && len(denied) > 0:
-			t.Errorf("docs/SECURITY.md does not cover %q", denied)
+			t.Errorf("docs/operate/security.md does not cover %q", denied)
 		case less != "" && len(denied) == 0:
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", less)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", less)
 		}
 		if err := sc.c.Close(t.Context()); err != nil {
 			t.Error(err)

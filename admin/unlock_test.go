@@ -267,7 +267,7 @@ func TestUnlock_fails(t *testing.T) {
 		func() error { _, err := sc.admin.Inspect(t.Context(), "else"); return err }(),
 		func() error { _, err := sc.admin.Unlock(t.Context(), "else", "", ""); return err }(),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), "docs/SECURITY.md") || !strings.Contains(err.Error(), `"else"`) {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), "docs/operate/security.md") || !strings.Contains(err.Error(), `"else"`) {
 			t.Errorf("%v", err)
 		}
 	}

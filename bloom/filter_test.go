@@ -636,13 +636,13 @@ func TestRights(t *testing.T) {
 	play(t, "all", rights)
 	// Before Redis 7.0 a script cannot find out whether it may call INFO, which is not a required permission.
 	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return d == "command info" }); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range rights {
 		user := fmt.Sprint("less", i)
 		play(t, user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right }))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }

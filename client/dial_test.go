@@ -37,7 +37,7 @@ func TestOpen_says(t *testing.T) {
 	}{
 		"wrong password":  {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
 		"no password":     {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
-		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/SECURITY.md"}, false},
+		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
 		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=300ms", time.Minute, []string{s.Addr(), "does not speak TLS"}, true},
 		"TLS, short":      {"rediss://" + s.Addr(), 300 * time.Millisecond, []string{s.Addr(), "TLS handshake", "redis://"}, true},
 		"plain to TLS":    {"", time.Minute, []string{"the server speaks TLS at this port; with TLS it is rediss://"}, true},
@@ -102,12 +102,12 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 	}
 	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
 	_, err = c.NewLock("orders").Lock(t.Context())
-	says("Lock", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	says("Lock", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
 	_, err = c.NewLock("orders").TryLock(t.Context())
-	says("TryLock", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	says("TryLock", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
 	_, err = c.NewLock("orders").Inspect(t.Context())
-	says("Inspect", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
-	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	says("Inspect", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
+	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/operate/security.md", `"Rights"`)
 	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval", "resetpass", ">another")
 	s.Do(t, "CLIENT", "KILL", "USER", "locks")
 	for { // the first command may still fail because its connection ended

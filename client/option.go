@@ -95,7 +95,7 @@ func WithKeyPrefix(prefix string) Option {
 // WithLogger makes the client log to l instead of [slog.Default].
 //
 // The client logs faults that no call returns: at Error a lock that was lost, and at Warn what can lead
-// to a loss, keeps other owners waiting, or hides the client from operators. docs/TELEMETRY.md lists all
+// to a loss, keeps other owners waiting, or hides the client from operators. docs/operate/telemetry.md lists all
 // messages. While all goes well, it logs nothing. It logs each message about one lock at most once in
 // 10 s, and about up to ten locks in that time; the next such message counts in left_out how many it left out.
 // No message has a password or an owner in it.

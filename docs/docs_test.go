@@ -45,7 +45,7 @@ func texts(t *testing.T, end string) map[string]string {
 
 // The pages name every kind that events can have: the kinds that are acquired.
 func TestKinds(t *testing.T) {
-	telemetry, err := os.ReadFile("TELEMETRY.md")
+	telemetry, err := os.ReadFile("operate/telemetry.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestKinds(t *testing.T) {
 		for _, kind := range name.FindAllStringSubmatch(text, -1) {
 			found++
 			if line, _, _ := strings.Cut(string(telemetry[bytes.Index(telemetry, []byte("`leasehold.lock.kind` is")):]), "\n"); !strings.Contains(line, "`"+kind[1]+"`") {
-				t.Errorf("TELEMETRY.md does not name the kind %q of %s: %s", kind[1], path, line)
+				t.Errorf("operate/telemetry.md does not name the kind %q of %s: %s", kind[1], path, line)
 			}
 			if _, line, _ := strings.Cut(sources["lock/observer.go"], "Kind string"); !strings.Contains(line[:strings.Index(line, "\n")], kind[0][len(kind[0])-len(kind[1])-2:]) {
 				t.Errorf("lock.Event.Kind does not name the kind %q of %s", kind[1], path)
@@ -284,7 +284,7 @@ func TestComparison(t *testing.T) {
 					problems = append(problems, cells[0]+": a cell without proof: "+cell)
 				}
 				for _, l := range links {
-					if i == 0 && !strings.HasSuffix(l[1], "_test.go") && !strings.HasPrefix(l[1], "docs/PERFORMANCE.md#") {
+					if i == 0 && !strings.HasSuffix(l[1], "_test.go") && !strings.HasPrefix(l[1], "docs/evidence/performance.md#") {
 						problems = append(problems, cells[0]+": neither a test nor a measurement: "+l[1])
 					}
 				}
@@ -305,7 +305,7 @@ var warning = regexp.MustCompile(`(?:report\.warn\(|\.say\(slog\.Level\w+, )"([^
 
 // The runbook has an entry for each warning and each error that a client can log.
 func TestRunbook(t *testing.T) {
-	runbook := pages(t)["docs/RUNBOOK.md"]
+	runbook := pages(t)["docs/operate/runbook.md"]
 	found := 0
 	for path, text := range texts(t, ".go") {
 		for _, w := range warning.FindAllStringSubmatch(text, -1) {
@@ -359,7 +359,7 @@ func TestTrackRecord(t *testing.T) {
 		}
 		return problems, found
 	}
-	all, found := problems(pages(t)["docs/TRACK_RECORD.md"])
+	all, found := problems(pages(t)["docs/evidence/track-record.md"])
 	for _, p := range all {
 		t.Error(p)
 	}
@@ -403,7 +403,7 @@ func TestTrackRecord_commits(t *testing.T) {
 		}
 		return problems
 	}
-	for _, p := range problems(pages(t)["docs/TRACK_RECORD.md"]) {
+	for _, p := range problems(pages(t)["docs/evidence/track-record.md"]) {
 		t.Error(p)
 	}
 	first := git("rev-list", "--max-parents=0", "HEAD")[:12]
@@ -417,7 +417,7 @@ func TestTrackRecord_commits(t *testing.T) {
 
 // The track record says how many mutants of the models, and of the locks in chaos and in the simulation, must be caught.
 func TestTrackRecord_mutants(t *testing.T) {
-	page, n := pages(t)["docs/TRACK_RECORD.md"], make(map[string]int)
+	page, n := pages(t)["docs/evidence/track-record.md"], make(map[string]int)
 	for _, run := range regexp.MustCompile(`(?m)^(fair-|rw-|)\S+ +(\w+) +-D`).FindAllStringSubmatch(texts(t, "check.sh")["proof/model/check.sh"], -1) {
 		if run[2] != "holds" {
 			n[run[1]]++

@@ -12,11 +12,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-var update = flag.Bool("update", false, "write the tables of ERROR_REPLIES.md anew")
+var update = flag.Bool("update", false, "write the tables of reference/errors.md anew")
 
-// The tables of ERROR_REPLIES.md are those that the library goes by.
+// The tables of reference/errors.md are those that the library goes by.
 func TestErrorReplies(t *testing.T) {
-	const file = "ERROR_REPLIES.md"
+	const file = "reference/errors.md"
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -73,7 +73,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	locktest.RunFair(t, h)
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a fair lock does,
+// The rights that docs/operate/security.md lists are enough for everything a fair lock does,
 // also with dead waiters, with owners of Redisson, and with a queue
 // that was deleted by hand.
 func TestRules_withTheLeastRights(t *testing.T) {

@@ -723,7 +723,7 @@ func TestCrew_badInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/SECURITY.md lists are enough for all that a crew does, and none is too many.
+// The rights that docs/operate/security.md lists are enough for all that a crew does, and none is too many.
 func TestCrew_rights(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewCrew", func(t *testing.T, s *redistest.Server, a, b *client.Client) {

@@ -613,7 +613,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/SECURITY.md lists are enough for all that an election does, beside those of its lock, and none is too many.
+// The rights that docs/operate/security.md lists are enough for all that an election does, beside those of its lock, and none is too many.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rights := redistest.Rights(t, "NewFairLock", "NewElection")
@@ -642,14 +642,14 @@ func TestRights(t *testing.T) {
 	}
 	play(as("all", rights))
 	if denied := s.Denied(t, "all"); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range own {
 		user := fmt.Sprint("less", i)
 		s.Do(t, "FLUSHALL")
 		play(as(user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }

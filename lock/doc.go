@@ -21,7 +21,7 @@
 // every call, so that even a process that was frozen for an hour gets the truth
 // from its first look. Work that must not be done twice should look before each
 // step that matters, or send [Hold.Token] along and let the resource refuse
-// older ones. The repository's docs/GUARANTEES.md has the details.
+// older ones. The repository's docs/evidence/guarantees.md has the details.
 //
 // # Ownership
 //

@@ -57,9 +57,13 @@ import (
 // It is not Redis: it neither replicates nor evicts nor persists, and knows
 // only part of the commands. That a lock is safe on real servers, and what
 // failovers and slow networks do to it, no test on this server can show.
+//
+// [Server.Down], [Server.Freeze], [Server.Slow], [Server.Deny], [Server.Lose] and [Server.Expire] inject faults, on virtual
+// time too. [Server.Up] ends those that last.
 type Server struct {
-	mini *miniredis.Miniredis
-	rdb  rueidis.Client
+	mini   *miniredis.Miniredis
+	rdb    rueidis.Client
+	faults faults
 }
 
 // NewServer starts an empty server. It ends with tb.
@@ -71,6 +75,7 @@ func NewServer(tb testing.TB) *Server {
 	}
 	tb.Cleanup(mini.Close)
 	s := &Server{mini: mini}
+	memredis.Hook(mini, s.faults.before)
 	s.rdb = s.connect(tb)
 	return s
 }
@@ -85,7 +90,8 @@ func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 		tb.Fatalf("locktest: %v", err)
 	}
 	tb.Cleanup(func() {
-		// tb.Context is over by now.
+		s.Up() // so that the client can release its locks
+		// tb.Context is canceled by now.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
@@ -120,7 +126,9 @@ func (s *Server) Listen(tb testing.TB) (addr string) {
 				}
 				return
 			}
-			s.mini.Server().ServeConn(conn)
+			if conn, err = s.faults.connected(conn); err == nil {
+				s.mini.Server().ServeConn(conn)
+			}
 		}
 	})
 	tb.Cleanup(func() {
@@ -136,7 +144,11 @@ func (s *Server) connect(tb testing.TB) rueidis.Client {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"locktest:6379"}, // only a name
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return s.mini.Dial()
+			conn, err := s.mini.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return s.faults.connected(conn)
 		},
 		DisableCache: true, // it has no CLIENT TRACKING
 	})

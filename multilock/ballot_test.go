@@ -182,6 +182,75 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 	}
 }
 
+// unsure is a lock of a server that does not say which one it is. Its calls can be held up.
+type unsure struct {
+	lock.Locker
+	try     func() // before TryLock
+	tried   func(lock.Hold) lock.Hold
+	inspect func() // before Inspect
+	seen    func() // after Inspect
+}
+
+func (l unsure) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.try()
+	h, err := l.Locker.TryLock(ctx)
+	if err == nil {
+		h = l.tried(h)
+	}
+	return h, err
+}
+
+func (l unsure) Inspect(ctx context.Context) (lock.State, error) {
+	l.inspect()
+	defer l.seen()
+	return l.Locker.(interface {
+		Inspect(context.Context) (lock.State, error)
+	}).Inspect(ctx)
+}
+
+// released closes a channel when the hold is unlocked.
+type released struct {
+	lock.Hold
+	gone func()
+}
+
+func (h released) Unlock(ctx context.Context) error {
+	defer h.gone()
+	return h.Hold.Unlock(ctx)
+}
+
+// Of three locks on one server, the third is granted, and the second finds it there. The first, which is slower than that, finds it, too.
+func TestQuorum_doubleStaysUntilAllHaveReplied(t *testing.T) {
+	s := redistest.Start(t)
+	of := newUser(t, s, s, s)
+	granted, seen, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	none, same := func() {}, func(h lock.Hold) lock.Hold { return h }
+	behind := func() { <-granted }
+	locks := []lock.Locker{
+		unsure{of[0].NewLock("q"), behind, same, func() {
+			select {
+			case <-gone:
+			case <-time.After(dog / 2): // it stays
+			}
+		}, none},
+		unsure{of[1].NewLock("q"), behind, same, none, func() { close(seen) }},
+		unsure{of[2].NewLock("q"), none, func(h lock.Hold) lock.Hold {
+			close(granted)
+			<-seen
+			return released{h, func() { close(gone) }}
+		}, none, none},
+	}
+	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog)).TryLock(t.Context())
+	if meaning(err) != isFault || !strings.Contains(fmt.Sprint(err), "are on the same server") {
+		t.Error(err)
+	}
+	if h, err := of[0].NewLock("q").TryLock(t.Context()); err != nil { // nothing is left
+		t.Error(err)
+	} else if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A caller that stands behind another one of its Quorum is told what the servers say to that one.
 func TestQuorum_behindAnother(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

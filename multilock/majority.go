@@ -212,8 +212,9 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		}
 		h.seats = slices.Clone(h.seats)
 		h.seats[i] = s
-		if s.err != nil {
+		if s.hold != nil && s.err != nil {
 			h.seats[i].hold = nil
+			h.startLocked(func() { h.releaseDouble(i, s.hold) })
 		}
 		if !slices.ContainsFunc(h.seats, func(s seat) bool { return s.server == "" }) {
 			h.q.apart.Store(true)
@@ -224,8 +225,10 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	if s.hold == nil {
 		return over
 	}
-	if over || s.err != nil {
+	if over {
 		h.q.giveBack(i, s.hold)
+	}
+	if over || s.err != nil {
 		return over
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
@@ -233,6 +236,16 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
+}
+
+// releaseDouble releases one of two holds on the same server, once the poll has ended. Until then it is what rejects the other
+// locks of that server: they find it there, and are not taken for locks of another owner.
+func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
+	select {
+	case <-h.won:
+	case <-h.base.Done():
+	}
+	h.q.giveBack(i, double)
 }
 
 // vacate empties the seat of a hold that is over, and has it repaired. A seat that
@@ -520,8 +533,13 @@ func (h *quorumHold) hasWon() bool {
 
 // fail ends an attempt, and gives back what it got: in the background if ctx is over.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
-	if seats, before := h.end(cause, nil); before == nil {
-		_ = giveBack(ctx, h.q.locks, holdsOf(seats))
+	seats, before := h.end(cause, nil)
+	if before != nil {
+		return
+	}
+	_ = giveBack(ctx, h.q.locks, holdsOf(seats))
+	if slices.ContainsFunc(seats, func(s seat) bool { return errors.As(s.err, new(sameServer)) }) {
+		h.settle(ctx) // until releaseDouble has returned
 	}
 }
 

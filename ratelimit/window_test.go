@@ -715,7 +715,7 @@ func TestRights_window(t *testing.T) {
 		if e := w.Delete(t.Context()); err == nil {
 			err = e
 		}
-		if err != nil && !strings.Contains(err.Error(), "SECURITY.md") && !errors.Is(err, ratelimit.ErrNotInitialised) {
+		if err != nil && !strings.Contains(err.Error(), "security.md") && !errors.Is(err, ratelimit.ErrNotInitialised) {
 			t.Errorf("denied: %v", err)
 		}
 	})

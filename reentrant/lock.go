@@ -103,7 +103,7 @@ func (l *Lock) Name() string { return l.spec.Name }
 // would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrForeignKey
 // when the name or the key is not that of a lock. An error reply that waiting
 // will not change, such as a denied command, is returned at once. After a reply that
-// can pass, such as one about full memory, Lock retries: docs/ERROR_REPLIES.md lists all
+// can pass, such as one about full memory, Lock retries: docs/reference/errors.md lists all
 // replies. After an error nothing of this call is left in Redis: at once if the server answers, and otherwise a round trip
 // after it answers again, but no longer than the lease.
 //

@@ -84,7 +84,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a lock does.
+// The rights that docs/operate/security.md lists are enough for everything a lock does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {

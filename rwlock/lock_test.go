@@ -95,7 +95,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a read/write lock
+// The rights that docs/operate/security.md lists are enough for everything a read/write lock
 // does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@
 #	RELEASE_PROXY=/tmp/proxy sh scripts/release.sh v0.1.0   also makes a module proxy: GOPROXY=file:///tmp/proxy installs the release
 #
 # The tags and the sums are signed with an SSH key, which is the file RELEASE_KEY, or git's
-# user.signingkey. docs/release_keys must list it. docs/SECURITY.md tells users how to verify them.
+# user.signingkey. docs/release_keys must list it. docs/operate/security.md tells users how to verify them.
 #
 # The library's tag comes first. The modules that need it have a replace line while they are
 # developed, which "go install …@v0.1.0" refuses. So a second commit requires the release instead,

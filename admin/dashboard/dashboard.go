@@ -13,7 +13,7 @@
 // WithUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
 // give back the lock of another.
 //
-// The Redis user needs the rights of the kinds in use, and those under "admin" in docs/SECURITY.md. With the right
+// The Redis user needs the rights of the kinds in use, and those under "admin" in docs/operate/security.md. With the right
 // to INFO the overview also tells the version and the eviction policy.
 package dashboard
 

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes of the tool. docs/TOOL.md lists them.
+// The exit codes of the tool. docs/operate/tool.md lists them.
 const (
 	exitOK          = 0
 	exitFailure     = 1

@@ -1,5 +1,5 @@
 // Command leasehold is the command-line tool of the lock library. The
-// repository's docs/TOOL.md describes it.
+// repository's docs/operate/tool.md describes it.
 //
 //	leasehold run NAME -- COMMAND    runs a command while it holds a lock
 //	leasehold ls [PATTERN]           lists locks

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// The question of three in the morning is answered by the script that docs/TOOL.md shows.
+// The question of three in the morning is answered by the script that docs/operate/tool.md shows.
 func TestNight(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("redis-cli"); err != nil {

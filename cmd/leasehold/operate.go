@@ -69,7 +69,7 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// The JSON of these commands is made of these. Docs/TOOL.md describes it.
+// The JSON of these commands is made of these. Page docs/operate/tool.md describes it.
 type (
 	lockJSON struct {
 		Name     string        `json:"name"`

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The code of docs/howto/goredis.md.
+// The code of docs/guides/goredis.md.
 
 // connect opens both clients on one server.
 func connect(ctx context.Context, url string) (*redis.Client, *client.Client, error) {

@@ -6,7 +6,7 @@
 //	}
 //	c, err := client.Open(ctx, url, client.WithObserver(observer))
 //
-// Metrics: the names, units and attributes stand in docs/TELEMETRY.md of the repository, next to a
+// Metrics: the names, units and attributes stand in docs/operate/telemetry.md of the repository, next to a
 // Grafana board and alert rules. Package leaseholdprom gives the same metrics to Prometheus' own
 // client library.
 //

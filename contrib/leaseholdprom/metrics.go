@@ -9,7 +9,7 @@
 //	prometheus.MustRegister(metrics)
 //	c, err := client.Open(ctx, url, client.WithObserver(metrics.Observer()))
 //
-// The metrics, their units and labels stand in docs/TELEMETRY.md of the repository, next to a
+// The metrics, their units and labels stand in docs/operate/telemetry.md of the repository, next to a
 // Grafana board and alert rules. The names of locks are in no label, as there may be any number of
 // them: see [WithNameLabel].
 package leaseholdprom

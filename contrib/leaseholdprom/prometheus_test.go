@@ -123,7 +123,7 @@ func TestBoard_isComplete(t *testing.T) {
 		}
 		return string(text)
 	}
-	board, rules, docs := read("dashboard.json"), read("alerts.yaml"), read("../../docs/TELEMETRY.md")
+	board, rules, docs := read("dashboard.json"), read("alerts.yaml"), read("../../docs/operate/telemetry.md")
 	registry := prometheus.NewRegistry()
 	m := newMetrics(t)
 	registry.MustRegister(m)
@@ -135,7 +135,7 @@ func TestBoard_isComplete(t *testing.T) {
 		n++
 		_, name, _ := strings.Cut(d.String(), `fqName: "`)
 		name, _, _ = strings.Cut(name, `"`)
-		for where, text := range map[string]string{"the board": board, "docs/TELEMETRY.md": docs} {
+		for where, text := range map[string]string{"the board": board, "docs/operate/telemetry.md": docs} {
 			if !strings.Contains(text, name) {
 				t.Errorf("%s is not in %s", name, where)
 			}
@@ -146,10 +146,10 @@ func TestBoard_isComplete(t *testing.T) {
 	}
 	for line := range strings.Lines(rules) {
 		if _, text, is := strings.Cut(strings.TrimSpace(line), "runbook: "); is && !strings.Contains(docs, "| "+strings.Trim(text, `"`)+" |") {
-			t.Errorf("docs/TELEMETRY.md does not say %s", text)
+			t.Errorf("docs/operate/telemetry.md does not say %s", text)
 		}
 		if _, alert, is := strings.Cut(strings.TrimSpace(line), "- alert: "); is && !strings.Contains(docs, alert) {
-			t.Errorf("%s is not in docs/TELEMETRY.md", alert)
+			t.Errorf("%s is not in docs/operate/telemetry.md", alert)
 		}
 	}
 	if strings.Count(rules, "- alert: ") != strings.Count(rules, "runbook: ") {

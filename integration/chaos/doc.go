@@ -25,7 +25,7 @@
 //	no crew was done while it had a member that was not; each lost member was named, and no other one
 //
 // After some faults two owners can believe in one lock for a lease: a server that forgot what it knew, a failover
-// that forgot the last writes, a lock that was unlocked by force, a server's clock that was set forward. docs/GUARANTEES.md says
+// that forgot the last writes, a lock that was unlocked by force, a server's clock that was set forward. docs/evidence/guarantees.md says
 // so. Such overlaps are counted, and are wrong only where they cannot come from the fault. Quorums have no such
 // excuse. A latch or a crew that was made before such a fault can be forgotten; one that is made after it has no excuse.
 //

@@ -32,7 +32,7 @@ func TestExplain_deniedInAScript(t *testing.T) {
 	if !Refused(err) {
 		t.Fatalf("%v", err)
 	}
-	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/SECURITY.md") {
+	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/operate/security.md") {
 		t.Errorf("no advice: %v", err)
 	}
 }

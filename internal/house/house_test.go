@@ -12,7 +12,7 @@
 //	internal     imports the product and internal
 //
 // Nothing imports cmd, docs, integration or proof. TestFolders checks this in every module of the repository.
-// TestFloors checks the library and the tool package by package; docs/ARCHITECTURE.md draws that order.
+// TestFloors checks the library and the tool package by package; docs/internals/architecture.md draws that order.
 package house
 
 import (
@@ -39,8 +39,8 @@ var floors = map[string]struct {
 
 	"github.com/leasehold-go/leasehold": {ours: []string{"lock"}, why: "the first page: documentation, and no code"},
 	"docs":                              {ours: nil, why: "pages, and the tests that read them"},
-	"docs/howto":                        {ours: nil, why: "the code of the pages; only its tests import anything"},
-	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a how-to"},
+	"docs/guides":                       {ours: nil, why: "the code of the pages; only its tests import anything"},
+	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a guide"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
 	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},
 	"lock":                              {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
@@ -147,7 +147,7 @@ func TestFolders(t *testing.T) {
 			t.Errorf("no package is in %s", name)
 		}
 	}
-	for from, to := range map[string]string{"lock": "contrib/httplock", "internal/session": "admin", "contrib/bridge": "admin", "cmd/leasehold": "proof/sim", "integration": "proof/sim", "admin": "docs/howto"} {
+	for from, to := range map[string]string{"lock": "contrib/httplock", "internal/session": "admin", "contrib/bridge": "admin", "cmd/leasehold": "proof/sim", "integration": "proof/sim", "admin": "docs/guides"} {
 		if stray(pkg{ImportPath: module + from, Imports: []string{module + to}}) == nil {
 			t.Errorf("%s may import %s", from, to)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Metrics returns what the metrics of docs/TELEMETRY.md must be after the events of r, by their names
+// Metrics returns what the metrics of docs/operate/telemetry.md must be after the events of r, by their names
 // in Prometheus and their labels: of a histogram how often it was observed. What is 0 is left out.
 func Metrics(r *Record) map[string]float64 {
 	values := make(map[string]float64)

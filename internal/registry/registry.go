@@ -114,7 +114,7 @@ func (e *Entry) run() {
 		written = true // even if no answer comes: the command may be carried out
 		err := e.keep()
 		if refused(err) {
-			e.logger().Warn("client: the server refuses the entry that says who this client is, so there is none; grant the rights of docs/SECURITY.md, or use client.WithoutRegistry",
+			e.logger().Warn("client: the server refuses the entry that says who this client is, so there is none; grant the rights of docs/operate/security.md, or use client.WithoutRegistry",
 				"err", luascripts.Discreet(err))
 			return
 		}

@@ -143,7 +143,7 @@ func TestTold(t *testing.T) {
 			t.Errorf("%s: told twice: %v", what, again)
 		}
 	}
-	if err := sender.Told(reply("NOPERM")); !strings.Contains(err.Error(), "docs/SECURITY.md") {
+	if err := sender.Told(reply("NOPERM")); !strings.Contains(err.Error(), "docs/operate/security.md") {
 		t.Errorf("no advice: %v", err)
 	}
 	if sender.Told(nil) != nil {

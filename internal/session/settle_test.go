@@ -383,7 +383,7 @@ func TestClosing_theClient(t *testing.T) {
 }
 
 // rueidis 1.0.79 forgets that it was closed if it failed to connect before: it says that error once more, and then connects again. So a
-// closed client cannot be told from a server that is down. Where this test goes red, rueidis has learnt to tell, and docs/GUARANTEES.md can promise more.
+// closed client cannot be told from a server that is down. Where this test goes red, rueidis has learnt to tell, and docs/evidence/guarantees.md can promise more.
 func TestClosing_theClientAfterAFailedDial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var down atomic.Bool

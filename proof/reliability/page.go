@@ -11,7 +11,7 @@ import (
 
 const head = `# Reliability
 
-For users who want to know what the promises of [GUARANTEES.md](GUARANTEES.md) were put to, and what came of it. A program writes this page from what it
+For users who want to know what the promises of [guarantees.md](guarantees.md) were put to, and what came of it. A program writes this page from what it
 ran (` + "`proof/reliability`" + `). Do not edit it: a test compares it with the results. Each row says what goes wrong, what is promised then, what
 was measured, and the command that measures it again.
 
@@ -39,7 +39,7 @@ red test showed a mistake of the library (TestRollout), and one a mistake of the
 
 `
 
-// page is the text of docs/RELIABILITY.md.
+// page is the text of docs/evidence/reliability.md.
 func page(r results) string {
 	var b strings.Builder
 	b.WriteString(head)

@@ -1,4 +1,4 @@
-// Command versions runs what depends on the server on several servers, and writes docs/COMPATIBILITY.md from what ran.
+// Command versions runs what depends on the server on several servers, and writes docs/evidence/compatibility.md from what ran.
 //
 //	go run ./versions                             write the page from results.json
 //	go run ./versions -on FILE,FILE               run all parts on these servers first
@@ -30,7 +30,7 @@ import (
 // Where the results are, and the page.
 const (
 	resultsFile = "proof/versions/results.json"
-	pageFile    = "docs/COMPATIBILITY.md"
+	pageFile    = "docs/evidence/compatibility.md"
 )
 
 // part is a row of each server.

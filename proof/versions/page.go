@@ -24,7 +24,7 @@ package ` + "`integration/chaos`" + `, with the same seed for each server. A com
 run of the part met.
 `
 
-// page is the text of docs/COMPATIBILITY.md.
+// page is the text of docs/evidence/compatibility.md.
 func page(rows []row) string {
 	var b strings.Builder
 	b.WriteString(head)

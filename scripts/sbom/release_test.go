@@ -181,10 +181,10 @@ func install(t *testing.T, proxy, version string, released []string) {
 	}
 }
 
-// verify runs what docs/SECURITY.md tells users, in the directory of a user, on the release in dir; and on the same one with
+// verify runs what docs/operate/security.md tells users, in the directory of a user, on the release in dir; and on the same one with
 // changes, which it must refuse.
 func verify(t *testing.T, user, dir, version string, env []string) {
-	page, err := os.ReadFile("../../docs/SECURITY.md")
+	page, err := os.ReadFile("../../docs/operate/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}

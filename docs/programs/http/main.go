@@ -1,4 +1,4 @@
-// Command http is the program of docs/howto/http.md. Its handler is in the page's test, too.
+// Command http is the program of docs/guides/http.md. Its handler is in the page's test, too.
 package main
 
 import (

@@ -11,7 +11,7 @@ import (
 )
 
 // need is the list of rights for one purpose, in the form of ACL SETUSER, for locks whose
-// names begin with "orders:". These are the lists of docs/SECURITY.md, without the patterns
+// names begin with "orders:". These are the lists of docs/operate/security.md, without the patterns
 // for names that have braces of their own; a test compares them.
 type need struct {
 	head   string // the head of the list there

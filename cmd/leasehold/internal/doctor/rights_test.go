@@ -12,11 +12,11 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// documented returns the lists of docs/SECURITY.md, without the patterns for names that have
+// documented returns the lists of docs/operate/security.md, without the patterns for names that have
 // braces of their own.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
-	doc, err := os.ReadFile("../../../../docs/SECURITY.md")
+	doc, err := os.ReadFile("../../../../docs/operate/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,14 +46,14 @@ func TestNeeds_asDocumented(t *testing.T) {
 	t.Parallel()
 	lists := documented(t)
 	if len(lists) != len(needs) {
-		t.Errorf("docs/SECURITY.md has %d lists, and the doctor %d", len(lists), len(needs))
+		t.Errorf("docs/operate/security.md has %d lists, and the doctor %d", len(lists), len(needs))
 	}
 	for _, n := range needs {
 		want, got := lists[n.head], strings.Fields(n.rights)
 		slices.Sort(want)
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: the doctor looks for\n%q, and docs/SECURITY.md says\n%q", n.head, got, want)
+			t.Errorf("%s: the doctor looks for\n%q, and docs/operate/security.md says\n%q", n.head, got, want)
 		}
 	}
 }
