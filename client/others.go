@@ -2,6 +2,7 @@ package client
 
 import (
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/board"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/leader"
@@ -29,7 +30,7 @@ func (c *Client) NewCrew(name string, opts ...lock.Option) *latch.Crew {
 // NewElection returns a handle of the election called name: the one that holds the fair lock of that name leads, and those that want to lead
 // do so in turn. It does no I/O; a bad name or option shows as an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
-	return leader.New(c.NewFairLock(name, opts...), c.NewBoard(name))
+	return leader.New(fairlock.NewForElection(c.used(), name, opts...), c.NewBoard(name))
 }
 
 // NewBoard returns the board of the leader called name, for an election by another lock than a fair one: leader.New(l, c.NewBoard(l.Name())). It

@@ -98,7 +98,7 @@ type Observer struct {
 // fields in those that they name.
 type Event struct {
 	Name string // the lock, as the caller named it
-	Kind string // "plain", "fair", "read", "write", "semaphore" or "crew": a read/write lock has two sides
+	Kind string // "plain", "fair", "election", "read", "write", "semaphore" or "crew": a read/write lock has two sides
 	Mode Mode   // how the owner holds the lock, or wants to
 
 	// ID tells a call, and the hold that it comes to, from all others of this process.

@@ -174,7 +174,7 @@ func TestMetrics_units(t *testing.T) {
 	}
 	want := map[string]string{
 		"leasehold.lock.acquire.duration": "s", "leasehold.lock.hold.duration": "s", "leasehold.lock.renewal.margin": "s",
-		"leasehold.lock.held.count": "{lock}", "leasehold.lock.draining.count": "{lock}", "leasehold.lock.waiter.count": "{waiter}", "leasehold.lock.renewals": "{renewal}",
+		"leasehold.lock.held.count": "{lock}", "leasehold.lock.draining.count": "{lock}", "leasehold.lock.waiter.count": "{waiter}", "leasehold.lock.oldest_hold": "s", "leasehold.lock.oldest_wait": "s", "leasehold.lock.renewals": "{renewal}",
 		"leasehold.lock.lost": "{lock}", "leasehold.lock.abandoned": "{lock}", "leasehold.lock.passed_on": "{lock}",
 	}
 	if !maps.Equal(got, want) {

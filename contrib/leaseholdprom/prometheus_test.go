@@ -141,8 +141,8 @@ func TestBoard_isComplete(t *testing.T) {
 			}
 		}
 	}
-	if n != 10 {
-		t.Errorf("%d metrics, want 10", n)
+	if n != 12 {
+		t.Errorf("%d metrics, want 12", n)
 	}
 	for line := range strings.Lines(rules) {
 		if _, text, is := strings.Cut(strings.TrimSpace(line), "runbook: "); is && !strings.Contains(docs, "| "+strings.Trim(text, `"`)+" |") {
