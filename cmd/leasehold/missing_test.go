@@ -55,6 +55,8 @@ func TestDeadPrimary(t *testing.T) {
 		says(t, on(t, living, strings.Fields(args)...), 1, why, "billing")
 	}
 
+	says(t, on(t, living, "doctor", "--slow", "1h"), 2, ": failure\n", "✗ connection of "+dead.Addr(), "this primary does not respond: ", "✓ connection", "✓ memory of "+living.Addr(), "✓ lock")
+
 	b := browse(t, living)
 	for path, shows := range map[string]string{"": "at least ", "locks": there, "clients": "billing", "graph": "Unknown.", "limits": "Unknown."} {
 		b.open(path)
