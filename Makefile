@@ -68,7 +68,7 @@ integration programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
 integration programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
 test: ## what a change can break in minutes; of servers it needs redis-server, and installs it
 	@sh scripts/redis-server.sh
-	@set -e; for m in $(QUICK); do echo "== $$m: go test -short"; (cd $$m; go test -short -count=1 -timeout 15m ./...); done
+	@sh scripts/quick.sh $(QUICK)
 
 test-all: server ## all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
 	@set -e; for m in $(QUICK); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
@@ -97,7 +97,7 @@ versions: ## what depends on the server, on others than that of the system; writ
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container
-	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
+	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
 chaos: export LEASEHOLD_REQUIRE_JAVA = 1

@@ -125,30 +125,36 @@ const (
 	ReadWrite Kind = "rw"
 	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
 	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
-	Crew      Kind = "crew"      // while members are at work, or lost; they are its Holders
+	WaitGroup Kind = "waitgroup" // while members are at work, or lost; they are its Holders
 
-	RateLimit Kind = "ratelimit" // what a rate limiter owes of one key, while it owes something; its name is <limiter>:<key>
-	Window    Kind = "window"    // a rate limiter in Redisson's layout
-	Bloom     Kind = "bloom"     // a Bloom filter, also one that is made of several
+	RateLimit         Kind = "ratelimit"          // what a rate limiter owes of one key, while it owes something; its name is <limiter>:<key>
+	RedissonRateLimit Kind = "redisson-ratelimit" // a rate limiter in Redisson's layout
+	Bloom             Kind = "bloom"              // a Bloom filter, also one that is made of several
 
 	// Election is the Kind of a Query alone. It selects the locks whose holder says something as a leader (package leader). The
 	// Kind of such a Lock is that of its lock, which is a fair one for client.Client.NewElection.
 	Election Kind = "election"
 )
 
-// Lock is a lock as it stands in Redis, or a latch, a crew, a rate limiter or a Bloom filter.
+// Lock is a lock as it stands in Redis, or a latch, a wait group, a rate limiter or a Bloom filter.
 type Lock struct {
 	lock.State
 	Kind    Kind // empty if the lock has neither holders nor waiters
 	Holding int  // the number of owners that hold it; Holders has fewer where a list shows only some
 	Waiting int  // the number of waiters that Redis knows of: see lock.Waiter
 
-	// Register is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
-	Register uint64
+	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis: see IsGone.
+	Gone int
+
+	line    []string        // the clients that wait for a plain lock, of a lock in a list
+	nowhere map[string]bool // those of its clients that have no entry
+
+	// HighestToken is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
+	HighestToken uint64
 
 	// Token is the fencing token with which the holder acquired the lock, provided that it uses [lock.WithFencing]; 0 if no owner holds the lock, or
 	// without a register. If the process of the holder handed the lock off to another of its goroutines, or the lock is part of a quorum, the holder's token is larger, but
-	// not larger than Register. Only Inspect sets it.
+	// not larger than HighestToken. Only Inspect sets it.
 	Token uint64
 
 	// Of a semaphore: how many permits there are in all, and how many are free; fewer than none if
@@ -156,23 +162,23 @@ type Lock struct {
 	Permits, Free int64
 
 	Left int64         // the count of a latch; 0 if it is open
-	Done int           // the number of members of a crew that are done
-	Lost []lock.Holder // the members of a crew that were lost; a list shows some
+	Done int           // the number of workers of a wait group that are done
+	Lost []lock.Holder // the workers of a wait group that were lost; a list shows some
 
 	// Leader is what stands there as the word of the leader (package leader), and is nil if nobody says anything. After a leader
 	// has lost its lock, its last word stays for Left at most. Only Inspect sets Left.
 	Leader *leader.Leader
 
-	Limit  *LimitState  // of the Kind RateLimit
-	Window *WindowState // of the Kind Window
-	Filter *FilterState // of the Kind Bloom
+	Limit         *LimitState         // of the Kind RateLimit
+	RedissonLimit *RedissonLimitState // of the Kind RedissonRateLimit
+	Filter        *FilterState        // of the Kind Bloom
 
-	// Unsure says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
-	Unsure string
+	// Ambiguous says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
+	Ambiguous string
 
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
 	// Only Inspect sets it.
-	Forced *Forced
+	ForceUnlock *ForceUnlockRecord
 }
 
 // within returns the context of one question.

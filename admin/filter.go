@@ -69,7 +69,7 @@ type one struct {
 
 // ones reads the parameters of filters. It takes a hash with other fields for no filter's, and so a key that is no string.
 func (a *Admin) ones(ctx context.Context, names []string) (all []one, err error) {
-	for some := range slices.Chunk(names, scanCount) {
+	for some := range slices.Chunk(names, atOnce) {
 		more, err := a.someOnes(ctx, some)
 		if err != nil {
 			return nil, err
@@ -220,9 +220,9 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 			continue
 		}
 		seen[name], seen[config] = true, true
-		l := Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: state, Unsure: unsure(o)}
+		l := Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: state, Ambiguous: unsure(o)}
 		if twins[config] > 1 {
-			l.Unsure = "x and {x} have bits, and share the parameters: one of them may be no filter"
+			l.Ambiguous = "x and {x} have bits, and share the parameters: one of them may be no filter"
 		}
 		if l.Filter.Fill, l.Filter.Exact, err = a.fill(ctx, []one{o}, listCounts); err != nil {
 			return nil, err
@@ -273,7 +273,7 @@ func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err e
 	}
 	o := all[at]
 	all = []one{o}
-	l = Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: o.alone(), Unsure: unsure(o)}
+	l = Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: o.alone(), Ambiguous: unsure(o)}
 	if n := int(o.config.Shards); n > 0 && at > 0 {
 		l.Filter = o.whole()
 		names := make([]string, n)

@@ -20,7 +20,7 @@ import (
 
 // Inspect returns all that Redis knows of the lock called name: its holders and its waiters, when they
 // asked for it, and the rest of the lease; or how the rate limiter's key or the filter called name stands. A free lock
-// has no holders; it can have waiters for a moment. The error matches lock.ErrForeignKey if the key holds something
+// has no holders; it can have waiters for a moment. The error matches lock.ErrWrongType if the key holds something
 // else, and lock.ErrBadName if no lock can have that name.
 //
 // Inspect counts the bits of a filter, of one over 4 MB in a sample of 4 MB, by commands for 64 KB each. All else takes as
@@ -88,7 +88,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	if len(found) == 0 {
-		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.crew} {
+		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.waitGroup} {
 			l, ok, err := read(ctx, name)
 			if unanswered(err) {
 				return Lock{}, err
@@ -111,7 +111,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
-	if errors.Is(err, lock.ErrForeignKey) || command.Refused(err) {
+	if errors.Is(err, lock.ErrWrongType) || command.Refused(err) {
 		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {
@@ -135,7 +135,7 @@ func kindOf(state lock.State) (k Kind, known bool) {
 
 // unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.
 func unanswered(err error) bool {
-	if errors.Is(err, lock.ErrForeignKey) || errors.Is(err, lock.ErrBadName) {
+	if errors.Is(err, lock.ErrWrongType) || errors.Is(err, lock.ErrBadName) {
 		return false
 	}
 	return err != nil && retry.FaultOf(err).Passes
@@ -189,13 +189,13 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 			}
 			continue
 		}
-		var note Forced
+		var note ForceUnlockRecord
 		switch {
 		case i == 0:
-			l.Register, _ = strconv.ParseUint(text, 10, 64)
+			l.HighestToken, _ = strconv.ParseUint(text, 10, 64)
 			l.Token = tokenOf(l)
 		case json.Unmarshal([]byte(text), &note) == nil:
-			l.Forced = &note
+			l.ForceUnlock = &note
 		}
 	}
 	return nil
@@ -213,7 +213,7 @@ func tokenOf(l *Lock) uint64 {
 	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock counts one by one
 		ahead = session.MaxSpare
 	}
-	return l.Register - min(ahead, l.Register)
+	return l.HighestToken - min(ahead, l.HighestToken)
 }
 
 // operator returns the name of the user of this program and its machine.

@@ -51,8 +51,8 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		all = []Key{{Name: l.Name, Type: "string", Role: "the count"}, {Name: k.Rounds, Type: "hash", Role: "the rounds of the latch"},
 			{Name: k.Calls, Type: "zset", Role: "the calls that were counted"}}
 	}
-	if l.Kind == Crew {
-		all = []Key{{Name: keys.Crew(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
+	if l.Kind == WaitGroup {
+		all = []Key{{Name: keys.WaitGroup(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
 	}
 	if l.Kind == Semaphore {
 		k := keys.Semaphore(l.Name)
@@ -66,7 +66,7 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "what the holder says as a leader"})
 	seen := make(map[string]bool)
 	entry := func(owner string, c lock.Client) {
-		if id := lock.ClientOf(owner); c.Known() && !seen[id] {
+		if id := lock.ClientID(owner); c.Known() && !seen[id] {
 			seen[id] = true
 			all = append(all, Key{Name: keys.Client(id), Type: "hash", Role: "who the client is: " + c.String()})
 		}
@@ -88,7 +88,7 @@ func others(l Lock) (all []Key) {
 	switch l.Kind {
 	case RateLimit:
 		return []Key{{Name: l.Name, Type: "string", Role: "what is owed of each limit"}}
-	case Window:
+	case RedissonRateLimit:
 		k := keys.Window(l.Name)
 		return []Key{{Name: k.Config, Type: "hash", Role: "the rate"}, {Name: k.Value, Type: "string", Role: "the number of units left"},
 			{Name: k.Permits, Type: "zset", Role: "the units taken, and when"}}

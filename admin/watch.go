@@ -12,32 +12,32 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What is the kind of an Event.
-type What string
+// EventType is the type of an Event.
+type EventType string
 
 // The events of Watch.
 const (
-	Seen     What = "seen"     // the first look: Owner holds the lock, or it is free
-	Acquired What = "acquired" // Owner obtained the lock
-	Released What = "released" // Owner gave the lock back
-	Expired  What = "expired"  // the lease of Owner ran out
-	Taken    What = "taken"    // an operator took the lock from Owner by force: see Lock.Forced
-	Renewed  What = "renewed"  // a holder renewed its lease
-	Waits    What = "waits"    // Owner began to wait
-	Leaves   What = "leaves"   // Owner stopped waiting without the lock
+	Seen          EventType = "seen"           // the first look: Owner holds the lock, or it is free
+	Acquired      EventType = "acquired"       // Owner obtained the lock
+	Released      EventType = "released"       // Owner gave the lock back
+	Expired       EventType = "expired"        // the lease of Owner ran out
+	ForceUnlocked EventType = "force_unlocked" // an operator took the lock from Owner by force: see Lock.ForceUnlock
+	Renewed       EventType = "renewed"        // a holder renewed its lease
+	Queued        EventType = "queued"         // Owner began to wait
+	Dequeued      EventType = "dequeued"       // Owner stopped waiting without the lock
 )
 
 // An Event is something that happened to a lock.
 type Event struct {
-	What   What
+	Type   EventType
 	At     time.Time   // when Watch noticed it
 	Owner  string      // the owner that the event is about; empty for Renewed, and for Seen of a free lock
 	Client lock.Client // the client of Owner
 	Lock   Lock        // the lock after the event
 }
 
-// MostWatched is the most locks that one Watch watches.
-const MostWatched = 100
+// MaxWatched is the most locks that one Watch watches.
+const MaxWatched = 100
 
 // watchEvery is the time between two looks at a lock when no message gives a reason for one.
 const watchEvery = time.Second
@@ -112,8 +112,8 @@ func (a *Admin) watchable(names []string) error {
 	switch {
 	case len(names) == 0:
 		return errors.New("no lock to watch")
-	case len(names) > MostWatched:
-		return fmt.Errorf("%d locks, the most is %d", len(names), MostWatched)
+	case len(names) > MaxWatched:
+		return fmt.Errorf("%d locks, the most is %d", len(names), MaxWatched)
 	}
 	for _, name := range names {
 		if err := keys.Check("", name); err != nil {
@@ -177,8 +177,8 @@ type side struct {
 
 // changes returns the events that lead from the last look to l.
 func (w *watched) changes(l Lock, now time.Time) (events []Event) {
-	add := func(what What, owner string, c lock.Client) {
-		events = append(events, Event{What: what, At: now, Owner: owner, Client: c, Lock: l})
+	add := func(what EventType, owner string, c lock.Client) {
+		events = append(events, Event{Type: what, At: now, Owner: owner, Client: c, Lock: l})
 	}
 	if !w.known {
 		for _, h := range l.Holders {
@@ -188,7 +188,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 			add(Seen, "", lock.Client{})
 		}
 		for _, waiter := range l.Waiters {
-			add(Waits, waiter.Owner, waiter.Client)
+			add(Queued, waiter.Owner, waiter.Client)
 		}
 		return events
 	}
@@ -199,8 +199,8 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		}
 		what := Released
 		switch {
-		case l.Forced != nil && (w.last.Forced == nil || l.Forced.At.After(w.last.Forced.At)):
-			what = Taken
+		case l.ForceUnlock != nil && (w.last.ForceUnlock == nil || l.ForceUnlock.At.After(w.last.ForceUnlock.At)):
+			what = ForceUnlocked
 		case w.last.Lease >= 0 && now.Sub(w.lastAt) >= w.last.Lease:
 			what = Expired
 		}
@@ -215,12 +215,12 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 	waited, waits := waitersOf(w.last), waitersOf(l)
 	for _, waiter := range w.last.Waiters {
 		if !waits[waiter.Owner] && !holds[side{waiter.Owner, lock.Exclusive}] && !holds[side{waiter.Owner, lock.Write}] && !holds[side{waiter.Owner, lock.Read}] {
-			add(Leaves, waiter.Owner, waiter.Client)
+			add(Dequeued, waiter.Owner, waiter.Client)
 		}
 	}
 	for _, waiter := range l.Waiters {
 		if !waited[waiter.Owner] {
-			add(Waits, waiter.Owner, waiter.Client)
+			add(Queued, waiter.Owner, waiter.Client)
 		}
 	}
 	if stays && l.Lease > w.last.Lease-now.Sub(w.lastAt)+watchEvery/10 && w.last.Lease >= 0 {

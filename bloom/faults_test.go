@@ -397,7 +397,7 @@ func TestInit_tooLarge(t *testing.T) {
 	if created, err := open(rdb, "f").Init(t.Context(), elements(19*mb), 0.01); created || err != nil {
 		t.Errorf("a filter that exists: %v, %v", created, err)
 	}
-	if _, err := open(rdb, "f").Init(t.Context(), elements(500*mb), 0.01); !errors.Is(err, bloom.ErrOtherConfig) {
+	if _, err := open(rdb, "f").Init(t.Context(), elements(500*mb), 0.01); !errors.Is(err, bloom.ErrConfigMismatch) {
 		t.Errorf("a filter that exists with other parameters: %v", err)
 	}
 }

@@ -104,7 +104,7 @@ func ExampleClient_options() {
 		client.WithLabel(os.Getenv("POD_NAME")), // and this, with -o wide
 		client.WithOpTimeout(2*time.Second),     // then the outcome of a command counts as unknown
 		client.WithObserver(lock.Observer{ // leaseholdprom and leaseholdotel make one
-			Granted: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
+			Acquired: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
 		}),
 	)
 	if err != nil {

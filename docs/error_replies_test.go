@@ -55,7 +55,7 @@ func cells(f retry.Fault) string {
 	case f.Is != nil:
 		single = ""
 	}
-	for name, err := range map[string]error{"ErrUnavailable": lock.ErrUnavailable, "ErrForeignKey": lock.ErrForeignKey, "ErrClosed": lock.ErrClosed} {
+	for name, err := range map[string]error{"ErrUnavailable": lock.ErrUnavailable, "ErrWrongType": lock.ErrWrongType, "ErrClosed": lock.ErrClosed} {
 		if errors.Is(f.Is, err) {
 			single += "`lock." + name + "`"
 		}

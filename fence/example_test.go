@@ -136,14 +136,14 @@ func ExampleStaleError() {
 }
 
 // Registers of keys that come and go do not stay for ever. No holder comes back after three days.
-func ExampleWithRegisterExpiry() {
+func ExampleWithHighestTokenExpiry() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	guard, err := fence.NewRedis(rdb, fence.WithRegisterExpiry(72*time.Hour))
+	guard, err := fence.NewRedis(rdb, fence.WithHighestTokenExpiry(72*time.Hour))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,15 +13,12 @@ import (
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"go.uber.org/goleak"
 )
 
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(redistest.WithMemory(m, &addr), redistest.NotOurs())
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 const (
 	younger uint64 = fencetest.Younger

@@ -92,7 +92,7 @@ func TestRedis(t *testing.T) {
 			}
 
 			s.Do(t, "SET", "leasehold_fence:{data}", "something")
-			if err := write(t.Context(), g, younger, "data"); !errors.Is(err, lock.ErrForeignKey) {
+			if err := write(t.Context(), g, younger, "data"); !errors.Is(err, lock.ErrWrongType) {
 				t.Errorf("over a register that is none: %v", err)
 			}
 
@@ -108,7 +108,7 @@ func TestRedis(t *testing.T) {
 // Each write leaves the right value, and a script's reply is returned.
 func TestRedis_writes(t *testing.T) {
 	s := redistest.Start(t)
-	g := newGuard(t, s.Client(t), fence.WithRegisterExpiry(time.Hour))
+	g := newGuard(t, s.Client(t), fence.WithHighestTokenExpiry(time.Hour))
 	if err := g.Set(t.Context(), older, "s", "one\x00\xff"); err != nil {
 		t.Error(err)
 	}
@@ -209,7 +209,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 		t.Error("a guard of no client")
 	}
 	for _, d := range []time.Duration{0, -time.Hour, time.Microsecond} {
-		if _, err := fence.NewRedis(rdb, fence.WithRegisterExpiry(d)); err == nil {
+		if _, err := fence.NewRedis(rdb, fence.WithHighestTokenExpiry(d)); err == nil {
 			t.Errorf("an expiry of %v", d)
 		}
 	}

@@ -236,7 +236,7 @@ func TestLeastRights_multilock(t *testing.T) {
 	for range 3 {
 		votes = append(votes, start("NewLock", "NewQuorum", "WithFencing").NewLock("a", lock.WithFencing()))
 	}
-	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err != nil {
+	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err != nil {
 		t.Error(err)
 	}
 	if all := denied(); len(all) > 0 {
@@ -247,7 +247,7 @@ func TestLeastRights_multilock(t *testing.T) {
 	for i := range votes {
 		votes[i] = start("NewLock").NewLock("a")
 	}
-	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err == nil || len(denied()) == 0 {
+	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err == nil || len(denied()) == 0 {
 		t.Errorf("a quorum without its rights: %v, denied %q", err, denied())
 	}
 }

@@ -201,9 +201,9 @@ func ExampleState() {
 func ExampleObserver() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
-		Granted:  func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Kind, e.Name) },
-		Refused:  func(_ context.Context, e lock.Event) { fmt.Println("refused:", e.Err) },
-		Released: func(_ context.Context, e lock.Event) { fmt.Println("released after", e.Held > 0) },
+		Acquired:    func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Kind, e.Name) },
+		NotAcquired: func(_ context.Context, e lock.Event) { fmt.Println("refused:", e.Err) },
+		Released:    func(_ context.Context, e lock.Event) { fmt.Println("released after", e.Held > 0) },
 	}))
 	if err != nil {
 		log.Fatal(err)
@@ -227,7 +227,7 @@ func ExampleOldest() {
 	ctx := context.Background()
 	var holds lock.Oldest
 	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
-		Granted:  func(_ context.Context, e lock.Event) { holds.Begin(e) },
+		Acquired: func(_ context.Context, e lock.Event) { holds.Begin(e) },
 		Released: func(_ context.Context, e lock.Event) { holds.End(e) },
 		Lost:     func(_ context.Context, e lock.Event) { holds.End(e) },
 	}))
@@ -247,7 +247,7 @@ func ExampleOldest() {
 }
 
 // Two holds of one owner that do not nest: the first is given back while the second goes on.
-func ExampleWithOwner() {
+func ExampleContextWithNewOwner() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -256,7 +256,7 @@ func ExampleWithOwner() {
 	defer c.Close(ctx)
 	album := c.NewLock("album")
 
-	one := lock.WithOwner(ctx)
+	one := lock.ContextWithNewOwner(ctx)
 	first, err := album.Lock(one)
 	if err != nil {
 		log.Fatal(err)
@@ -273,14 +273,14 @@ func ExampleWithOwner() {
 }
 
 // A job of several replicas that is quick must not run twice within a minute: the lock outlives its Unlock.
-func ExampleWithAtLeast() {
+func ExampleWithMinHold() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	minutely := c.NewLock("cron:minutely", lock.WithAtLeast(50*time.Second))
+	minutely := c.NewLock("cron:minutely", lock.WithMinHold(50*time.Second))
 
 	for _, replica := range []string{"a", "b"} {
 		err := lock.TryDo(ctx, minutely, func(context.Context) error {
@@ -384,7 +384,7 @@ func ExampleWithGrace() {
 }
 
 // How long the others wait for a waiter of a fair lock whose process died.
-func ExampleWithPatience() {
+func ExampleWithWaiterTimeout() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -392,9 +392,9 @@ func ExampleWithPatience() {
 	}
 	defer c.Close(ctx)
 
-	fair := c.NewFairLock("counter", lock.WithPatience(2*time.Second))
+	fair := c.NewFairLock("counter", lock.WithWaiterTimeout(2*time.Second))
 	fmt.Println(lock.Do(ctx, fair, func(context.Context) error { return nil }))
-	plain := c.NewLock("plain", lock.WithPatience(2*time.Second)) // whose waiters have no place to keep
+	plain := c.NewLock("plain", lock.WithWaiterTimeout(2*time.Second)) // whose waiters have no place to keep
 	_, err = plain.TryLock(ctx)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
@@ -403,7 +403,7 @@ func ExampleWithPatience() {
 }
 
 // Readers that do not wait behind a writer, for data that is written when nobody reads.
-func ExampleWithReadersFirst() {
+func ExampleWithReaderPreference() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -429,7 +429,7 @@ func ExampleWithReadersFirst() {
 			break // the writer
 		}
 	}
-	second := c.NewRWLock("prices", lock.WithReadersFirst()).Read()
+	second := c.NewRWLock("prices", lock.WithReaderPreference()).Read()
 	err = lock.Do(ctx, second, func(context.Context) error {
 		fmt.Println("reads, although a writer waits")
 		return nil

@@ -13,7 +13,7 @@ type Oldest struct {
 	since map[uint64]time.Time
 }
 
-// Begin notes that what e is about begins now. Call it in Waiting for waits, and in Granted for holds.
+// Begin notes that what e is about begins now. Call it in Waiting for waits, and in Acquired for holds.
 func (o *Oldest) Begin(e Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 // The cause of a loss can be told with the words of package lock alone.
 func TestCausesOfLoss(t *testing.T) {
-	causes := []error{lock.ErrExpired, lock.ErrGone, lock.ErrForced, lock.ErrMaxHold, lock.ErrAbandoned}
+	causes := []error{lock.ErrExpired, lock.ErrGone, lock.ErrForceUnlocked, lock.ErrMaxHold, lock.ErrAbandoned}
 	for name, c := range map[string]struct {
 		opts []lock.Option
 		lose func(t *testing.T, s *locktest.Server)

@@ -146,7 +146,7 @@ func TestFilterRules_canBeBroken(t *testing.T) {
 			delete: func(context.Context, Filter) error { return nil },
 		}), map[string]string{
 			"filter never made": "error <nil>",
-			"made anew":         bloom.ErrOtherConfig.Error(),
+			"made anew":         bloom.ErrConfigMismatch.Error(),
 		}},
 	})
 }

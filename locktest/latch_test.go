@@ -114,7 +114,7 @@ func TestLatchRules_canBeBroken(t *testing.T) {
 		}},
 		{"any count does", with(wrongLatch{
 			set: func(ctx context.Context, l Latch, n int64) (bool, error) {
-				return l.TrySetCount(ctx, max(1, min(n, latch.MostCount)))
+				return l.TrySetCount(ctx, max(1, min(n, latch.MaxCount)))
 			},
 		}), map[string]string{
 			"bad counts": "a count of 0 made a latch",

@@ -308,7 +308,7 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 		do(t, q.rdb, "SET", spoilt.Register, "9007199254740991")
 		q.queued("G1 G2")
 		before := contents(t, q.rdb)
-		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience}); err == nil {
+		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
 			t.Errorf("%+v", got)
 		}
 		if after := contents(t, q.rdb); after != before {
@@ -379,7 +379,7 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 		do(t, q.rdb, "PERSIST", key)
 	}
 	before := contents(t, q.rdb)
-	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 	if _, denied := rueidis.IsRedisErr(err); !denied {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -461,7 +461,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 			for what, use := range map[string]func(){
 				"a question": func() { q.ask("G1", c.patience) },
 				"a heartbeat": func() {
-					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: c.patience}}); err != nil {
+					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: c.patience}}); err != nil {
 						t.Error(err)
 					}
 				},
@@ -582,7 +582,7 @@ func TestKeepFair_deniedCommands(t *testing.T) {
 				do(t, q.rdb, "PERSIST", fairKeys.Queue)
 				do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
 			}
-			if _, err := luascripts.KeepFair(t.Context(), denied(t, s, command), fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: patience}}); err != nil {
+			if _, err := luascripts.KeepFair(t.Context(), denied(t, s, command), fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: patience}}); err != nil {
 				needs = append(needs, command)
 			}
 		}
@@ -607,7 +607,7 @@ func TestFair_theDeadStayDead(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.queued("G2! G1")
 	before := contents(t, q.rdb)
-	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience}); err == nil {
+	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
 		t.Errorf("%+v", got)
 	}
 	if after := contents(t, q.rdb); after != before {

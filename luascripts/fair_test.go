@@ -156,7 +156,7 @@ func (q fair) pass(d time.Duration) {
 // ask makes an owner ask for the lock. It enters the queue if p is not 0.
 func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	q.t.Helper()
-	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: p})
+	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
 	if err != nil {
 		q.t.Fatalf("%s asks: %v", name, err)
 	}
@@ -186,7 +186,7 @@ func (q fair) keeps(names ...string) luascripts.Kept {
 	q.t.Helper()
 	var waiting []luascripts.Waiter
 	for _, name := range names {
-		waiting = append(waiting, luascripts.Waiter{Owner: owner(name), Patience: patience})
+		waiting = append(waiting, luascripts.Waiter{Owner: owner(name), WaiterTimeout: patience})
 	}
 	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, waiting)
 	if err != nil {
@@ -329,7 +329,7 @@ func TestAcquireFair(t *testing.T) {
 				var first string
 				for range 2 { // the second copy finds it done
 					before := time.Now()
-					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: c.want, Patience: c.patience})
+					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.patience})
 					if err != nil || got.Verdict != c.verdict {
 						t.Errorf("%+v, %v, want verdict %d", got, err, c.verdict)
 					}
@@ -552,7 +552,7 @@ func TestInspectFair(t *testing.T) {
 			t.Errorf("held: %+v", s)
 		}
 		about(t, "the lease", s.Left, long)
-		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), Patience: patience}, {Owner: owner("J3"), Patience: 5 * time.Minute}}
+		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), WaiterTimeout: patience}, {Owner: owner("J3"), WaiterTimeout: 5 * time.Minute}}
 		if len(s.Waiters) != len(want) {
 			t.Fatalf("in the queue: %+v", s.Waiters)
 		}
@@ -560,11 +560,11 @@ func TestInspectFair(t *testing.T) {
 			if w.Owner != want[i].Owner {
 				t.Errorf("%d in the queue: %s, want %s", i, w.Owner, want[i].Owner)
 			}
-			about(t, "patience of "+short(w.Owner), w.Patience, want[i].Patience)
+			about(t, "patience of "+short(w.Owner), w.WaiterTimeout, want[i].WaiterTimeout)
 		}
 		do(t, q.rdb, "PERSIST", fairKeys.Lock)
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
-		if s := inspect(); s.Left != luascripts.NoExpiry || len(s.Waiters) != 3 || s.Waiters[2].Patience != 0 {
+		if s := inspect(); s.Left != luascripts.NoExpiry || len(s.Waiters) != 3 || s.Waiters[2].WaiterTimeout != 0 {
 			t.Errorf("without deadlines: %+v", s)
 		}
 		do(t, q.rdb, "DEL", fairKeys.Lock)
@@ -691,7 +691,7 @@ func TestFair_patienceOfItsOwn(t *testing.T) {
 			about(t, name, q.left(name), p)
 		}
 		q.outlives("after three")
-		kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G3"), Patience: time.Minute}, {Owner: owner("G1"), Patience: 2 * time.Minute}})
+		kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G3"), WaiterTimeout: time.Minute}, {Owner: owner("G1"), WaiterTimeout: 2 * time.Minute}})
 		if err != nil || !slices.Equal(kept.Asks, []bool{false, false}) {
 			t.Errorf("heartbeat: %+v, %v", kept, err)
 		}
@@ -864,7 +864,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				before := contents(t, q.rdb)
 				for _, p := range []time.Duration{0, patience} {
 					for want := 1; want <= 2; want++ {
-						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Patience: p})
+						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: p})
 						check(t, "acquire", got.Verdict, luascripts.Foreign, err)
 					}
 				}
@@ -904,7 +904,7 @@ func TestFair_fullMemory(t *testing.T) {
 	refused := func(what, name string, p time.Duration) {
 		t.Helper()
 		before := contents(t, q.rdb)
-		got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: p})
+		got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s: %+v, %v, want OOM", what, got, err)
 		}
@@ -927,7 +927,7 @@ func TestFair_fullMemory(t *testing.T) {
 	q.waits("G3")
 	q.keeps("G2", "G3")
 	about(t, "after a heartbeat", q.left("G2"), patience)
-	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: long, Want: 3, Patience: patience})
+	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: patience})
 	check(t, "re-entry", got.Verdict, luascripts.Done, err)
 	e := listen(t, q.rdb)
 	for _, leave := range []int{2, 1, 0} {
@@ -973,7 +973,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 			holder, line := q.holder(), q.line()
 			var err error
 			if c.leave < 0 {
-				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 			} else {
 				_, err = luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), c.leave)
 			}
@@ -1027,7 +1027,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	check(t, "force", got, luascripts.Done, err)
 
 	// A denial is no verdict about the lock.
-	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), Patience: patience}}); err == nil {
+	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), WaiterTimeout: patience}}); err == nil {
 		t.Error("heartbeat without zadd: no error")
 	}
 	if _, err := luascripts.InspectFair(t.Context(), denied(t, s, "lrange"), fairKeys); err == nil {
@@ -1073,14 +1073,14 @@ func FuzzFairReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), 0)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		v, err = luascripts.ForceFair(t.Context(), rdb, fairKeys)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
 
-		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: patience}})
+		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: patience}})
 		switch {
 		case err != nil && (kept.Asks != nil || kept.Left != 0):
 			t.Errorf("an error with a reply: %+v, %v", kept, err)

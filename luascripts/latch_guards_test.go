@@ -123,34 +123,34 @@ func TestLatch_fullMemory(t *testing.T) {
 }
 
 // A key that holds something else is not touched, and a command that is denied is no answer.
-func TestCrew_foreign(t *testing.T) {
-	k, good := keynames.Crew("crew"), keynames.Crew("{crew}good")
+func TestWaitGroup_foreign(t *testing.T) {
+	k, good := keynames.WaitGroup("waitgroup"), keynames.WaitGroup("{waitgroup}good")
 	calls := func(rdb rueidis.Client) map[string]func() (luascripts.Verdict, error) {
 		return map[string]func() (luascripts.Verdict, error){
 			"join": func() (luascripts.Verdict, error) {
-				a, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: "a", Lease: time.Hour})
+				a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: "a", Lease: time.Hour})
 				return a.Verdict, err
 			},
 			"leave": func() (luascripts.Verdict, error) {
-				return luascripts.LeaveCrew(t.Context(), rdb, k, "a", 0, luascripts.MemberDone)
+				return luascripts.LeaveWaitGroup(t.Context(), rdb, k, "a", 0, luascripts.WorkerDone)
 			},
 			"look": func() (luascripts.Verdict, error) {
-				_, v, err := luascripts.LookAtCrew(t.Context(), rdb, k)
+				_, v, err := luascripts.LookAtWaitGroup(t.Context(), rdb, k)
 				return v, err
 			},
 			"inspect": func() (luascripts.Verdict, error) {
-				_, v, err := luascripts.InspectCrew(t.Context(), rdb, k)
+				_, v, err := luascripts.InspectWaitGroup(t.Context(), rdb, k)
 				return v, err
 			},
 			"dismiss": func() (luascripts.Verdict, error) {
-				_, v, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"a"})
+				_, v, err := luascripts.DismissFromWaitGroup(t.Context(), rdb, k, []string{"a"})
 				return v, err
 			},
-			"delete": func() (luascripts.Verdict, error) { return luascripts.DeleteCrew(t.Context(), rdb, k, 1) },
+			"delete": func() (luascripts.Verdict, error) { return luascripts.DeleteWaitGroup(t.Context(), rdb, k, 1) },
 			"renew": func() (luascripts.Verdict, error) {
-				r := luascripts.RenewCrew(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: "a"}, {Keys: &good, Owner: "b"}}, time.Hour, 2)
+				r := luascripts.RenewWaitGroup(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: "a"}, {Keys: &good, Owner: "b"}}, time.Hour, 2)
 				if r[1].Verdict != luascripts.Done || r[1].Err != nil {
-					t.Errorf("another crew: %+v", r[1])
+					t.Errorf("another wait group: %+v", r[1])
 				}
 				return r[0].Verdict, r[0].Err
 			},
@@ -160,7 +160,7 @@ func TestCrew_foreign(t *testing.T) {
 		for name, call := range calls(rdb) {
 			do(t, rdb, "FLUSHALL")
 			do(t, rdb, "RPUSH", k.Lock, "x")
-			if a, err := luascripts.JoinCrew(t.Context(), rdb, good, luascripts.Question{Owner: "b", Lease: time.Minute}); a.Verdict != luascripts.Done || err != nil {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, good, luascripts.Question{Owner: "b", Lease: time.Minute}); a.Verdict != luascripts.Done || err != nil {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			if v, err := call(); v != luascripts.Foreign || err != nil {
@@ -187,39 +187,39 @@ func TestCrew_foreign(t *testing.T) {
 	}
 }
 
-// The waiters of a crew are told when the last member leaves, and when a member is dismissed: once. A crew that is not there is deleted.
-func TestCrew_tells(t *testing.T) {
+// The waiters of a wait group are told when the last worker leaves, and when a worker is dismissed: once. A wait group that is not there is deleted.
+func TestWaitGroup_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		k := keynames.Crew("crew")
-		const channel = "leasehold_crew:{crew}"
-		if v, err := luascripts.DeleteCrew(t.Context(), rdb, k, 1); v != luascripts.Done || err != nil {
-			t.Errorf("a crew that is not there: %d, %v", v, err)
+		k := keynames.WaitGroup("waitgroup")
+		const channel = "leasehold_crew:{waitgroup}"
+		if v, err := luascripts.DeleteWaitGroup(t.Context(), rdb, k, 1); v != luascripts.Done || err != nil {
+			t.Errorf("a wait group that is not there: %d, %v", v, err)
 		}
 		e := listen(t, rdb)
 		for _, owner := range []string{"a", "b"} {
-			if a, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour}); a.Verdict != luascripts.Done || err != nil {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour}); a.Verdict != luascripts.Done || err != nil {
 				t.Fatalf("%+v, %v", a, err)
 			}
 		}
 		for _, owner := range []string{"a", "b"} {
 			e.expect()
-			if v, err := luascripts.LeaveCrew(t.Context(), rdb, k, owner, 0, luascripts.MemberDone); v != luascripts.Done || err != nil {
+			if v, err := luascripts.LeaveWaitGroup(t.Context(), rdb, k, owner, 0, luascripts.WorkerDone); v != luascripts.Done || err != nil {
 				t.Fatalf("%d, %v", v, err)
 			}
 		}
 		e.expect(channel + " 0")
 		do(t, rdb, "ZADD", k.Lock, "1000", "lost")
 		for range 2 {
-			if n, _, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"lost"}); n != 1 || err != nil {
+			if n, _, err := luascripts.DismissFromWaitGroup(t.Context(), rdb, k, []string{"lost"}); n != 1 || err != nil {
 				t.Errorf("%d dismissed, %v", n, err)
 			}
 		}
 		e.expect(channel + " 0")
-		if all, _, err := luascripts.InspectCrew(t.Context(), rdb, k); len(all) != 2 || err != nil {
+		if all, _, err := luascripts.InspectWaitGroup(t.Context(), rdb, k); len(all) != 2 || err != nil {
 			t.Errorf("the members are %+v, %v", all, err)
 		}
 		do(t, rdb, "ZADD", k.Lock, "1000", "late")
-		all, _, err := luascripts.InspectCrew(t.Context(), rdb, k)
+		all, _, err := luascripts.InspectWaitGroup(t.Context(), rdb, k)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func TestLine_theHeirsOffer(t *testing.T) {
 	listening(t, s, first)
 	hold(t, rdb)
 	stand(t, rdb, keys, first, time.Minute)
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: first + "9", Offer: 20 * time.Second, Patience: time.Minute})
+	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: first + "9", Offer: 20 * time.Second, WaiterTimeout: time.Minute})
 	if err != nil || got.Token == 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -149,7 +149,7 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 			t.Errorf("%.40q: the line has %d bytes after 20 questions of one process", text, n)
 		}
 		const heir = "33333333-3333-7333-8333-333333333333:1"
-		got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Again: time.Second, Patience: time.Minute})
+		got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("%.40q: %+v, %v", text, got, err)
 		}
@@ -496,7 +496,7 @@ func TestInspectReentrant_waiters(t *testing.T) {
 		hold(t, rdb)
 		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, "0 1|"+first+" 1000 0 0 1;"+second+" 1000 0 0 0;"+other+" 1000 0 0 9999999999999;")
 		is, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
-		if err != nil || len(is.Waiters) != 3 || is.Waiters[0].Patience != 0 || is.Waiters[1].Patience != luascripts.NoExpiry || is.Waiters[2].Patience < time.Hour {
+		if err != nil || len(is.Waiters) != 3 || is.Waiters[0].WaiterTimeout != 0 || is.Waiters[1].WaiterTimeout != luascripts.NoExpiry || is.Waiters[2].WaiterTimeout < time.Hour {
 			t.Errorf("%+v, %v", is, err)
 		}
 	})

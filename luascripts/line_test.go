@@ -26,7 +26,7 @@ func TestLine_besideAFairLock(t *testing.T) {
 		}
 		stand := func() {
 			t.Helper()
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1, Offer: time.Second, Patience: time.Minute, Again: time.Second})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second})
 			if err != nil || got.Verdict != luascripts.Held {
 				t.Fatalf("%v, %v", got, err)
 			}
@@ -62,7 +62,7 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 		k := keys
 		k.Register = "redisson_lock_token:{orders}"
 		do(t, rdb, "SADD", k.Register, "no number")
-		got, err := luascripts.PassReentrant(t.Context(), rdb, k, ours, luascripts.Pass{Heir: other, Offer: time.Second, Patience: time.Minute, Spare: 64})
+		got, err := luascripts.PassReentrant(t.Context(), rdb, k, ours, luascripts.Pass{Heir: other, Offer: time.Second, WaiterTimeout: time.Minute, Spare: 64})
 		if err != nil || got.Verdict != luascripts.Done || got.Token != 0 {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -84,7 +84,7 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 // waiting for the given time, and asks again in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
-	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, Patience: time.Minute})
+	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, WaiterTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	hold(t, rdb, first, second)
 	stand(t, rdb, keys, first, 2*time.Second) // it asks again, and keeps its place
 	const heir = "00000000-0000-7000-8000-000000000000:2"
-	p := luascripts.Pass{Last: 1 << 52, Heir: heir, Offer: time.Second, Patience: time.Minute, Again: time.Second}
+	p := luascripts.Pass{Last: 1 << 52, Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
 	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, p)
 	if err != nil || got != (luascripts.Passed{Verdict: luascripts.Done}) {
 		t.Fatalf("%+v, %v", got, err)
@@ -287,7 +287,7 @@ func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	listening(t, s, first, second)
 	hold(t, rdb, first, second)
 	const heir = first + "9" // of the process that is first in line
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute})
+	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute})
 	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, heir) != 1 {
 		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
 	}
@@ -353,7 +353,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
 			leave := listener(t, s, process(first))
-			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: time.Second, Patience: c.patience}
+			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: c.patience}
 			if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 				t.Fatal(err)
 			}
@@ -406,7 +406,7 @@ func TestLine_deaf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
-			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, Patience: time.Minute, Waited: c.waited, Again: c.again}
+			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, Again: c.again}
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 			if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
 				t.Fatalf("%+v, %v", got, err)
@@ -434,7 +434,7 @@ func TestLine_fewAreDeaf(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	hold(t, rdb)
 	for i := range 10 {
-		q := luascripts.Question{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, Patience: time.Minute, Again: time.Second}
+		q := luascripts.Question{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 		if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
 			t.Fatalf("%+v, %v", got, err)
@@ -533,7 +533,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 			owner := holder
 			for i := range 200 {
 				heir := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
-				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute})
+				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute})
 				if err != nil || got.Verdict != luascripts.Done {
 					t.Fatalf("%+v, %v", got, err)
 				}
@@ -621,7 +621,7 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 				do(t, rdb, append([]string{"HSET", keys.Lock}, hash...)...)
 				do(t, rdb, "PEXPIRE", keys.Lock, "50000")
 				before := contents(t, rdb)
-				q := luascripts.Question{Owner: other, Lease: time.Hour, Want: 1, Offer: time.Second, Patience: time.Minute}
+				q := luascripts.Question{Owner: other, Lease: time.Hour, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute}
 				if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); err != nil || got.Verdict != luascripts.Foreign {
 					t.Errorf("acquire: %+v, %v", got, err)
 				}

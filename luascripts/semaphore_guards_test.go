@@ -64,7 +64,7 @@ func TestSemaphore_refuses(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
 		take(t, rdb, k, taker(1, 1), 0)
-		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(2, 4), Lease: time.Hour, Patience: time.Minute}); err == nil || !strings.Contains(err.Error(), "3 permits") {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(2, 4), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "3 permits") {
 			t.Errorf("four of three: %+v, %v", got, err)
 		}
 		for _, key := range []string{k.Lock, k.Leases} {
@@ -97,7 +97,7 @@ func TestSemaphore_deniedToLeave(t *testing.T) {
 	take(t, admin, k, taker(1, 2), 0)
 	take(t, admin, k, taker(2, 1), time.Minute)
 	give(t, admin, k, taker(1, 2))
-	if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, "lrem"), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, Patience: time.Minute}); err == nil {
+	if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, "lrem"), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
 		t.Fatalf("%+v", got)
 	}
 	if free, held := freePermits(t, admin), number(t, admin, "ZCARD", k.Leases); free != 2 || held != 0 {
@@ -127,7 +127,7 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 			take(t, rdb, k, taker(1, 2), time.Minute)
 			take(t, rdb, k, waiter, time.Minute)
 			c.change()
-			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, Patience: time.Minute}}); err != nil || kept.Asks[0] != c.asks {
+			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute}}); err != nil || kept.Asks[0] != c.asks {
 				t.Errorf("%s: %+v, %v", what, kept, err)
 			}
 		}
@@ -147,7 +147,7 @@ func TestSemaphore_keepTells(t *testing.T) {
 			do(t, rdb, "ZADD", k.Leases, "XX", "1000", id)
 		}
 		e := listen(t, rdb)
-		waiters := []luascripts.Waiter{{Owner: taker(2, 2), Patience: 3 * time.Hour}, {Owner: taker(4, 1), Patience: time.Minute}}
+		waiters := []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: 3 * time.Hour}, {Owner: taker(4, 1), WaiterTimeout: time.Minute}}
 		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
 		if err != nil || !kept.Asks[0] || !kept.Asks[1] {
 			t.Errorf("%+v, %v", kept, err)
@@ -228,10 +228,10 @@ func TestSemaphore_keepDropsNoneOfItsOwn(t *testing.T) {
 		take(t, rdb, k, late, time.Minute)
 		var waiters []luascripts.Waiter
 		for i := range 100 {
-			waiters = append(waiters, luascripts.Waiter{Owner: taker(1000+i, 1), Patience: time.Minute})
+			waiters = append(waiters, luascripts.Waiter{Owner: taker(1000+i, 1), WaiterTimeout: time.Minute})
 			take(t, rdb, k, taker(1000+i, 1), time.Minute)
 		}
-		waiters = append(waiters, luascripts.Waiter{Owner: late, Patience: time.Minute})
+		waiters = append(waiters, luascripts.Waiter{Owner: late, WaiterTimeout: time.Minute})
 		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", late)
 		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
 		if err != nil || kept.Asks[100] {
@@ -353,7 +353,7 @@ func TestSemaphore_deniedToEnter(t *testing.T) {
 	k := semaphoreKeys(1)
 	take(t, admin, k, taker(1, 1), 0)
 	for _, command := range []string{"zadd", "pexpire"} {
-		if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, command), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, Patience: time.Minute}); err == nil {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, command), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
 			t.Errorf("without %s: %+v", command, got)
 		}
 		if n := number(t, admin, "EXISTS", k.Queue, k.Timeouts); n != 0 {
@@ -369,7 +369,7 @@ func TestSemaphore_deniedWhileItWaits(t *testing.T) {
 	k := semaphoreKeys(1)
 	take(t, admin, k, taker(1, 1), 0)
 	take(t, admin, k, taker(2, 1), time.Minute)
-	if kept, err := luascripts.KeepSemaphore(t.Context(), denied(t, s, "pexpire"), k, []luascripts.Waiter{{Owner: taker(2, 1), Patience: time.Minute}}); err == nil {
+	if kept, err := luascripts.KeepSemaphore(t.Context(), denied(t, s, "pexpire"), k, []luascripts.Waiter{{Owner: taker(2, 1), WaiterTimeout: time.Minute}}); err == nil {
 		t.Errorf("heartbeat: %+v", kept)
 	}
 	for _, command := range []string{"zrem", "lrem"} {

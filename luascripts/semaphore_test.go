@@ -32,7 +32,7 @@ func semaphoreKeys(total int) luascripts.Keys {
 
 func take(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, patience time.Duration) luascripts.Verdict {
 	t.Helper()
-	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Want: 1, Patience: patience})
+	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Want: 1, WaiterTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestSemaphore(t *testing.T) {
 			t.Errorf("the queue is %q", got)
 		}
 		e := listen(t, rdb)
-		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), Patience: time.Minute}, {Owner: taker(5, 1), Patience: time.Minute}})
+		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: time.Minute}, {Owner: taker(5, 1), WaiterTimeout: time.Minute}})
 		if err != nil || kept.Asks[0] || !kept.Asks[1] {
 			t.Errorf("a heartbeat, with one that is not in the queue: %+v, %v", kept, err)
 		}
@@ -116,7 +116,7 @@ func TestSemaphore(t *testing.T) {
 		e.expect(first, second, java)
 		is("the second may go first", take(t, rdb, k, taker(3, 1), time.Minute), luascripts.Done)
 		free("2")
-		kept, err = luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), Patience: time.Minute}})
+		kept, err = luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: time.Minute}})
 		if err != nil || !kept.Asks[0] {
 			t.Errorf("a heartbeat of the one whose turn it is: %+v, %v", kept, err)
 		}
@@ -336,7 +336,7 @@ func TestSemaphore_denied(t *testing.T) {
 	}
 	ask := func(owner string, patience time.Duration) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Patience: patience})
+			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, WaiterTimeout: patience})
 			return err
 		}
 	}
@@ -357,7 +357,7 @@ func TestSemaphore_denied(t *testing.T) {
 			return err
 		}},
 		"heartbeat": {"semaphore_keep", func(rdb rueidis.Client) error {
-			_, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: waiter, Patience: time.Minute}})
+			_, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute}})
 			return err
 		}},
 		"renewal": {"semaphore_renew", func(rdb rueidis.Client) error {
@@ -402,12 +402,12 @@ func TestSemaphore_full(t *testing.T) {
 	take(t, rdb, k, taker(2, 4), time.Minute) // waits
 	full(t, s)
 	for _, patience := range []time.Duration{0, time.Minute} {
-		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(3, 1), Lease: time.Hour, Patience: patience})
+		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: patience})
 		if patience > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
 			t.Errorf("with patience %v: %v", patience, err)
 		}
 	}
-	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), Patience: time.Minute}}); err != nil || kept.Asks[0] {
+	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), WaiterTimeout: time.Minute}}); err != nil || kept.Asks[0] {
 		t.Errorf("heartbeat: %+v, %v", kept, err)
 	}
 	if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, 2*time.Hour, 1)[0]; r.Err != nil || r.Verdict != luascripts.Done {

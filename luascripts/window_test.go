@@ -21,7 +21,11 @@ func TestWindow_inspect(t *testing.T) {
 	rdb := m.Client(t)
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	random := rand.New(rand.NewPCG(1, 2))
-	for round := range 30 {
+	rounds := 30
+	if testing.Short() {
+		rounds = 10
+	}
+	for round := range rounds {
 		k := keynames.Window(fmt.Sprint("w", round))
 		const per = 10 * time.Second
 		rate := int64(1 + random.IntN(20))
@@ -310,7 +314,7 @@ func TestWindow_inspectForeign(t *testing.T) {
 			make []string
 			want luascripts.Verdict
 		}{
-			"none":   {nil, luascripts.Uninitialised},
+			"none":   {nil, luascripts.Uninitialized},
 			"string": {[]string{"SET", "string", "x"}, luascripts.Foreign},
 			"hash":   {[]string{"HSET", "hash", "a", "b"}, luascripts.Foreign},
 			"words":  {[]string{"HSET", "words", "rate", "fast", "interval", "1", "type", "0"}, luascripts.Foreign},

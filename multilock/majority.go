@@ -356,7 +356,7 @@ func (q *Quorum) giveBack(i int, h lock.Hold) {
 // Then the vote counts from the longest lease after the restart, when this hold of it is over.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
 	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
+		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithMaxLease", q.longest)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
@@ -607,8 +607,8 @@ func holdsOf(seats []seat) []lock.Hold {
 	return holds
 }
 
-// Until returns until when a majority will vote at least, as far as is known now. It moves
-// back when a server that voted is lost.
+// Until returns until when a majority will vote at least, as far as is known now. It moves back
+// when a server that voted is lost.
 func (h *quorumHold) Until() time.Time {
 	h.look()
 	h.mu.Lock()
@@ -649,7 +649,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: the longest lease is said to be %v; see WithLongestLease", d, h.q.longest)
+		return fmt.Errorf("%v: the longest lease is said to be %v; see WithMaxLease", d, h.q.longest)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -723,8 +723,8 @@ func (h *quorumHold) notHeld() error {
 	}
 }
 
-// Unlock gives back the lock on all servers, and stops what is under way. It
-// succeeds when it is free on a majority.
+// Unlock gives back the lock on all servers, and stops what is under way. It succeeds when it is
+// free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too

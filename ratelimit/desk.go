@@ -270,7 +270,7 @@ func (d *desk) run(g *group) {
 		sent := time.Now()
 		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
 			if a.Err = d.send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
-				a.Err = lock.ErrForeignKey
+				a.Err = lock.ErrWrongType
 			}
 			d.answer(lanes[i], calls[i].Questions, a, sent)
 		}

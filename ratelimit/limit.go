@@ -8,28 +8,28 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A Limit allows Rate units in each Per, and Burst of them at once. It is a bucket of Burst units
-// that begins full, and into which Rate units flow in each Per, one after the other.
-// In any time W callers take at most Burst + Rate·W/Per units.
+// A Limit allows Rate permits in each Per, and Burst of them at once. It is a bucket of Burst
+// permits that starts full, and into which Rate permits flow in each Per, one after the other. In
+// any time W callers take at most Burst + Rate·W/Per permits.
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs
-	// Burst is the size of the bucket; 0 means Rate. With Burst 1, units are Per/Rate apart.
+	// Burst is the size of the bucket; 0 means Rate. With Burst 1, permits are Per/Rate apart.
 	Burst int64
-	// Aligned makes the limit count in windows instead, as a quota of the calendar does: at most
-	// Rate units in each window, which begins at a multiple of Per since 1970 (UTC). A Per of 24 h
-	// is a day of UTC, and one of seven days begins on a Thursday. Around the border of two
-	// windows callers can take up to 2·Rate units in a moment. Burst must be 0 if Aligned is set.
+	// Aligned makes the limit count in windows instead, like a calendar quota: at most Rate permits in
+	// each window. A window begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day in
+	// UTC, and one of seven days begins on a Thursday. Around the start of a window callers can take
+	// up to 2·Rate permits. Burst must be 0 if Aligned is set.
 	Aligned bool
 }
 
-// PerSecond returns the limit of n units a second, and as many at once.
+// PerSecond returns the limit of n permits per second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Rate: n, Per: time.Second} }
 
-// PerMinute returns the limit of n units a minute, and as many at once.
+// PerMinute returns the limit of n permits per minute, with a burst of n.
 func PerMinute(n int64) Limit { return Limit{Rate: n, Per: time.Minute} }
 
-// PerHour returns the limit of n units an hour, and as many at once.
+// PerHour returns the limit of n permits per hour, with a burst of n.
 func PerHour(n int64) Limit { return Limit{Rate: n, Per: time.Hour} }
 
 const (

@@ -20,7 +20,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 var _ lock.Locker = (*reentrant.Lock)(nil)
 

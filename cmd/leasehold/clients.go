@@ -66,7 +66,8 @@ stores, as for leasehold ls.
 					}
 					return cmp.Or(writeJSON(w, list), lacks)
 				}
-				return cmp.Or(listClients(w, clients, out.format.value == "wide"), lacks)
+				wide := out.format.value == "wide"
+				return cmp.Or(listClients(w, columnsOf(w, wide), clients, wide), lacks)
 			})
 		},
 	}

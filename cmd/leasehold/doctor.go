@@ -41,7 +41,7 @@ and at the rights that the user lacks. At the end it takes a lock and gives it b
 If the rights of the user are limited to names with a prefix, say which: --prefix.
 --for names the kinds of locks and the options that the user needs. Without --for, each
 missing right is only a warning, as the doctor does not know whether the user needs it.
-It examines the rights for semaphore, latch, crew, ratelimit, window and bloom only if
+It examines the rights for semaphore, latch, waitgroup, ratelimit, redisson-ratelimit and bloom only if
 --for names them, and takes no lock if --for names nothing else.
 
 --role says what the user is for, so that a missing permission is a failure:

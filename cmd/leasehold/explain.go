@@ -22,7 +22,7 @@ func explain(err error) string {
 // advice returns what to do about err; "" if that is not known.
 func advice(err error) string {
 	switch {
-	case errors.Is(err, lock.ErrForeignKey):
+	case errors.Is(err, lock.ErrWrongType):
 		return "choose another name, or the kind of lock that the others use: --shared and --exclusive are the two sides of one lock, and no other kind"
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "give the authority that signed the server's certificate by --cacert"

@@ -53,7 +53,7 @@ func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
 // Foreign returns err, or the error for a key that holds something else if that is the verdict of a script.
 func Foreign(v luascripts.Verdict, err error) error {
 	if err == nil && v == luascripts.Foreign {
-		return Final{lock.ErrForeignKey}
+		return Final{lock.ErrWrongType}
 	}
 	return err
 }

@@ -43,12 +43,12 @@ const (
 	latchPrefix     = "leasehold_latch"
 	latchCalls      = "leasehold_latch_calls"
 	leaderPrefix    = "leasehold_leader"
-	crewPrefix      = "leasehold_crew"
+	waitGroupPrefix = "leasehold_crew"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", crewPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", waitGroupPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -102,8 +102,8 @@ func Forced(name string) string { return ours(forcedPrefix, name) }
 // hears that one of its locks was taken from it.
 func Client(id string) string { return clientPrefix + ":" + id }
 
-// ClientOf returns the client whose key or channel this is, and whether it is one.
-func ClientOf(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
+// ClientID returns the client whose key or channel this is, and whether it is one.
+func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
 
 // OfOwner returns the channel of one owner who waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }

@@ -415,7 +415,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 // ours.
 func goneBy(v luascripts.Verdict) error {
 	if v == luascripts.Foreign {
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
 	return watchdog.ErrGone
 }

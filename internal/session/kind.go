@@ -69,7 +69,7 @@ type Scripts struct {
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
 	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
-	// not know lock.WithAtLeast.
+	// not know lock.WithMinHold.
 	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
 }
 
@@ -77,13 +77,13 @@ type Scripts struct {
 func (k *Kind) knows() lockimpl.Options {
 	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
 	if k.Queues {
-		known |= lockimpl.Patience
+		known |= lockimpl.WaiterTimeout
 	}
 	if k.Retain != nil {
-		known |= lockimpl.AtLeast
+		known |= lockimpl.MinHold
 	}
 	if k.Beside != nil {
-		known |= lockimpl.ReadersFirst
+		known |= lockimpl.ReaderPreference
 	}
 	if k.Anew {
 		known &^= lockimpl.Fencing // several hold it at once, and no token is the latest
@@ -173,13 +173,13 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 		Fixed:    spec.Config.Lease != 0,
 		Replicas: spec.Config.Replicas > 0,
 		Register: spec.Keys.Register,
-		Yield:    !spec.Config.ReadersFirst,
+		Yield:    !spec.Config.ReaderPreference,
 	}
 	if spec.Queues && (terms.Yield || terms.Reads) { // a writer that lets readers go first leaves no wish
-		terms.Patience = spec.Config.Patience
+		terms.WaiterTimeout = spec.Config.WaiterTimeout
 	}
 	if !terms.Yield {
-		terms.Apart |= place.ReadersFirst
+		terms.Apart |= place.ReaderPreference
 	}
 	if terms.Reads && terms.Replicas {
 		terms.Apart |= place.Replicated
@@ -192,7 +192,7 @@ func (s *Session) lease(spec *Spec) time.Duration {
 	if spec.Config.Lease != 0 {
 		return spec.Config.Lease
 	}
-	return max(s.Lease, s.standing(spec.Config.AtLeast))
+	return max(s.Lease, s.standing(spec.Config.MinHold))
 }
 
 const (

@@ -136,7 +136,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				n := w.listen()
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(2*time.Hour)
 				if !outerEnds {
 					bounded, free = free, bounded
@@ -292,7 +292,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	for _, kind := range []*Kind{plain, reading} {
 		inBubble(t, func(w *world) {
 			n := w.listen()
-			owner := lock.WithOwner(w.Context())
+			owner := lock.ContextWithNewOwner(w.Context())
 			ctx, cancel := context.WithCancel(owner)
 			h, other := w.take(w.a, kind, ctx), w.take(w.a, kind, owner)
 			cancel()
@@ -310,7 +310,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 func TestAbandonedHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		under, cancel := context.WithCancel(owner)
 		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithFixedLease(time.Hour)) // one of them is renewed
 		cancel()
@@ -387,7 +387,7 @@ func TestAbandonedHold_beforeItsLimit(t *testing.T) {
 func TestMaxHold_inAnyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		start := time.Now()
 		var holds []lock.Hold
 		for _, most := range []time.Duration{10 * time.Second, 30 * time.Second, 20 * time.Second} {
@@ -458,7 +458,7 @@ func TestReport_limits(t *testing.T) {
 			w.Errorf("abandoned and lost: %q", lines)
 		}
 		w.ended(h, lock.ErrAbandoned)
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(time.Second))
 		time.Sleep(2 * time.Second)
 		if lines := log.lines("lock lost"); len(lines) != 0 {
@@ -562,7 +562,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						if _, err := rivals.TryLock(w.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 							w.Errorf("while it runs, another TryLock: %v", err)
 						}
-						if err := lock.HoldFrom(ctx).Err(); err != nil {
+						if err := lock.HoldFromContext(ctx).Err(); err != nil {
 							w.Errorf("the hold: %v", err)
 						}
 						return context.Cause(ctx)
@@ -631,7 +631,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
 					cancel()
 					time.Sleep(time.Hour)
-					h := lock.HoldFrom(ctx)
+					h := lock.HoldFromContext(ctx)
 					if err := h.Err(); err != nil {
 						w.Errorf("before the loss: %v", err)
 					}
@@ -675,7 +675,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			if last, err = w.a.Lock(lock.HoldFrom(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
+			if last, err = w.a.Lock(lock.HoldFromContext(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
 				w.Fatal(err)
 			}
 			cancel()
@@ -685,7 +685,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			}
 			w.ended(h, lock.ErrAbandoned)
 			w.ended(again, lock.ErrAbandoned)
-			if err := lock.HoldFrom(ctx).Err(); err != nil {
+			if err := lock.HoldFromContext(ctx).Err(); err != nil {
 				w.Error(err)
 			}
 			return nil

@@ -125,7 +125,7 @@ func (c *call) tellFailed(err error) {
 	case errors.Is(err, context.Canceled):
 		f = o.Canceled
 	case errors.Is(err, lock.ErrNotAcquired):
-		f = o.Refused
+		f = o.NotAcquired
 	}
 	if f != nil {
 		e := c.ends()
@@ -154,7 +154,7 @@ func (c *call) tellGranted(h *hold) {
 	}
 	h.call = c
 	h.mu.Unlock()
-	if f := c.s.Observer.Granted; f != nil {
+	if f := c.s.Observer.Acquired; f != nil {
 		e.Owner, e.Token = h.Owner(), h.Token()
 		f(c.ctx, e)
 	}
@@ -261,7 +261,7 @@ func (s *Session) tellGivenBack(h *hold, err error) {
 // tellPassedOn tells the observer that the Unlock of h passed the lock on.
 func (s *Session) tellPassedOn(h *hold) {
 	if s.Observer != nil {
-		h.tell(s.Observer.PassedOn, lock.Event{})
+		h.tell(s.Observer.HandedOff, lock.Event{})
 	}
 }
 

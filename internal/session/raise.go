@@ -33,7 +33,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		case o.Err == nil && o.Value == luascripts.Gone:
 			o.Err = command.Final{Err: lock.ErrLost}
 		case o.Err == nil && o.Value == luascripts.Foreign:
-			o.Err = command.Final{Err: lock.ErrForeignKey}
+			o.Err = command.Final{Err: lock.ErrWrongType}
 		}
 		return o.Value, o.Err
 	})

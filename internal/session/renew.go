@@ -224,7 +224,7 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	case r.Err != nil:
 		return s.sender.Explain(r.Err)
 	case r.Verdict == luascripts.Foreign:
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	case r.Verdict == luascripts.Gone:
 		return watchdog.ErrGone
 	default:

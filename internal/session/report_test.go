@@ -85,7 +85,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			time.Sleep(2 * leaseTime)
 			w.unlock(h)
 
-			ctx, cancel := context.WithCancel(lock.WithOwner(w.Context()))
+			ctx, cancel := context.WithCancel(lock.ContextWithNewOwner(w.Context()))
 			outer, inner := w.take(w.a, kind, ctx), w.take(w.a, kind, ctx) // a re-entry
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(rival, "orders", nil)); kind != reading && !errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("TryLock: %v", err)

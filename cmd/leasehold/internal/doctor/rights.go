@@ -36,17 +36,17 @@ var needs = []need{
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
 	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
 	{head: "NewQuorum", kind: "quorum", rights: "+info"},
-	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
+	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hrandfield +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
 	{head: "Cluster", kind: "cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
 	{head: "NewSemaphore", kind: "semaphore", alone: true, rights: "~orders:* ~{orders:*:timeout &redisson_sc:{orders:* ~leasehold_semaphore_queue:{orders:* " +
 		"~leasehold_semaphore_alive:{orders:* ~leasehold_semaphore_slots:{orders:* +hgetall +hset &leasehold_semaphore:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +incrby " +
 		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
 		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +decr +del +pexpire +pttl +hdel +hmget +hset +zadd +zcard +zrangebyscore +zrem +zscore"},
-	{head: "NewCrew", kind: "crew", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
+	{head: "NewWaitGroup", kind: "waitgroup", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
 		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
-	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
+	{head: "NewRedissonRateLimiter", kind: "redisson-ratelimit", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
 		"+del +pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
 	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen +time"},
 }
@@ -69,7 +69,7 @@ var roles = []struct {
 }
 
 // listed are the kinds that leasehold ls lists unless it is told a kind.
-var listed = []string{"plain", "fair", "rw", "election", "semaphore", "latch", "crew"}
+var listed = []string{"plain", "fair", "rw", "election", "semaphore", "latch", "waitgroup"}
 
 // changing are the commands that change something, or listen.
 var changing = strings.Fields("subscribe unsubscribe publish ssubscribe sunsubscribe spublish hset hdel pexpire del lrem ltrim rpush persist zadd zrem " +
@@ -145,7 +145,7 @@ func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.
 
 // channel returns where the waiters of a kind that needs no locks listen; empty if none of the kinds has waiters that do.
 func (e *exam) channel() string {
-	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "crew": "leasehold_crew:{"} {
+	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "waitgroup": "leasehold_crew:{"} {
 		if slices.Contains(e.Kinds, kind) {
 			return prefix + e.name + "}"
 		}

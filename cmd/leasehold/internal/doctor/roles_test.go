@@ -18,7 +18,7 @@ import (
 )
 
 // things are names of locks of each kind, and of what is like a lock.
-var things = []string{"orders:plain", "orders:fair", "orders:{a}:rw", "orders:semaphore", "orders:latch", "orders:crew", "orders:election", "orders:free"}
+var things = []string{"orders:plain", "orders:fair", "orders:{a}:rw", "orders:semaphore", "orders:latch", "orders:workers", "orders:election", "orders:free"}
 
 // fill has a client hold a lock of each kind, until the end of t.
 func fill(t *testing.T, rdb rueidis.Client) {
@@ -36,7 +36,7 @@ func fill(t *testing.T, rdb rueidis.Client) {
 	if _, err := c.NewLatch("orders:latch").TrySetCount(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.NewCrew("orders:crew").Join(t.Context()); err != nil {
+	if _, err := c.NewWaitGroup("orders:workers").Add(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	leads, done := make(chan struct{}), make(chan error, 1)
@@ -141,7 +141,7 @@ func TestRoles(t *testing.T) {
 					return err
 				}
 				for _, name := range things {
-					if _, err := a.Unlock(t.Context(), name, "", "stuck"); err != nil && !errors.Is(err, lock.ErrNotHeld) {
+					if _, err := a.ForceUnlock(t.Context(), name, "", "stuck"); err != nil && !errors.Is(err, lock.ErrNotHeld) {
 						return err
 					}
 				}
@@ -225,7 +225,7 @@ func TestRoles(t *testing.T) {
 }
 
 func unlock(t *testing.T, _ rueidis.Client, a *admin.Admin) error {
-	_, err := a.Unlock(t.Context(), "orders:plain", "", "")
+	_, err := a.ForceUnlock(t.Context(), "orders:plain", "", "")
 	return err
 }
 
