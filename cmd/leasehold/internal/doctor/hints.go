@@ -27,7 +27,7 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 	}
 	sharded, kind := false, "plain"
 	if e.rdb.Mode() == rueidis.ClientModeCluster {
-		sharded = ask(ctx, e.rdb, "PUBSUB", "SHARDNUMSUB").Error() == nil
+		sharded = len(e.nodes) > 0 && ask(ctx, e.nodes[0], "PUBSUB", "SHARDNUMSUB").Error() == nil
 	}
 	if sharded {
 		kind = "sharded"

@@ -184,7 +184,7 @@ var questions = map[string]string{
 	"pexpire": "PEXPIRE KEY 1000", "pttl": "PTTL KEY", "time": "TIME", "del": "DEL KEY", "hmget": "HMGET KEY a",
 	"pubsub|numsub": "PUBSUB NUMSUB CHANNEL", "hget": "HGET KEY a", "llen": "LLEN KEY", "lindex": "LINDEX KEY 0",
 	"lrange": "LRANGE KEY 0 0", "lrem": "LREM KEY 0 a", "lpos": "LPOS KEY a", "ltrim": "LTRIM KEY odd odd", "persist": "PERSIST KEY", "zmscore": "ZMSCORE KEY a",
-	"hscan": "HSCAN KEY 0", "rpush": "RPUSH KEY a", "hsetnx": "HSETNX KEY a 1", "zadd": "ZADD KEY odd a",
+	"hscan": "HSCAN KEY 0", "hrandfield": "HRANDFIELD KEY", "rpush": "RPUSH KEY a", "hsetnx": "HSETNX KEY a 1", "zadd": "ZADD KEY odd a",
 	"zcard": "ZCARD KEY", "zrem": "ZREM KEY a", "zrevrange": "ZREVRANGE KEY 0 0", "zscore": "ZSCORE KEY a", "hlen": "HLEN KEY",
 	"get": "GET KEY", "set": "SET KEY a ODD", "wait": "WAIT 0 1", "info": "INFO server", "role": "ROLE", "asking": "ASKING",
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",

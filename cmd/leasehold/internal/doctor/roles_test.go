@@ -39,12 +39,12 @@ func fill(t *testing.T, rdb rueidis.Client) {
 	if _, err := c.NewWaitGroup("orders:workers").Add(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads, done := make(chan struct{}), make(chan error, 1)
+	leads, done := make(chan struct{}, 2), make(chan error, 1) // a second time after an operator has taken the lock
 	ctx, cancel := context.WithCancel(t.Context())
 	e := c.NewElection("orders:election")
 	go func() {
 		done <- e.Run(ctx, "http://10.0.0.7", func(ctx context.Context) error {
-			close(leads)
+			leads <- struct{}{}
 			<-ctx.Done()
 			return nil
 		})
