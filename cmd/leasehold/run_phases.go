@@ -189,7 +189,6 @@ func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 	for _, one := range multilock.Holds(h) {
 		a.owners = append(a.owners, one.Owner())
 	}
-	r.above = append(r.above, a)
 	return &under{h, a}, nil
 }
 
@@ -323,6 +322,9 @@ func (r *runner) environment(h *under) []string {
 	var held []string
 	for _, a := range r.above {
 		held = append(held, a.String())
+	}
+	if _, again := h.hold.(*reentered); !again { // otherwise it is one of those
+		held = append(held, h.ancestor.String())
 	}
 	owner := strings.Join(h.owners, " ")
 	return append(os.Environ(), // the last variable of a name counts
