@@ -153,7 +153,7 @@ func TestRoles(t *testing.T) {
 			less: "+hlen", reported: "rights every",
 		},
 		"page": {
-			kinds: append([]string{"ratelimit", "window", "bloom"}, listed...),
+			kinds: append([]string{"ratelimit", "redisson-ratelimit", "bloom"}, listed...),
 			may: func(t *testing.T, rdb rueidis.Client, a *admin.Admin) error {
 				h, err := dashboard.New(rdb)
 				if err != nil {
