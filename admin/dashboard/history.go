@@ -57,7 +57,7 @@ type minute struct {
 type history struct {
 	mu      sync.Mutex
 	began   time.Time                   // the first look
-	whole   bool                        // the latest survey had all keys
+	whole   time.Time                   // the latest survey, if it had all locks
 	open    map[string]map[holdID]*hold // by lock
 	past    []hold                      // a ring
 	next    int                         // where the next one goes
@@ -68,8 +68,12 @@ type history struct {
 func (h *history) see(s *survey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := !h.whole // what the first scan finds may have been held for long
-	h.whole = s.complete
+	before := !h.knows(s.at)
+	part := s.more || len(s.missing) > 0 // what is not in the survey may be held
+	h.whole = time.Time{}
+	if s.complete && !part {
+		h.whole = s.at
+	}
 	h.begin(s.at)
 	m := h.minute(s.at)
 	held, waiting := 0, 0
@@ -83,24 +87,23 @@ func (h *history) see(s *survey) {
 		}
 	}
 	m.held, m.waiting = max(m.held, held), max(m.waiting, waiting)
-	if s.more || len(s.missing) > 0 { // what is not in the survey may be held
-		return
-	}
 	for name := range h.open {
 		if !names[name] {
-			h.take(admin.Lock{State: lock.State{Name: name}}, s.at, false)
+			h.end(name, s.at, nil, part, nil)
 		}
 	}
 }
 
-// seeLock takes note of a look at one lock.
-func (h *history) seeLock(l admin.Lock, at time.Time) {
+// seeLock takes note of a look at one lock. first says that there was no other one shortly before.
+func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.began.IsZero()
 	h.begin(at)
-	h.take(l, at, before)
+	h.take(l, at, first && !h.knows(at))
 }
+
+// knows reports whether a survey shortly before a time had all locks. Otherwise a hold that is new may have begun long ago.
+func (h *history) knows(at time.Time) bool { return at.Sub(h.whole) <= pastGap }
 
 func (h *history) begin(at time.Time) {
 	if h.began.IsZero() {
@@ -108,11 +111,14 @@ func (h *history) begin(at time.Time) {
 	}
 }
 
-// minute returns the minute of a time.
+// minute returns the minute of a time, which counts for nothing if a later one has its place.
 func (h *history) minute(at time.Time) *minute {
 	n := at.Unix() / 60
 	m := &h.minutes[n%int64(len(h.minutes))]
-	if m.at != n {
+	if m.at > n {
+		return new(minute)
+	}
+	if m.at < n {
 		*m = minute{at: n}
 	}
 	return m
@@ -121,6 +127,7 @@ func (h *history) minute(at time.Time) *minute {
 // take compares a lock with what is known of it. before says that a new hold may have begun long ago.
 func (h *history) take(l admin.Lock, at time.Time, before bool) {
 	open, now := h.open[l.Name], make(map[holdID]bool, len(l.Holders))
+	part := len(l.Holders) < l.Holding // a list shows some of them
 	for _, holder := range l.Holders {
 		id := holdID{l.Name, holder.Owner, holder.Mode}
 		now[id] = true
@@ -133,27 +140,34 @@ func (h *history) take(l admin.Lock, at time.Time, before bool) {
 				open = make(map[holdID]*hold)
 				h.open[l.Name] = open
 			}
-			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: at, before: before}
+			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: at, before: before || part}
 			open[id] = known
 		}
 		if at.After(known.last) {
 			known.client, known.last, known.lease = holder.Client, at, l.Lease
 		}
 	}
-	if len(l.Holders) < l.Holding { // a list shows some of them
-		return
-	}
+	h.end(l.Name, at, now, part, l.ForceUnlock)
+}
+
+// end ends the holds of a lock that are not among those of now. If now has only a part of them, a hold ends when it was in none for long: looks
+// that never show all would otherwise keep every hold for ever.
+func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
+	open := h.open[name]
 	for id, known := range open {
-		if now[id] || !at.After(known.last) { // or a later look has shown it
+		gap := at.Sub(known.last)
+		if now[id] || gap <= 0 || part && gap <= pastGap { // or a later look has shown it
 			continue
 		}
 		delete(open, id)
 		known.ended, known.how = at, "released"
-		switch gap := at.Sub(known.last); {
+		switch {
+		case part:
+			known.ended, known.how = known.last, "not known: out of sight, and perhaps still held"
 		case gap > pastGap:
 			known.ended, known.how = known.last, "not known: no look until "+at.UTC().Format("15:04:05")
-		case l.ForceUnlock != nil && l.ForceUnlock.At.After(known.from):
-			known.how = "force-unlocked by " + shown(l.ForceUnlock.By)
+		case forced != nil && forced.At.After(known.from):
+			known.how = "force-unlocked by " + shown(forced.By)
 		case known.lease >= 0 && gap >= known.lease:
 			known.how = "lease expired"
 		}
@@ -167,7 +181,7 @@ func (h *history) take(l admin.Lock, at time.Time, before bool) {
 		h.next = (h.next + 1) % mostPast
 	}
 	if len(open) == 0 {
-		delete(h.open, l.Name)
+		delete(h.open, name)
 	}
 }
 

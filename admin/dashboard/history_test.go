@@ -58,8 +58,8 @@ func TestHistory(t *testing.T) {
 	if got := h.says("b", began.Add(30*time.Second)); got != "y 20s before released" {
 		t.Errorf("free: %s", got)
 	}
-	h.seeLock(lockOf("a"), began.Add(40*time.Second)) // a look at one lock
-	h.see(surveyOf(35*time.Second, lockOf("a", "z"))) // a survey that began earlier
+	h.seeLock(lockOf("a"), began.Add(40*time.Second), true) // a look at one lock
+	h.see(surveyOf(35*time.Second, lockOf("a", "z")))       // a survey that began earlier
 	if got := h.says("a", began.Add(minute)); got != "z 20s released|x 20s before released" {
 		t.Errorf("looks overlap: %s", got)
 	}
@@ -67,7 +67,7 @@ func TestHistory(t *testing.T) {
 	h.see(surveyOf(90*time.Second, lockOf("a", "w")))
 	taken := lockOf("a")
 	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(95 * time.Second), By: "alice"}
-	h.seeLock(taken, began.Add(100*time.Second))
+	h.seeLock(taken, began.Add(100*time.Second), true)
 	if got := h.says("a", began.Add(2*minute)); !strings.HasPrefix(got, "w 10s force-unlocked by alice|v 40s lease expired|") {
 		t.Errorf("how they ended: %s", got)
 	}
@@ -77,17 +77,17 @@ func TestHistory(t *testing.T) {
 	h.see(surveyOf(2*minute, few))
 	few.Holders = few.Holders[:1]
 	h.see(surveyOf(2*minute+time.Second, few))
-	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s|r2 1m0s" {
+	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s before|r2 1m0s before" {
 		t.Errorf("a list with some of the holders: %s", got)
 	}
 	lacks := surveyOf(2*minute + 2*time.Second)
 	lacks.missing = []admin.Missing{{Server: "host-1:6379"}}
 	h.see(lacks)
-	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s|r2 1m0s" {
+	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s before|r2 1m0s before" {
 		t.Errorf("a server that does not respond: %s", got)
 	}
 	h.see(surveyOf(20 * minute))
-	if got := h.says("many", began.Add(20*minute)); got != "r1 1s not known: no look until 12:20:00|r2 0s not known: no look until 12:20:00" {
+	if got := h.says("many", began.Add(20*minute)); got != "r1 1s before not known: no look until 12:20:00|r2 0s before not known: no look until 12:20:00" {
 		t.Errorf("after a gap: %s", got)
 	}
 	var filling history
@@ -108,11 +108,75 @@ func TestHistory(t *testing.T) {
 func TestHistory_bounded(t *testing.T) {
 	var h history
 	for i := range mostPast + 10 {
-		h.seeLock(lockOf("a", fmt.Sprint(i)), began.Add(time.Duration(i)*time.Millisecond))
+		h.seeLock(lockOf("a", fmt.Sprint(i)), began.Add(time.Duration(i)*time.Millisecond), i == 0)
 	}
 	now := began.Add(time.Minute)
 	if all := h.of("a", now); len(h.past) != mostPast || len(all) != mostPast+1 || all[len(all)-1].owner != "9" {
 		t.Errorf("%d holds, the oldest is %s", len(all), all[len(all)-1].owner)
+	}
+}
+
+// Looks that never show all holds keep only those that they have shown within a minute, and say of what they no longer show that its end is not known.
+func TestHistory_parts(t *testing.T) {
+	for name, look := range map[string]func(h *history, i int, at time.Duration){
+		"many holders": func(h *history, i int, at time.Duration) {
+			l := lockOf("a", fmt.Sprint(i))
+			l.Holding = 1000
+			h.see(surveyOf(at, l))
+		},
+		"more locks": func(h *history, i int, at time.Duration) {
+			s := surveyOf(at, lockOf(fmt.Sprint("a", i), fmt.Sprint(i)))
+			s.more = true
+			h.see(s)
+		},
+		"a server that does not respond": func(h *history, i int, at time.Duration) {
+			s := surveyOf(at, lockOf(fmt.Sprint("a", i), fmt.Sprint(i)))
+			s.missing = []admin.Missing{{Server: "host-1:6379"}}
+			h.see(s)
+		},
+	} {
+		var h history
+		for i := range 1000 {
+			look(&h, i, time.Duration(i)*time.Second)
+		}
+		open := 0
+		for _, holds := range h.open {
+			open += len(holds)
+		}
+		if open > 61 {
+			t.Errorf("%s: %d holds are open after 1000 looks", name, open)
+		}
+		if h.past[0].how != "not known: out of sight, and perhaps still held" || !h.past[0].before {
+			t.Errorf("%s: %+v", name, h.past[0])
+		}
+	}
+}
+
+// A hold that is new after a time without looks may have begun long before; one that two looks at its lock enclose has not.
+func TestHistory_before(t *testing.T) {
+	var h history
+	h.seeLock(lockOf("a", "x"), began, true)
+	h.seeLock(lockOf("b", "y"), began.Add(time.Second), true)
+	h.seeLock(lockOf("b", "z"), began.Add(2*time.Second), false)
+	h.see(surveyOf(3*time.Second, lockOf("b", "z")))
+	h.seeLock(lockOf("c", "u"), began.Add(4*time.Second), true)
+	h.see(surveyOf(30*time.Minute, lockOf("d", "v")))
+	now := began.Add(31 * time.Minute)
+	for name, want := range map[string]string{"b": "z 1s not known: no look until 12:30:00|y 1s before released", "c": "u 0s not known: no look until 12:30:00", "d": "v 1m0s before"} {
+		if got := h.says(name, now); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// What ended in a minute of the hour before takes nothing from the minute that has its place.
+func TestHistory_lateEnd(t *testing.T) {
+	var h history
+	h.see(surveyOf(0, lockOf("a", "x")))
+	s := surveyOf(time.Hour, lockOf("b", "y"))
+	h.see(s)
+	if m := h.minutes[s.at.Unix()/60%60]; m.at != s.at.Unix()/60 || m.held != 1 || m.ended != 0 {
+		t.Errorf("%+v", m)
 	}
 }
 

@@ -297,7 +297,7 @@ type detail struct {
 // inspector looks at one lock. One goroutine uses it.
 type inspector struct {
 	admin  *admin.Admin
-	record func(admin.Lock, time.Time)
+	record func(l admin.Lock, at time.Time, first bool)
 	name   string
 	last   *detail
 }
@@ -322,8 +322,9 @@ func (i *inspector) look(ctx context.Context) *detail {
 	if l.Locked() {
 		d.span = spanOf(l.Lease, time.Now(), before)
 	}
+	first := i.last == nil || d.at.Sub(i.last.at) > pastGap
 	i.last = d
-	i.record(l, d.at)
+	i.record(l, d.at, first)
 	return d
 }
 
