@@ -123,3 +123,47 @@ func TestLocks_deadPrimary(t *testing.T) {
 		}
 	}
 }
+
+// A survey knows the locks of a primary that did not respond as soon as it is back, and not only when the scan comes by: otherwise they would
+// look released in between.
+func TestSurvey_primaryBack(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	a, err := admin.New(s.rdb, admin.WithOpTimeout(time.Second))
+	s.must(err)
+	last := slices.MaxFunc(cluster.Masters(t), func(a, b *redistest.Server) int { return strings.Compare(a.Addr(), b.Addr()) }) // the scan goes over it last
+	const owner = "01a20376-5c32-7c6b-b43e-000000000010:1"
+	var noise rueidis.Commands
+	for i := range 6000 {
+		noise = append(noise, s.rdb.B().Set().Key("noise"+strconv.Itoa(i)).Value("x").Build())
+	}
+	for _, r := range s.rdb.DoMulti(t.Context(), noise...) {
+		s.must(r.Error())
+	}
+	for i := range 24 {
+		s.do("HSET", "orders:"+strconv.Itoa(i), owner, "1")
+	}
+	survey := a.Survey(admin.Query{})
+	whole, _ := s.look(survey, time.Minute)
+	last.Freeze(t)
+	for range 2 { // passes
+		if part, seen := s.look(survey, time.Minute); part == whole || len(seen.Missing) != 1 {
+			t.Fatalf("without %s: %s, %+v", last.Addr(), part, seen.Missing)
+		}
+	}
+	last.Thaw(t)
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		got, seen := s.look(survey, 0)
+		if seen.Missing == nil {
+			if got != whole {
+				t.Errorf("with the primary back: %s, want %s", got, whole)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still missing: %+v", seen.Missing)
+		}
+	}
+}

@@ -127,10 +127,10 @@ func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	}
 }
 
-// endPass forgets what the pass has not found.
+// endPass forgets what the pass has not found, except what a server stores that does not respond: it is held as before when that is back.
 func (s *Survey) endPass() {
-	maps.DeleteFunc(s.locks, func(_ string, l *surveyed) bool { return l.pass < s.pass })
-	maps.DeleteFunc(s.clients, func(_ string, pass int) bool { return pass < s.pass })
+	maps.DeleteFunc(s.locks, func(name string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(name) })
+	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })
 	s.pass++
 }
 
