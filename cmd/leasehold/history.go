@@ -126,7 +126,7 @@ func recorded(ctx context.Context, page, name string) (h historyJSON, err error)
 func (h *historyJSON) table(w io.Writer) error {
 	t := table{{"HOLDER", "PID", "MODE", "FROM", "HELD", "ENDED"}}
 	for _, p := range h.Holds {
-		began, ended := p.From.Local().Format(time.TimeOnly), p.Ended
+		began, ended := p.From.Local().Format(time.TimeOnly), shown(p.Ended)
 		if p.Before {
 			began = "before " + began
 		}
@@ -141,7 +141,7 @@ func (h *historyJSON) table(w io.Writer) error {
 		if p.Client.PID > 0 {
 			number = fmt.Sprint(p.Client.PID)
 		}
-		t = append(t, []string{holder, number, p.Mode, began, short(time.Duration(p.HeldMS) * time.Millisecond), ended})
+		t = append(t, []string{holder, number, shown(p.Mode), began, short(time.Duration(p.HeldMS) * time.Millisecond), ended})
 	}
 	return t.write(w, columnsOf(w, false))
 }

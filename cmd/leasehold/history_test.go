@@ -29,6 +29,20 @@ func history(t *testing.T, page, name, want string) string {
 	}
 }
 
+// What another server replies in place of serve does not move the cursor.
+func TestHistory_escapes(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"holds":[{"mode":"\u001b[2J","ended":"\u001b]0;x\u0007","until":"2026-11-26T12:01:35Z","client":{"name":"\u001b[H","host":"\u001b[H"}}]}`)
+	}))
+	t.Cleanup(other.Close)
+	c := prepare(t, nil, "history", "orders:42", "--from", other.URL).start()
+	says(t, c, 0, `"\x1b[2J"`, `"\x1b]0;x\a"`)
+	if text := c.stdout.String(); strings.Contains(text, "\x1b") {
+		t.Errorf("%q", text)
+	}
+}
+
 // 1: serve --record records who holds a lock, and until when, while no browser is there. 2: history says so where nothing was recorded, and 3: where there
 // is no serve. 4: It sends the password that the URL in its environment has.
 func TestHistory(t *testing.T) {
