@@ -6,12 +6,11 @@
 # Without a binary it builds one.
 set -eu
 tag=${1:?usage: sh scripts/image.sh TAG [BINARY]}
-cd "$(dirname "$0")/.."
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-if [ -n "${2:-}" ]; then
-	cp "$2" "$context/leasehold"
-else
+[ -z "${2:-}" ] || cp "$2" "$context/leasehold" # before cd: its path can be relative
+cd "$(dirname "$0")/.."
+if [ ! -f "$context/leasehold" ]; then
 	(cd cmd/leasehold && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags=-s -o "$context/leasehold" .)
 fi
 for file in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
