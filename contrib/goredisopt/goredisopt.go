@@ -14,11 +14,12 @@
 //	             DialTimeout, WriteTimeout and ConnMaxLifetime
 //	no effect    pool sizes, buffers, retries and redirects, ReadTimeout, identity, maintenance notifications, NewClient: leasehold
 //	             shares one connection between all callers, and client.WithOpTimeout bounds its commands
-//	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, PushNotificationProcessor, and all that selects
-//	             replicas: locks are on the primary
+//	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, PushNotificationProcessor, credential providers with
+//	             Sentinel, and all that selects replicas: locks are on the primary
 package goredisopt
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -107,6 +108,9 @@ func errNil(of string) error { return fmt.Errorf("goredisopt: the *redis.%s are 
 // replicas is why options that select replicas are not supported.
 const replicas = "locks are on the primary"
 
+// sentinels is why options for Sentinel have no credential provider.
+const sentinels = "the Sentinels would be sent the credentials of the servers"
+
 // unsupported has the fields that are errors if they are set, and why.
 var unsupported = map[string]string{
 	"OnConnect":                    "connections are made by another library",
@@ -119,6 +123,9 @@ var unsupported = map[string]string{
 	"RouteRandomly":                replicas,
 	"ReplicaOnly":                  replicas,
 	"UseDisconnectedReplicas":      replicas,
+
+	"FailoverOptions.CredentialsProvider":        sentinels,
+	"FailoverOptions.CredentialsProviderContext": sentinels,
 }
 
 // check returns an error that names an unsupported field of options.
@@ -126,7 +133,7 @@ func check(options any) error {
 	v := reflect.ValueOf(options).Elem()
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Name
-		if why, is := unsupported[name]; is && !v.Field(i).IsZero() {
+		if why := cmp.Or(unsupported[name], unsupported[v.Type().Name()+"."+name]); why != "" && !v.Field(i).IsZero() {
 			return fmt.Errorf("goredisopt: %s.%s is not supported (%s); remove it", v.Type().Name(), name, why)
 		}
 	}

@@ -126,6 +126,21 @@ func TestFromFailoverOptions_TLS(t *testing.T) {
 	reach(t, redis.NewFailoverClient(o), option, err)
 }
 
+// The Sentinels would be sent what a credential provider returns for the servers, in place of a password of their own.
+func TestFromFailoverOptions_providers(t *testing.T) {
+	plain := func() (user, password string) { return "bob", "hidden" }
+	provide := func(context.Context) (user, password string, err error) { return "bob", "hidden", nil }
+	for _, options := range []any{
+		&redis.FailoverOptions{MasterName: "primary", CredentialsProvider: plain},
+		&redis.FailoverOptions{MasterName: "primary", CredentialsProviderContext: provide},
+		&redis.UniversalOptions{MasterName: "primary", CredentialsProviderContext: provide},
+	} {
+		if err := from(options); err == nil || !strings.Contains(err.Error(), "FailoverOptions.CredentialsProvider") || !strings.Contains(err.Error(), "(the Sentinels would be sent") {
+			t.Errorf("%+v: %v", options, err)
+		}
+	}
+}
+
 // Each kind of universal options leads to the same options as its own kind.
 func TestFromUniversalOptions(t *testing.T) {
 	one, two, master := []string{"a:1"}, []string{"a:1", "b:2"}, "primary"
