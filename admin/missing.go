@@ -54,16 +54,20 @@ type absence struct {
 // absentFor is how long a server that did not respond is not asked again: it may cost the whole time of a command.
 const absentFor = 5 * time.Second
 
-// absences returns the primaries that did not respond a moment ago.
-func (a *Admin) absences() []absence {
+// lackedFor is how long a list lacks what a server stores that did not respond: with absentFor, the time of a long page.
+const lackedFor = absentFor + time.Minute
+
+// absences returns the primaries that did not respond in the latest time, by the latest list. A list that begins asks those again that it has not asked for
+// absentFor; until it ends, it lacks them even if that time ends meanwhile.
+func (a *Admin) absences(latest time.Duration) []absence {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(a.absent), func(m absence) bool { return time.Since(m.at) > absentFor })
+	return slices.DeleteFunc(slices.Clone(a.absent), func(m absence) bool { return time.Since(m.at) > latest })
 }
 
 // missing returns what a list lacks now.
 func (a *Admin) missing() (all []Missing) {
-	for _, m := range a.absences() {
+	for _, m := range a.absences(lackedFor) {
 		all = append(all, m.Missing)
 	}
 	return all
@@ -86,7 +90,7 @@ func (a *Admin) lose(addr string, err error) {
 
 // lacks reports whether a key is on a primary that does not respond.
 func (a *Admin) lacks(key string) bool {
-	for _, m := range a.absences() {
+	for _, m := range a.absences(lackedFor) {
 		slot := int64(slots.OfKey(a.rdb, key))
 		if slices.ContainsFunc(m.slots, func(r [2]int64) bool { return r[0] <= slot && slot <= r[1] }) {
 			return true
@@ -117,7 +121,7 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 		denied error
 	)
 	lost := make(map[string]absence)
-	for _, m := range a.absences() {
+	for _, m := range a.absences(absentFor) {
 		lost[m.Server] = absence{Missing: m.Missing, at: m.at}
 	}
 	for addr, c := range a.rdb.Nodes() {
