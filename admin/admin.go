@@ -47,7 +47,8 @@ type Admin struct {
 	who     string         // set once
 
 	mu      sync.Mutex
-	publish string // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	absent  []absence // the primaries that did not respond
 }
 
 // Option configures an Admin.
@@ -141,6 +142,12 @@ type Lock struct {
 	Kind    Kind // empty if the lock has neither holders nor waiters
 	Holding int  // the number of owners that hold it; Holders has fewer where a list shows only some
 	Waiting int  // the number of waiters that Redis knows of: see lock.Waiter
+
+	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis: see IsGone.
+	Gone int
+
+	line    []string        // the clients that wait for a plain lock, of a lock in a list
+	nowhere map[string]bool // those of its clients that have no entry
 
 	// HighestToken is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
 	HighestToken uint64

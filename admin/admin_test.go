@@ -299,6 +299,42 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// A list makes its passes over the keys together, in large steps, and reads no hash whose fields are not those of a lock.
+func TestLocks_cost(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	var noise rueidis.Commands
+	for i := range 2000 {
+		b := sc.rdb.B()
+		noise = append(noise, b.Set().Key(fmt.Sprint("session:", i)).Value("x").Build(),
+			b.Hset().Key(fmt.Sprint("user:", i)).FieldValue().FieldValue("name", "x").FieldValue("mail", "y").Build())
+	}
+	for _, r := range sc.rdb.DoMulti(t.Context(), noise...) {
+		sc.must(r.Error())
+	}
+	const locks = 50
+	for i := range locks {
+		sc.do("HSET", fmt.Sprint("orders:", i), fmt.Sprintf("%s:%d", redissons, i), "1")
+	}
+	s.Do(t, "CONFIG", "RESETSTAT")
+	if n := len(sc.list(admin.Query{Idle: true})); n != locks {
+		t.Errorf("%d locks", n)
+	}
+	reply := s.Do(t, "INFO", "commandstats")
+	stats, err := reply.ToString()
+	sc.must(err)
+	for command, most := range map[string]int{"scan": 30, "hrandfield": 2000 + locks + 1, "hscan": locks, "type": 0, "hlen": 0} {
+		calls := 0
+		if _, after, ok := strings.Cut(stats, "cmdstat_"+command+":calls="); ok {
+			_, err := fmt.Sscanf(after, "%d", &calls)
+			sc.must(err)
+		}
+		if calls > most {
+			t.Errorf("%d calls of %s, want at most %d", calls, command, most)
+		}
+	}
+}
+
 func TestClients(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.client("idle")
@@ -390,6 +426,48 @@ func TestInspect(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A waiter of a plain lock whose client has no entry counts as gone, in lists and for Inspect; one of Redisson, or one that the user may not read, does not.
+func TestLock_IsGone(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	sc.lock(sc.c.NewLock("orders"))
+	killed := sc.client("killed")
+	_, cancel := sc.waits(sc.client("living").NewLock("orders"), 1)
+	defer cancel()
+	_, cancel2 := sc.waits(killed.NewLock("orders"), 2)
+	defer cancel2()
+	look := func(a *admin.Admin) (gone, listed int) {
+		for l, err := range a.Locks(t.Context(), admin.Query{}) {
+			sc.must(err)
+			listed = l.Gone
+		}
+		l, err := a.Inspect(t.Context(), "orders")
+		sc.must(err)
+		for _, w := range l.Waiters {
+			if l.IsGone(w) && w.Client.ID == killed.ID() {
+				gone++
+			}
+		}
+		if gone != l.Gone {
+			t.Errorf("%d waiters are gone, of %d", gone, l.Gone)
+		}
+		return gone, listed
+	}
+	sc.until("all have an entry", func() bool {
+		gone, listed := look(sc.admin)
+		return gone+listed == 0
+	})
+	s.Do(t, "DEL", "leasehold_client:"+killed.ID()) // its client writes the entry again within 10 s
+	if gone, listed := look(sc.admin); gone != 1 || listed != 1 {
+		t.Errorf("%d are gone, and %d by the list", gone, listed)
+	}
+	blind, err := admin.New(s.Client(t, s.AddUser(t, "blind", "~orders*", "&*", "+@all", "~leasehold_leader:*", "~redisson_*")))
+	sc.must(err)
+	if gone, listed := look(blind); gone+listed != 0 {
+		t.Errorf("%d are gone, and %d by the list, for a user that may not read entries", gone, listed)
+	}
 }
 
 func TestNew(t *testing.T) {

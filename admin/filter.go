@@ -69,7 +69,7 @@ type one struct {
 
 // ones reads the parameters of filters. It takes a hash with other fields for no filter's, and so a key that is no string.
 func (a *Admin) ones(ctx context.Context, names []string) (all []one, err error) {
-	for some := range slices.Chunk(names, scanCount) {
+	for some := range slices.Chunk(names, atOnce) {
 		more, err := a.someOnes(ctx, some)
 		if err != nil {
 			return nil, err

@@ -106,7 +106,7 @@ func micros(word string) (time.Duration, error) {
 
 // limits returns the limiters' keys among these strings. It reads five bytes of each key, and more only of those that begin as one.
 func (a *Admin) limits(ctx context.Context, names []string) (found []Lock, err error) {
-	for part := range slices.Chunk(names, scanCount) {
+	for part := range slices.Chunk(names, atOnce) {
 		mine, err := a.marked(ctx, part)
 		if err != nil {
 			return nil, err

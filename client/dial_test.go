@@ -103,12 +103,12 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 	}
 	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
 	_, err = c.NewLock("orders").Lock(t.Context())
-	says("Lock", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
+	says("Lock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	_, err = c.NewLock("orders").TryLock(t.Context())
-	says("TryLock", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
+	says("TryLock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	_, err = c.NewLock("orders").Inspect(t.Context())
-	says("Inspect", err, "NOPERM", "docs/operate/security.md", `"Rights"`)
-	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/operate/security.md", `"Rights"`)
+	says("Inspect", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
+	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval", "resetpass", ">another")
 	s.Do(t, "CLIENT", "KILL", "USER", "locks")
 	for { // the first command may still fail because its connection ended

@@ -50,9 +50,11 @@ var shownBy = map[string]string{
 	"leaseholdotel.Option":             "Example", //
 	"leaseholdotel.WithMeterProvider":  "Example",
 	"leaseholdotel.WithTracerProvider": "Example",
-	"leaseholdprom.Metrics":            "Example",                  //
-	"leaseholdprom.Option":             "ExampleWithNameLabel",     //
-	"bridge.OldLock":                   "ExampleDo",                //
+	"leaseholdprom.Metrics":            "Example",              //
+	"leaseholdprom.Option":             "ExampleWithNameLabel", //
+	"bridge.OldLock":                   "ExampleDo",            //
+	"httplock.Option":                  "ExampleWithErrorResponse",
+	"ratelimit.HandlerOption":          "ExampleWithErrorResponse",
 	"ratelimit.Policy":                 "ExampleNew",               //
 	"bloom.Filter":                     "Example",                  //
 	"bloom.Option":                     "ExampleWithKryo5",         //

@@ -17,7 +17,7 @@ import (
 
 // The code of docs/guides/postgresql.md.
 
-// transfer moves money. It writes all or nothing, and nothing once a newer holder has written.
+// transfer moves money in one transaction, and fails if a newer holder has written.
 func transfer(ctx context.Context, db *sql.DB, guard *fencesql.Guard, l lock.Locker, from, to, cents int) error {
 	h, err := l.Lock(ctx)
 	if err != nil {
@@ -29,9 +29,9 @@ func transfer(ctx context.Context, db *sql.DB, guard *fencesql.Guard, l lock.Loc
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // does nothing after a Commit
+	defer tx.Rollback() // does nothing after Commit
 	if err := guard.Advance(h.Context(), tx, l.Name(), h.Token()); err != nil {
-		return err // matches fence.ErrStale if a newer holder was here
+		return err // matches fence.ErrStale if a newer holder has written
 	}
 	if _, err := tx.ExecContext(h.Context(), "UPDATE accounts SET balance = balance - $1 WHERE id = $2", cents, from); err != nil {
 		return err
@@ -42,7 +42,7 @@ func transfer(ctx context.Context, db *sql.DB, guard *fencesql.Guard, l lock.Loc
 	return tx.Commit()
 }
 
-// setBalance writes one row, which has its own fence.
+// setBalance writes one row, which has its own highest token.
 func setBalance(ctx context.Context, db *sql.DB, token uint64, id, balance int) error {
 	n, err := fencesql.Int64(token)
 	if err != nil {

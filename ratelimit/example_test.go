@@ -164,6 +164,30 @@ func ExampleHandler() {
 	// 429 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after "30"
 }
 
+// Error responses in the format of an API.
+func ExampleWithErrorResponse() {
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "json", ratelimit.FailOpen().After(time.Second), ratelimit.PerMinute(1))
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
+	handler := ratelimit.Handler(limiter, "per-user", func(*http.Request) (string, int64) { return "alice", 1 }, hello, nil,
+		ratelimit.WithErrorResponse(func(w http.ResponseWriter, r *http.Request, status int, err error) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"error":"rate_limited"}`)
+		}))
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 hello
+	// 429 {"error":"rate_limited"}
+}
+
 // A bucket of 20 units that fills by 10 a second, and a window that begins anew each day.
 func ExampleLimit() {
 	ctx := context.Background()

@@ -7,7 +7,11 @@
 //	mux.Handle("/leasehold/", http.StripPrefix("/leasehold", auth(h)))
 //
 // The pages work under any path that ends in a slash. They need no JavaScript; with it, they follow what
-// happens. One question to Redis serves all browsers, and nobody asks while no browser is there.
+// happens. One question to Redis serves all browsers, and nobody asks while no browser is there, unless Record says so. On a server with many keys,
+// the first page comes at once, and fills while the keys are scanned.
+//
+// Two addresses are for programs, and need the same check as the pages. /api/locks has the locks as JSON, and takes the parameters q and kind as the list of
+// locks does. /api/history?name=N has who held the lock N in the last hour, as far as the handler has seen it.
 //
 // The handler asks for no password: put your own check before it. The pages only show, unless
 // WithForceUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
@@ -59,7 +63,8 @@ func WithForceUnlock(who func(*http.Request) string) Option {
 	}
 }
 
-// WithLogger sets the logger that hears of each forced unlock. The default is slog.Default.
+// WithLogger sets the logger for forced unlocks. Each record has the operator that WithForceUnlock tells, the address that the request came from,
+// and the X-Forwarded-For of the request, if any. The default is slog.Default.
 func WithLogger(l *slog.Logger) Option {
 	return func(h *Handler) error {
 		if l == nil {
@@ -83,6 +88,7 @@ type Handler struct {
 	survey  *poll[*survey]
 	limits  *poll[*limits]
 	streams atomic.Int64 // the browsers that follow a page
+	history history
 
 	mu    sync.Mutex
 	locks map[string]*poll[*detail] // by name; those that browsers look at, or did a moment ago
@@ -91,9 +97,9 @@ type Handler struct {
 // The bounds of a Handler.
 const (
 	every       = time.Second // the least time between two looks
-	mostLocks   = 20000       // the most locks of a survey
-	mostStreams = 256         // the most browsers that follow a page
-	mostDetails = 256         // the most locks to remember that no browser looks at
+	mostLocks   = admin.MaxSurveyed
+	mostStreams = 256 // the most browsers that follow a page
+	mostDetails = 256 // the most locks to remember that no browser looks at
 )
 
 // New returns a Handler on rdb, a rueidis client of any kind, which the Handler never closes. New does no I/O.
@@ -113,14 +119,17 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 			return nil, &lock.Error{Op: "new dashboard", Err: err}
 		}
 	}
-	surveyor := &surveyor{rdb: rdb, admin: h.admin}
+	surveyor := &surveyor{rdb: rdb, admin: h.admin, locks: h.admin.Survey(admin.Query{Idle: true}), limit: firstLook, record: h.history.see}
 	h.survey = newPoll(surveyor.look)
+	h.survey.rest = (*survey).rest
 	h.limits = newPoll((&limitSurveyor{admin: h.admin}).look)
 	h.mux = http.NewServeMux()
 	for name, page := range pages {
 		h.mux.HandleFunc("GET /"+page.path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, name) })
 	}
 	h.mux.HandleFunc("GET /events", h.follow)
+	h.mux.HandleFunc("GET /api/locks", h.apiLocks)
+	h.mux.HandleFunc("GET /api/history", h.apiHistory)
 	h.mux.HandleFunc("POST /unlock", h.unlock)
 	files, err := fs.Sub(static, "static")
 	if err != nil {
@@ -146,6 +155,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Cache-Control", "no-store")
 	h.mux.ServeHTTP(w, r)
 }
+
+// Record looks at the locks until ctx is canceled, as if a browser followed a page, so that the pages and /api/history have what happened before somebody
+// opened them. Without Record, they have what happened while a page was open.
+func (h *Handler) Record(ctx context.Context) { h.survey.each(ctx, func() bool { return true }) }
 
 // page is one kind of page.
 type page struct {
@@ -183,6 +196,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"list":       func(all ...any) []any { return all },
 	"inc":        func(i int) int { return i + 1 },
 	"cut":        cut,
+	"parts":      func(name string) []string { return strings.SplitAfter(name, ":") }, // between which a line may break
 }).ParseFS(texts, "pages/*.html"))
 
 // build is a mark of the static files, so that a browser keeps them until they change.
@@ -207,6 +221,7 @@ type layout struct {
 	Now                int64
 	Content            template.HTML
 	Unlocks            bool
+	Operator           string // who unlocks, if WithForceUnlock has told
 }
 
 type link struct {
@@ -244,6 +259,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	if l.Title == "" {
 		l.Title = r.URL.Query().Get("name")
 	}
+	if h.unlocks && h.who != nil {
+		l.Operator = h.who(r)
+	}
 	for _, n := range []string{"overview", "locks", "limits", "graph", "clients"} {
 		p := pages[n]
 		l.Menu = append(l.Menu, link{URL: "./" + strings.TrimSuffix(p.path, "{$}"), Title: p.title, Here: n == name})
@@ -272,7 +290,7 @@ func (h *Handler) detailOf(name string) *poll[*detail] {
 			}
 		}
 	}
-	d := &inspector{admin: h.admin, name: name}
+	d := &inspector{admin: h.admin, record: h.history.seeLock, name: name}
 	p := newPoll(d.look)
 	h.locks[name] = p
 	return p

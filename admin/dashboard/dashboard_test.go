@@ -176,6 +176,17 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// unknown checks that no page takes what could not be read for nothing.
+func (s *site) unknown() {
+	s.Helper()
+	for page, want := range map[string]string{"": `<span class="much">unknown</span>`, "locks": "unknown number of locks", "clients": "unknown number of clients", "graph": "Unknown.", "limits": "Unknown."} {
+		_, text := s.get(page)
+		if !strings.Contains(text, want) || strings.Contains(text, "Nobody") || strings.Contains(text, ">0<") || strings.Contains(text, "There are no") {
+			s.Errorf("%q does not say %s: %s", page, want, text)
+		}
+	}
+}
+
 // A key that is no lock, a server that is gone, and a user without rights: the page says so, and nothing else.
 func TestPages_faults(t *testing.T) {
 	t.Parallel()
@@ -188,15 +199,18 @@ func TestPages_faults(t *testing.T) {
 	wire.Refuse(true)
 	wire.CutAll()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not answer as it should.") {
+		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not respond as it should.") {
 			break
 		} else if time.Now().After(end) {
 			t.Fatal(status, text)
 		}
 	}
-	s.says("lock?name=orders:1", 503, "Redis does not answer as it should.")
+	s.says("lock?name=orders:1", 503, "Redis does not respond as it should.")
+	s.unknown()
 	as := server.AddUser(t, "nobody", "~*", "+ping")
-	serve(t, server.Client(t, as)).says("", 503, "NOPERM")
+	s = serve(t, server.Client(t, as))
+	s.says("", 503, "NOPERM")
+	s.unknown()
 }
 
 // Each answer forbids what the pages do not need. Static files may be kept, pages not.
@@ -264,7 +278,10 @@ func TestUnlock(t *testing.T) {
 	}
 	var said bytes.Buffer
 	s := serve(t, rdb, dashboard.WithForceUnlock(func(r *http.Request) string { return r.Header.Get("X-User") }), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
-	alice := func(r *http.Request) { r.Header.Set("X-User", "alice") }
+	alice := func(r *http.Request) {
+		r.Header.Set("X-User", "alice")
+		r.Header["X-Forwarded-For"] = []string{"203.0.113.9", "10.0.0.1"}
+	}
 	with := func(name, value string) url.Values {
 		v := s.form("orders:42")
 		v.Del(name)
@@ -333,8 +350,18 @@ func TestUnlock(t *testing.T) {
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
 		t.Errorf("the holder is told %v", err)
 	}
-	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
-		t.Errorf("the log says %s", &said)
+	for _, want := range []string{"unlocked by force", "operator=alice", "address=127.0.0.1:", `forwarded_for="203.0.113.9, 10.0.0.1"`} {
+		if !strings.Contains(said.String(), want) || strings.Contains(said.String(), h.Owner()) {
+			t.Errorf("the log says %s, and not %s", &said, want)
+		}
+	}
+	page, err := http.NewRequest("GET", s.URL+"/ops/locks/locks", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Header.Set("X-User", "al<ice>")
+	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded as that of al&lt;ice&gt;.") {
+		t.Errorf("the page does not say as whom: %s", text)
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
 	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")

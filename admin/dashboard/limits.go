@@ -22,10 +22,11 @@ var unheld = []admin.Kind{admin.RateLimit, admin.RedissonRateLimit, admin.Bloom}
 
 // limits is what Redis knew of all limiters and filters at one time.
 type limits struct {
-	at   time.Time
-	all  []admin.Lock // by name
-	more bool         // there are more than a survey takes
-	err  error        // the survey is the one before, as this one failed
+	at      time.Time
+	all     []admin.Lock // by name
+	more    bool         // there are more than a survey takes
+	missing []admin.Missing
+	err     error // the survey is the one before, as this one failed
 }
 
 // limitSurveyor makes surveys of limiters and filters. One goroutine uses it.
@@ -39,12 +40,12 @@ func (s *limitSurveyor) look(ctx context.Context) *limits {
 	now := limits{at: time.Now()}
 	for _, k := range []admin.Kind{admin.RedissonRateLimit, admin.Bloom, admin.RateLimit} { // there can be very many of the last
 		for l, err := range s.admin.Locks(ctx, admin.Query{Kind: k}) {
+			if lacks(err, &now.missing) {
+				break
+			}
 			if err != nil {
 				failed := s.last
 				failed.err = err
-				if failed.at.IsZero() {
-					failed.at = now.at
-				}
 				return &failed
 			}
 			if len(now.all) == mostLocks {
@@ -190,7 +191,7 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 	if err != nil {
 		return nil, 0, err
 	}
-	v := limitsView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
+	v := limitsView{Note: noteOf(s.err, s.at, s.missing), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
 	var found []admin.Lock
 	text := strings.ToLower(v.Text)
 	for _, l := range s.all {

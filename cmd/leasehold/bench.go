@@ -107,11 +107,11 @@ type benchCell struct {
 
 // table writes a line for each cell.
 func (r benchReport) table(w io.Writer) error {
-	var lines []string
+	t := table{{"CELL", "CALLS", "A SECOND", "P50", "P99", "MAX", "ROUND TRIPS"}}
 	for _, c := range r.Cells {
-		lines = append(lines, fmt.Sprintf("%s\t%d\t%.0f\t%s\t%s\t%s\t%.1f", c.Name, c.Calls, c.PerSecond, us(c.P50US), us(c.P99US), us(c.MaxUS), c.P50US/r.Cells[0].P50US))
+		t = append(t, []string{c.Name, strconv.Itoa(c.Calls), fmt.Sprintf("%.0f", c.PerSecond), us(c.P50US), us(c.P99US), us(c.MaxUS), fmt.Sprintf("%.1f", c.P50US/r.Cells[0].P50US)})
 	}
-	return rows(w, "CELL\tCALLS\tA SECOND\tP50\tP99\tMAX\tROUND TRIPS", lines)
+	return t.write(w, 0)
 }
 
 // us returns a number of microseconds in three digits or so.

@@ -47,6 +47,7 @@ func adviceOnReply(reply string) string {
 		"ACL failure in script":         "the user lacks a right: leasehold doctor says which", // later servers, without a code
 		"READONLY":                      "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
 		"OOM":                           "the server is full: raise maxmemory",
+		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; cluster-require-full-coverage no lets the others serve",
 		"LOADING":                       "the server is starting: try again",
 		"MISCONF":                       "the server cannot save its data: see its log",
 	} {

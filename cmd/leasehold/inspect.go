@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -188,25 +192,12 @@ func (d detail) table(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "lease\t%s\n", lease)
 	}
-	for i, w := range d.Waiters {
-		head := ""
-		if i == 0 {
-			head = "waits"
-		}
-		patience := ""
-		switch {
-		case w.WaiterTimeout == 0:
-			patience = "; dead"
-		case w.WaiterTimeout > 0:
-			patience = fmt.Sprintf("; counts as dead if not heard of for %s", left(w.WaiterTimeout))
-		}
-		asked := ""
-		if !w.Since.IsZero() {
-			asked = fmt.Sprintf(", for %s", ago(w.Since))
-		}
-		fmt.Fprintf(t, "%s\t%d. %s%s%s\n", head, i+1, who(w.Owner, w.Client), asked, patience)
+	head := "waits"
+	for _, line := range waitersOf((*admin.Lock)(&d)) {
+		fmt.Fprintf(t, "%s\t%s\n", head, line)
+		head = ""
 	}
-	head := "token"
+	head = "token"
 	if d.Token > 0 {
 		fmt.Fprintf(t, "%s\t%d%s\n", head, d.Token, ahead(admin.Lock(d)))
 		head = ""
@@ -228,6 +219,55 @@ func (d detail) table(w io.Writer) error {
 	}
 	s.print("%s", text.String())
 	return s.failed()
+}
+
+// waitersOf returns a line for each waiter, in their order. Those that count as dead, one after the other, have one line.
+func waitersOf(l *admin.Lock) (lines []string) {
+	all := l.Waiters
+	soonest, keep := time.Duration(math.MaxInt64), 0 // of the waiters that keep their place by a heartbeat
+	for i := 0; i < len(all); {
+		dead := 0
+		for dead < len(all)-i && all[i+dead].WaiterTimeout == 0 {
+			dead++
+		}
+		if dead > 1 {
+			counts := make(map[string]int)
+			for _, w := range all[i : i+dead] {
+				counts[brief(w.Client)]++
+			}
+			var parts []string
+			for _, name := range slices.Sorted(maps.Keys(counts)) {
+				parts = append(parts, fmt.Sprintf("%d of %s", counts[name], name))
+			}
+			lines = append(lines, fmt.Sprintf("%d. to %d. count as dead: %s", i+1, i+dead, strings.Join(parts, ", ")))
+			i += dead
+			continue
+		}
+		w := all[i]
+		i++
+		line := fmt.Sprintf("%d. %s", i, who(w.Owner, w.Client))
+		if !w.Since.IsZero() {
+			line += ", for " + ago(w.Since)
+		}
+		switch {
+		case w.WaiterTimeout == 0:
+			line += "; counts as dead"
+		case l.IsGone(w):
+			line += "; gone: its client has no entry"
+		}
+		if w.WaiterTimeout > 0 {
+			soonest, keep = min(soonest, w.WaiterTimeout), keep+1
+		}
+		lines = append(lines, line)
+	}
+	switch keep {
+	case 0:
+	case 1:
+		lines = append(lines, fmt.Sprintf("counts as dead if not heard of for %s", left(soonest)))
+	default:
+		lines = append(lines, fmt.Sprintf("each counts as dead if not heard of for %s or more", left(soonest)))
+	}
+	return lines
 }
 
 // ahead tells by how much the token of a holder can be larger.

@@ -21,13 +21,16 @@ func unheld(k admin.Kind) bool {
 	return k == admin.RateLimit || k == admin.RedissonRateLimit || k == admin.Bloom
 }
 
+// stateHeads are the heads of a list of limiters or filters.
+var stateHeads = []string{"NAME", "KIND", "STATE"}
+
 // listStates writes a line for each limiter or filter.
-func listStates(w io.Writer, all []admin.Lock) error {
-	var lines []string
+func listStates(w io.Writer, columns int, all []admin.Lock) error {
+	t := table{stateHeads}
 	for _, l := range all {
-		lines = append(lines, fmt.Sprintf("%s\t%s\t%s", shown(l.Name), l.Kind, stateOf(l)))
+		t = append(t, []string{shown(l.Name), string(l.Kind), stateOf(l)})
 	}
-	return rows(w, "NAME\tKIND\tSTATE", lines)
+	return t.write(w, columns)
 }
 
 // stateOf says in one line how a limiter or a filter stands.

@@ -58,7 +58,7 @@ func TestLs_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	limited(t, s)
-	matchesText(t, on(t, s, "ls"), `NAME  KIND  MODE  HOLDER  ASKED  LEASE  WAITING\n`)
+	matchesText(t, on(t, s, "ls"), `NAME  KIND  HOLDER  ASKED  LEASE  WAITING\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "ratelimit"), `NAME +KIND +STATE\n`+
 		`api:alice +ratelimit  full again in (24m00s|23m5\ds); 4 taken, counted anew in \d+d\d\dh\n`+
 		`mail:partner  ratelimit  full again in (45m00s|44m5\ds); the last in line waits (30m00s|29m5\ds)\n`)

@@ -9,6 +9,7 @@
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
 //	leasehold serve                  serves a web page that shows locks
+//	leasehold history NAME           shows who held a lock in the last hour
 //	leasehold bench                  measures what locks cost on a server
 //	leasehold doctor                 says whether a server is fit for locks
 //	leasehold demo                   shows locks at work; needs nothing installed
@@ -83,6 +84,6 @@ func leasehold() *cobra.Command {
 		}
 		return err
 	})
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }

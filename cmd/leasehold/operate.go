@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -78,6 +77,7 @@ type (
 		LeaseMS       *int64                   `json:"lease_ms"` // null without an expiry, and if it is free
 		Holding       int                      `json:"holding"`
 		Waiting       int                      `json:"waiting"`
+		Gone          int                      `json:"gone,omitempty"` // the waiters of a plain lock whose clients have no entry
 		Holders       []ownerJSON              `json:"holders"`
 		Waiters       []ownerJSON              `json:"waiters,omitempty"`
 		Left          int64                    `json:"left,omitempty"`   // the count of a latch
@@ -100,6 +100,7 @@ type (
 		Count           int        `json:"count,omitempty"`
 		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
+		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
 		Client          clientJSON `json:"client"`
 	}
 	leaderJSON struct {
@@ -154,7 +155,7 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
 	if s := l.Leader; s != nil {
 		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
 	}
@@ -192,7 +193,7 @@ func toJSON(l admin.Lock) lockJSON {
 		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})
 	}
 	for _, w := range l.Waiters {
-		o := ownerJSON{Owner: w.Owner, Since: instant(w.Since), Client: clientToJSON(w.Client)}
+		o := ownerJSON{Owner: w.Owner, Gone: l.IsGone(w), Since: instant(w.Since), Client: clientToJSON(w.Client)}
 		if w.WaiterTimeout >= 0 {
 			o.WaiterTimeoutMS = milliseconds(w.WaiterTimeout)
 		}
@@ -224,15 +225,6 @@ func jsonLine(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// rows writes a table: the head and the rows, with tabs between the cells.
-func rows(w io.Writer, head string, rows []string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([]string{head}, rows...) {
-		fmt.Fprintln(t, row)
-	}
-	return t.Flush()
 }
 
 // shown returns text from Redis in a form that is safe for a terminal. It quotes characters

@@ -112,8 +112,7 @@ func panels(t *testing.T) map[string][]string {
 	return queries
 }
 
-// Each metric is on the board, in the documentation with its unit, and every alert has its line in
-// the runbook.
+// Each metric is on the board and in the documentation, and each alert leads to its entry in the runbook.
 func TestBoard_isComplete(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
@@ -144,16 +143,19 @@ func TestBoard_isComplete(t *testing.T) {
 	if n != 10 {
 		t.Errorf("%d metrics, want 10", n)
 	}
-	for line := range strings.Lines(rules) {
-		if _, text, is := strings.Cut(strings.TrimSpace(line), "runbook: "); is && !strings.Contains(docs, "| "+strings.Trim(text, `"`)+" |") {
-			t.Errorf("docs/operate/telemetry.md does not say %s", text)
+	const page = "https://github.com/leasehold-go/leasehold/blob/main/docs/operate/runbook.md#"
+	runbook := read("../../docs/operate/runbook.md")
+	for block := range strings.SplitSeq(rules, "- alert: ") {
+		alert, block, is := strings.Cut(block, "\n")
+		if !is || !strings.Contains(block, "expr: ") {
+			continue // the head of the file
 		}
-		if _, alert, is := strings.Cut(strings.TrimSpace(line), "- alert: "); is && !strings.Contains(docs, alert) {
-			t.Errorf("%s is not in docs/operate/telemetry.md", alert)
+		if !strings.Contains(docs, "| `"+alert+"` |") || !strings.Contains(runbook, "\n### "+alert+"\n") {
+			t.Errorf("%s is not in docs/operate/telemetry.md and the runbook", alert)
 		}
-	}
-	if strings.Count(rules, "- alert: ") != strings.Count(rules, "runbook: ") {
-		t.Error("an alert has no runbook line")
+		if url := "runbook_url: " + page + strings.ToLower(alert); !strings.Contains(block, url+"\n") {
+			t.Errorf("%s does not lead to its entry in the runbook: %s", alert, url)
+		}
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// A cache of pages, in a directory that several machines share. Reading needs no more than that
-// nobody writes; building a page takes long, and one machine does it.
+// cache is a directory of pages that several machines share. Many machines read a page at once.
+// Building a page is slow, and one machine does it.
 type cache struct {
 	locks *client.Client
 	read  func(name string) (page string, found bool)
@@ -28,21 +28,21 @@ func (c *cache) page(ctx context.Context, name string) (string, error) {
 	}
 	page, found := c.read(name)
 	if err := r.Unlock(ctx); err != nil || found {
-		return page, err // lost: another machine may have written meanwhile
+		return page, err // on a loss, another machine may have written in the meantime
 	}
 
-	w, err := l.Write().Lock(ctx) // without the read lock: an owner cannot go from reading to writing
+	w, err := l.Write().Lock(ctx) // after releasing the read lock: it cannot be upgraded
 	if err != nil {
 		return "", err
 	}
-	if _, found := c.read(name); !found { // another machine may have built it while this one waited
+	if _, found := c.read(name); !found { // another machine may have built it in the meantime
 		if err := c.build(w.Context(), name); err != nil {
 			w.Unlock(ctx)
 			return "", err
 		}
 	}
 
-	r, err = l.Downgrade(ctx, w) // other readers enter, and no writer comes in between
+	r, err = l.Downgrade(ctx, w) // admits readers, and no writer in between
 	if err != nil {
 		w.Unlock(ctx)
 		return "", err

@@ -14,8 +14,8 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// everyMinute runs job at the full minute in one of the replicas that call it. A run that takes
-// longer than a minute skips the minutes that it covers.
+// everyMinute runs job once per minute in one of the replicas that call it. A run that takes
+// longer than a minute skips the minutes it covers.
 func everyMinute(ctx context.Context, c *client.Client, job func(context.Context) error) {
 	l := c.NewLock("cron:invoices", lock.WithMinHold(50*time.Second))
 	for {
@@ -27,10 +27,10 @@ func everyMinute(ctx context.Context, c *client.Client, job func(context.Context
 		}
 		err := lock.TryDo(ctx, l, job)
 		if errors.Is(err, lock.ErrNotAcquired) {
-			continue // another replica runs it, or has just run it
+			continue // another replica is running it, or just ran it
 		}
 		if err != nil {
-			slog.Error("cron:invoices", "err", err) // Redis was unavailable, or the job failed or lost the lock
+			slog.Error("cron:invoices", "err", err) // Redis is unavailable, or the job failed or lost the lock
 		}
 	}
 }

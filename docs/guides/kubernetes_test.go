@@ -14,26 +14,26 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// run works until Kubernetes asks the pod to end, and leaves no lock behind.
+// run works until Kubernetes stops the pod, and leaves no lock behind.
 func run(url string, work func(ctx context.Context, c *client.Client) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 
 	c, err := client.Open(ctx, url,
 		client.WithName("billing"),
-		client.WithLabel(os.Getenv("POD_NAME")), // leasehold ls -o wide shows it
+		client.WithLabel(os.Getenv("POD_NAME")), // shown by leasehold ls -o wide
 	)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		// The grace period of the pod is longer than that. A lock that is not given back in
-		// time is free when its lease ends.
+		// Shorter than the grace period of the pod. A lock that is not released in
+		// time becomes free when its lease expires.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		c.Close(ctx)
 	}()
-	return work(ctx, c) // ctx ends with SIGTERM
+	return work(ctx, c) // ctx is canceled by SIGTERM
 }
 
 func TestRun(t *testing.T) {

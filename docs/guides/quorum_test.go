@@ -11,11 +11,11 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// electors are the clients of three servers that share nothing.
+// electors returns a client for each of the independent servers.
 func electors(ctx context.Context, urls []string) ([]*client.Client, error) {
 	var clients []*client.Client
 	for _, url := range urls {
-		// Lazily, so that the process can start while one of the servers is down.
+		// Connect lazily, so that the process can start while one server is down.
 		c, err := client.Open(ctx, url, client.WithLazyConnect())
 		if err != nil {
 			return nil, err
@@ -25,7 +25,7 @@ func electors(ctx context.Context, urls []string) ([]*client.Client, error) {
 	return clients, nil
 }
 
-// leader returns the lock that a majority of the servers has to grant.
+// leader returns a lock that a majority of the servers must grant.
 func leader(clients []*client.Client, opts ...multilock.Option) *multilock.Quorum {
 	var locks []lock.Locker
 	for _, c := range clients {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/redis/rueidis"
 )
 
 // withCertificate works on a server that asks for a certificate. The tests of package client
@@ -20,12 +19,7 @@ func withCertificate(authorities *x509.CertPool, mine tls.Certificate, work func
 	}
 	option.TLSConfig.RootCAs = authorities
 	option.TLSConfig.Certificates = []tls.Certificate{mine}
-	rdb, err := rueidis.NewClient(option)
-	if err != nil {
-		return err
-	}
-	defer rdb.Close()
-	c, err := client.New(rdb)
+	c, err := client.OpenWithOption(context.Background(), option)
 	if err != nil {
 		return err
 	}

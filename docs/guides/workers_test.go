@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// transcode takes jobs from a queue. At most four jobs run at once in all processes that call it, and no more of
-// them in this process than it has workers.
+// transcode takes jobs from a queue. At most four jobs run at once across all processes, and at most
+// one per worker in this process.
 func transcode(ctx context.Context, c *client.Client, workers int, jobs <-chan string, do func(ctx context.Context, job string) error) error {
 	gpus := c.NewSemaphore("gpus", 4)
-	group, ctx := errgroup.WithContext(ctx) // ends with the first error
+	group, ctx := errgroup.WithContext(ctx) // canceled on the first error
 	for range workers {
 		group.Go(func() error {
 			for {
-				h, err := gpus.Lock(ctx) // first a permit, and then a job: a job that waits here could be done elsewhere
+				h, err := gpus.Lock(ctx) // first the permit, then the job
 				if err != nil {
 					return err
 				}
 				job, more := next(ctx, jobs)
 				if more {
-					err = do(h.Context(), job) // over as soon as the permit is not certainly held
+					err = do(h.Context(), job) // canceled as soon as the permit is lost
 				} else {
 					err = ctx.Err()
 				}
@@ -42,7 +42,7 @@ func transcode(ctx context.Context, c *client.Client, workers int, jobs <-chan s
 	return group.Wait()
 }
 
-// next returns the next job, and false if there is none any more.
+// next returns the next job, or false if there are no more.
 func next(ctx context.Context, jobs <-chan string) (job string, more bool) {
 	select {
 	case job, more = <-jobs:

@@ -80,7 +80,7 @@ func TestExplain(t *testing.T) {
 	}{
 		{refusal(t, "WRONGTYPE Operation against a key"), lock.ErrWrongType, "WRONGTYPE"},
 		{&luascripts.WaitError{Reply: "no"}, lock.ErrReplicas, "WAIT"},
-		{refusal(t, "NOPERM User me has no permissions"), nil, `"Rights"`},
+		{refusal(t, "NOPERM User me has no permissions"), nil, `"Permissions"`},
 		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
 		{refusal(t, "NOAUTH Authentication required."), nil, "wants a password"},
 		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "it is a replica"},

@@ -134,6 +134,21 @@ func (c *Cluster) FindTheDead(tb testing.TB) {
 	c.setNodeTimeout(tb, nodeTimeout)
 }
 
+// WaitUntilFailed waits until all nodes that run count node as failed.
+func (c *Cluster) WaitUntilFailed(tb testing.TB, node *Server) {
+	tb.Helper()
+	waitUntil(tb, "the nodes find the dead one", func() bool {
+		for _, n := range c.Nodes {
+			if n.running() && !slices.ContainsFunc(strings.Split(c.text(tb, n, "NODES"), "\n"), func(line string) bool {
+				return strings.Contains(line, node.Addr()+"@") && strings.Contains(line, ",fail") && !strings.Contains(line, "fail?")
+			}) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func (c *Cluster) setNodeTimeout(tb testing.TB, d time.Duration) {
 	tb.Helper()
 	for _, n := range c.Nodes {

@@ -20,7 +20,7 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
+	_, rest, _ := strings.Cut(string(doc), "\n## Permissions")
 	lists := listed(rest)
 	for _, head := range append([]string{"every"}, heads...) {
 		if len(lists[head]) == 0 {

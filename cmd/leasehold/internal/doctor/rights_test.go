@@ -20,7 +20,7 @@ func documented(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, first, _ := strings.Cut(string(doc), "\n## Rights")
+	_, first, _ := strings.Cut(string(doc), "\n## Permissions")
 	_, first, _ = strings.Cut(first, "```\n")
 	first, rest, _ := strings.Cut(first, "```")
 	_, second, _ := strings.Cut(rest, "\n### Without locks")
