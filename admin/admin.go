@@ -46,6 +46,8 @@ type Admin struct {
 	timeout time.Duration  // set once
 	who     string         // set once
 
+	progress func(scanned float64) // set once; nil if nobody wants to know
+
 	mu      sync.Mutex
 	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
 	absent  []absence // the primaries that did not respond
@@ -79,6 +81,15 @@ func WithOperator(who string) Option {
 			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
 		}
 		a.who = who
+		return nil
+	})
+}
+
+// WithProgress has Locks call progress after each part of a list, with the share of the keys that have been scanned, from 0 to 1. Use it to show how far a list
+// of a server with many keys is.
+func WithProgress(progress func(scanned float64)) Option {
+	return option(func(a *Admin) error {
+		a.progress = progress
 		return nil
 	})
 }
@@ -123,7 +134,7 @@ const (
 	Plain     Kind = "plain"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
-	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
+	Semaphore Kind = "semaphore" // listed while a permit is held; an idle one is a number like any other, and Inspect calls it ambiguous
 	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
 	WaitGroup Kind = "waitgroup" // while members are at work, or lost; they are its Holders
 
@@ -173,7 +184,7 @@ type Lock struct {
 	RedissonLimit *RedissonLimitState // of the Kind RedissonRateLimit
 	Filter        *FilterState        // of the Kind Bloom
 
-	// Ambiguous says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
+	// Ambiguous says why a rate limiter, a filter or an idle semaphore may be something else, and is empty if nothing speaks for that.
 	Ambiguous string
 
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.

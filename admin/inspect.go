@@ -45,12 +45,12 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds. err is that of a look for a lock. What the user may not read is not there.
+// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. err is that of a look for a lock. What the user may not read is not there.
 func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool, unread error) {
-	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter}
+	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter, a.idleSemaphore}
 	switch {
 	case err == nil: // there is no such key, but a filter can have none of its own
-		reads = reads[2:]
+		reads = reads[2:3]
 	case errors.Is(err, lock.ErrBadName): // the key of a limiter can be any text
 		reads = reads[:1]
 	}

@@ -30,9 +30,6 @@ type Query struct {
 	// only if Kind names them: of a limiter there can be a key for each user of an application.
 	Kind Kind
 
-	// Progress, if it is not nil, is called by Locks after each part of the list, with the share of the keys that have been scanned.
-	Progress func(scanned float64)
-
 	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and wait groups of which only lost workers are left.
 	Idle bool
 }
@@ -95,8 +92,8 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				return
 			}
 			lacks.add(page.Missing)
-			if q.Progress != nil {
-				q.Progress(page.Scanned)
+			if a.progress != nil {
+				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
 				if seen[l.Name] {
