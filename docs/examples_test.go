@@ -70,6 +70,8 @@ var shownBy = map[string]string{
 	"admin.Kind":                       "Example",                  //
 	"admin.Page":                       "ExampleAdmin_Page",        //
 	"admin.ClientPage":                 "ExampleAdmin_Page",        // the same for clients
+	"admin.Survey":                     "ExampleAdmin_Survey",      //
+	"admin.Surveyed":                   "ExampleAdmin_Survey",      //
 	"admin.Key":                        "ExampleAdmin_Keys",        //
 	"admin.Event":                      "ExampleAdmin_Watch",       //
 	"admin.LimitState":                 "ExampleAdmin_Inspect",     //
