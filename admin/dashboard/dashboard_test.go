@@ -432,6 +432,7 @@ func (s *site) follow(t *testing.T, query string) <-chan string {
 func await(t *testing.T, events <-chan string, f func(html string) bool) {
 	t.Helper()
 	limit := time.After(patience)
+	latest := ""
 	for {
 		select {
 		case html, ok := <-events:
@@ -441,8 +442,9 @@ func await(t *testing.T, events <-chan string, f func(html string) bool) {
 			if f(html) {
 				return
 			}
+			latest = html
 		case <-limit:
-			t.Fatal("it did not come")
+			t.Fatalf("it did not come; the latest was\n%s", latest)
 		}
 	}
 }
