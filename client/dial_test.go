@@ -199,9 +199,9 @@ func TestOpen_saysWhatIsThere(t *testing.T) {
 		"no such master":        {"redis://" + sentinel + "?master_set=other", `the Sentinel at ` + sentinel + ` has no master named "other"`, false},
 		"TLS, with certificate": {"redis://" + tlsAddr, tlsAddr + ": the server speaks TLS at this port; with TLS it is rediss://", true},
 		"TLS, alert":            {"redis://" + listener.Addr().String(), "the server speaks TLS at this port; with TLS it is rediss://", true},
-		"HTTP":                  {"redis://" + reply("HTTP/1.0 400 Bad Request\r\n\r\n"), "the server does not speak Redis' protocol", false},
+		"HTTP":                  {"redis://" + reply("HTTP/1.0 400 Bad Request\r\n\r\n"), "the server does not speak the Redis protocol", false},
 		"protected mode":        {"redis://" + reply("-DENIED Redis is running in protected mode\r\n"), "DENIED Redis is running in protected mode", false},
-		"closed":                {"redis://" + reply(""), "it closed the connection without a reply", true},
+		"closed":                {"redis://" + reply(""), "the server closed the connection without a reply", true},
 		"full":                  {"redis://" + full.Addr(), "the server at " + full.Addr() + " has as many connections as its maxclients allows", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -146,7 +146,7 @@ func ExampleError() {
 	fmt.Println(err)
 	// Output:
 	// trylock true
-	// leasehold: trylock: bad lock name: it is empty
+	// leasehold: trylock: bad lock name: empty
 }
 
 // Who holds a lock, how, and who waits for it.

@@ -100,7 +100,7 @@ func given(option string, something bool) error {
 	if something {
 		return nil
 	}
-	return fmt.Errorf("%s(nil): leave the option away", option)
+	return fmt.Errorf("%s(nil): omit the option", option)
 }
 
 // observer has the instruments.

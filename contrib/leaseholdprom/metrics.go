@@ -52,7 +52,7 @@ type Option func(*Metrics) error
 func WithNameLabel(f func(name string) string) Option {
 	return func(m *Metrics) error {
 		if m.nameOf = f; f == nil {
-			return errors.New("WithNameLabel(nil): leave the option away")
+			return errors.New("WithNameLabel(nil): omit the option")
 		}
 		return nil
 	}

@@ -248,7 +248,7 @@ func (a *attempt) tellFailed(err error) {
 func (a *attempt) tellFallback() {
 	for i := range a.parts {
 		if c := a.parts[i].call; c != nil && !c.waits.IsZero() {
-			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w together with others; the locks are taken one by one", lock.ErrNotAcquired)})
+			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w all at once; acquiring the locks one by one", lock.ErrNotAcquired)})
 		}
 	}
 }
