@@ -37,6 +37,11 @@ func Example() {
 	defer h.Unlock(ctx)
 
 	for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix("orders:"), Kind: admin.Plain}) {
+		var part *admin.IncompleteError
+		if errors.As(err, &part) { // the last of a cluster without one of its primaries
+			fmt.Println("the list lacks what", part.Missing[0].Server, "stores")
+			break
+		}
 		if err != nil {
 			log.Fatal(err)
 		}

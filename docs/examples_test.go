@@ -68,6 +68,8 @@ var shownBy = map[string]string{
 	"admin.Lock":                       "Example",                  //
 	"admin.Query":                      "Example",                  //
 	"admin.Kind":                       "Example",                  //
+	"admin.Missing":                    "Example",                  //
+	"admin.IncompleteError":            "Example",                  //
 	"admin.Page":                       "ExampleAdmin_Page",        //
 	"admin.ClientPage":                 "ExampleAdmin_Page",        // the same for clients
 	"admin.Survey":                     "ExampleAdmin_Survey",      //
