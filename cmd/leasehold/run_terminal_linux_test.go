@@ -636,7 +636,7 @@ func TestLs_narrow(t *testing.T) {
 	s := redistest.Start(t)
 	pods(t, s)
 	for args, want := range map[string][]string{
-		"ls":      {"LEASE", "WAITING", "production:p", "26:x2x9k", "26:p8zqf", "payments-", "-x2x9k", "  12\r\n"},
+		"ls":      {"LEASE", "WAITING", "production:", "26:x2x9k", "26:p8zqf", "payments-", "-x2x9k", "  12\r\n"},
 		"clients": {"PID", "UP", "payments-", "-7w4lm"},
 	} {
 		p := inTerminal(t, s, args)
