@@ -365,7 +365,7 @@ func TestForceUnlock_tellsOthers(t *testing.T) {
 				s.Fatalf("%s: %v, %v", kind, ok, err)
 			}
 			<-h.Context().Done()
-			if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "unlocked by force by ") || !strings.Contains(err.Error(), ", pid ") {
+			if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by ") || !strings.Contains(err.Error(), ", pid ") {
 				s.Errorf("%s: the holder is told %v", kind, err)
 			}
 		}

@@ -363,7 +363,7 @@ func tooLarge(t *testing.T, what string, err error) (needs int64) {
 		t.Errorf("%s: %v", what, err)
 		return 0
 	}
-	m := regexp.MustCompile(`init ".*": too large for the memory of the server: needs (\d+) bytes.*, maxmemory \d+, used \d+; raise maxmemory`).FindStringSubmatch(err.Error())
+	m := regexp.MustCompile(`init ".*": too large for the server's memory: needs (\d+) bytes.*, maxmemory \d+, used \d+; raise maxmemory`).FindStringSubmatch(err.Error())
 	if m == nil {
 		t.Errorf("%s: no figures: %v", what, err)
 		return 0

@@ -20,29 +20,29 @@ import (
 
 var (
 	// ErrNotInitialized is returned when there is no filter in Redis. Call Init first.
-	ErrNotInitialized = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialized: call Init first")
 
 	// ErrConfigMismatch is returned when there is a filter with different parameters. The error is
 	// also a
 	// [*ConfigError].
-	ErrConfigMismatch = errors.New("it has other parameters")
+	ErrConfigMismatch = errors.New("parameters do not match")
 
 	// ErrTooLarge is returned by Init when the server does not have enough memory left for the filter.
 	// The error has the sizes in bytes. Nothing was written. Raise maxmemory, choose a smaller filter,
 	// or use NewSharded on a cluster.
-	ErrTooLarge = errors.New("too large for the memory of the server")
+	ErrTooLarge = errors.New("too large for the server's memory")
 
 	// ErrConfigLost is returned when there are bits in Redis and their configuration is gone. Call
 	// Delete. Init retries for a second before it returns this error, because an Add that arrives
 	// after a Delete removes its bits again.
-	ErrConfigLost = errors.New("its configuration is lost")
+	ErrConfigLost = errors.New("filter configuration lost")
 )
 
 // A ConfigError has the parameters that are stored in Redis. It matches [ErrConfigMismatch].
 type ConfigError struct{ Config Config }
 
 // Error names the parameters.
-func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrConfigMismatch, e.Config) }
+func (e *ConfigError) Error() string { return fmt.Sprintf("%v: filter has %+v", ErrConfigMismatch, e.Config) }
 
 // Is reports whether target is [ErrConfigMismatch].
 func (e *ConfigError) Is(target error) bool { return target == ErrConfigMismatch }
@@ -190,18 +190,18 @@ func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err 
 	}
 	switch {
 	case n == 0 || n > math.MaxInt64:
-		return c, fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64))
+		return c, fmt.Errorf("%d elements: must be from 1 to %d", n, int64(math.MaxInt64))
 	case !(p > 0 && p < 1):
-		return c, fmt.Errorf("a share of %v: it must be between 0 and 1", p)
+		return c, fmt.Errorf("false-positive rate %v: must be between 0 and 1", p)
 	}
 	size, hashes := sizeOf(n, p)
 	switch {
 	case size < 1:
-		return c, fmt.Errorf("%d elements at %v: they need no bit at all", n, p)
+		return c, fmt.Errorf("%d elements at rate %v: the filter would have no bits", n, p)
 	case size > maxSize:
-		return c, fmt.Errorf("%d elements at %v: they need %.0f bits, the most is %d; see NewSharded", n, p, size, int64(maxSize))
+		return c, fmt.Errorf("%d elements at rate %v: needs %.0f bits, must be at most %d; see NewSharded", n, p, size, int64(maxSize))
 	case hashes > maxHashes:
-		return c, fmt.Errorf("%d elements at %v: each needs %d bits, the most is %d", n, p, hashes, maxHashes)
+		return c, fmt.Errorf("%d elements at rate %v: needs %d hashes, must be at most %d", n, p, hashes, maxHashes)
 	}
 	return luascripts.BloomConfig{Size: uint64(size), Hashes: hashes, Expected: n, Probability: javaText(p), Shards: f.shards}, nil
 }
@@ -247,7 +247,7 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 		if f.kryo {
 			encoded, ok := kryo5(e)
 			if !ok {
-				return nil, fmt.Errorf("element %d is no string in UTF-8", i+1)
+				return nil, fmt.Errorf("element %d is not valid UTF-8", i+1)
 			}
 			e = encoded
 		}
@@ -356,7 +356,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		f.known.Store(nil)
 		return nil, nil, send.Own(ErrNotInitialized)
 	case len(bits) != len(all):
-		return nil, nil, send.Own(fmt.Errorf("the server answers with %d bits to a question for %d", len(bits), len(all)))
+		return nil, nil, send.Own(fmt.Errorf("unexpected reply: got %d bits, want %d", len(bits), len(all)))
 	}
 	found, ok := luascripts.NewBloomConfig(text)
 	if !ok {
@@ -489,7 +489,7 @@ func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 		words = append(words, text)
 	}
 	if len(words) != 5 {
-		return nil, false, send.Own(fmt.Errorf("%d words of a configuration", len(words)))
+		return nil, false, send.Own(fmt.Errorf("unexpected configuration of %d fields", len(words)))
 	}
 	return words, false, nil
 }
@@ -589,7 +589,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 func (f *Filter) other(is luascripts.BloomConfig) error {
 	err := error(&ConfigError{configOf(is)})
 	if is.Shards != f.shards {
-		err = fmt.Errorf("%w: it is one of %d shards, not of %d", err, is.Shards, f.shards)
+		err = fmt.Errorf("%w: filter is one of %d shards, handle wants %d", err, is.Shards, f.shards)
 	}
 	return err
 }

@@ -41,11 +41,11 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 	sh := &Sharded{name: name}
 	switch {
 	case name == "":
-		sh.bad = fmt.Errorf("%w: it is empty", lock.ErrBadName)
+		sh.bad = fmt.Errorf("%w: empty", lock.ErrBadName)
 	case strings.ContainsAny(s.Prefix+name, "{}"):
 		sh.bad = fmt.Errorf("%w: braces would put all shards into one slot", lock.ErrBadName)
 	case shards < 1 || shards > maxShards:
-		sh.bad = fmt.Errorf("%d shards: it must be from 1 to %d", shards, maxShards)
+		sh.bad = fmt.Errorf("%d shards: must be from 1 to %d", shards, maxShards)
 	default:
 		for i := range shards {
 			f := On(s, name+":{"+strconv.Itoa(i)+"}", opts...)
@@ -65,7 +65,7 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 		return false, s.wrap("init", s.bad)
 	}
 	if n == 0 || n > math.MaxInt64 {
-		return false, s.wrap("init", fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64)))
+		return false, s.wrap("init", fmt.Errorf("%d elements: must be from 1 to %d", n, int64(math.MaxInt64)))
 	}
 	each := (n-1)/uint64(len(s.filters)) + 1
 	missing, err := s.missing(ctx, each, p)

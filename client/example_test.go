@@ -163,7 +163,7 @@ func ExampleWithLogger() {
 	if !errors.Is(err, lock.ErrMaxHold) {
 		log.Fatal(err)
 	}
-	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="held for as long as WithMaxHold allows"
+	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="maximum hold time reached (WithMaxHold)"
 }
 
 // A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is silent.

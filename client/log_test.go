@@ -160,7 +160,7 @@ func TestLog_deniedHints(t *testing.T) {
 		defer close(done)
 		_, _ = c.NewFairLock("orders").Lock(ctx) // ends with ctx
 	}()
-	all.soon(t, "denies a subscription")
+	all.soon(t, "subscription denied")
 	all.soon(t, "channel=redisson_lock__channel:{orders} ")
 	cancel()
 	<-done

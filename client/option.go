@@ -48,9 +48,9 @@ type config struct {
 func (c *config) within(option string, d, least, most time.Duration) {
 	switch {
 	case d < least:
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, least))
 	case d > most:
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the most is %v", option, d, most))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at most %v", option, d, most))
 	}
 }
 
@@ -104,7 +104,7 @@ func WithKeyPrefix(prefix string) Option {
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) {
 		if c.Logger = l; l == nil {
-			c.errs = append(c.errs, errors.New("WithLogger(nil): leave the option away, or give slog.New(slog.DiscardHandler)"))
+			c.errs = append(c.errs, errors.New("WithLogger(nil): omit the option, or pass slog.New(slog.DiscardHandler)"))
 		}
 	})
 }
@@ -161,7 +161,7 @@ func WithName(name string) Option {
 		c.name = name
 		c.text("WithName", name)
 		if name == "" {
-			c.errs = append(c.errs, errors.New(`WithName(""): leave the option away for the name of the program`))
+			c.errs = append(c.errs, errors.New(`WithName(""): omit the option to use the program name`))
 		}
 	})
 }
@@ -185,9 +185,9 @@ func WithoutRegistry() Option {
 func (c *config) text(option, text string) {
 	switch {
 	case len(text) > registry.MostText:
-		c.errs = append(c.errs, fmt.Errorf("%s: %d bytes, the most is %d", option, len(text), registry.MostText))
+		c.errs = append(c.errs, fmt.Errorf("%s: %d bytes: must be at most %d", option, len(text), registry.MostText))
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
-		c.errs = append(c.errs, fmt.Errorf("%s(%q): it must be text on one line", option, text))
+		c.errs = append(c.errs, fmt.Errorf("%s(%q): must be a single line of text", option, text))
 	}
 }
 
@@ -218,11 +218,11 @@ func configure(opts []Option) (config, error) {
 	case len(c.errs) > 0:
 		return c, errors.Join(c.errs...)
 	case c.OpTimeout > c.Lease/4:
-		return c, fmt.Errorf("WithOpTimeout(%v): it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+		return c, fmt.Errorf("WithOpTimeout(%v): must be at most a quarter of the watchdog timeout (%v)", c.OpTimeout, c.Lease)
 	case c.unregistered && (c.name != "" || c.label != ""):
-		return c, errors.New("WithoutRegistry: nobody would see what WithName and WithLabel say; leave them away")
+		return c, errors.New("WithoutRegistry: WithName and WithLabel have no effect with it; remove them")
 	case c.pubsub < PubSubAuto || c.pubsub > PubSubSharded:
-		return c, fmt.Errorf("WithPubSub(%v): it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
+		return c, fmt.Errorf("WithPubSub(%v): must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
 	}
 	c.Lease = c.Lease.Truncate(time.Millisecond)
 	return c, keys.CheckPrefix(c.KeyPrefix)

@@ -48,7 +48,7 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	}
 	sharded, err := hint.Sharded(ctx, rdb, timeout)
 	if err != nil {
-		return false, fmt.Errorf("asking the cluster for sharded Pub/Sub (see WithPubSub): %w", err)
+		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)
 	}
 	return sharded, nil
 }

@@ -171,7 +171,7 @@ func TestRegistry_denied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all.soon(t, "refuses the entry")
+	all.soon(t, "registry entry denied")
 	state, err := l.Inspect(t.Context())
 	if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: c.ID()}) {
 		t.Errorf("%+v, %v", state, err)

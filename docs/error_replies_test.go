@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-var update = flag.Bool("update", false, "write the tables of reference/errors.md anew")
+var update = flag.Bool("update", false, "write the files and tables that tests compare with")
 
 // The tables of reference/errors.md are those that the library goes by.
 func TestErrorReplies(t *testing.T) {

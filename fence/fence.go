@@ -25,7 +25,7 @@ type StaleError struct {
 
 // Error names both tokens.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("%v %d: %d was seen", ErrStale, e.Token, e.Highest)
+	return fmt.Sprintf("%v %d: highest token seen is %d", ErrStale, e.Token, e.Highest)
 }
 
 // Is reports whether target is [ErrStale].

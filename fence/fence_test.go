@@ -33,7 +33,7 @@ func TestStaleError(t *testing.T) {
 	}
 	err := mark.Check(5)
 	fencetest.IsStale(t, "check", err, 5, 9)
-	if want := `leasehold: fence "orders:42": stale fencing token 5: 9 was seen`; err.Error() != want {
+	if want := `leasehold: fence "orders:42": stale fencing token 5: highest token seen is 9`; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
 }

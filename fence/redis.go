@@ -63,11 +63,11 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		}
 		o.apply(r)
 		if r.keep < time.Millisecond {
-			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): the least is 1ms", r.keep))
+			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): must be at least 1ms", r.keep))
 		}
 	}
 	if rdb == nil {
-		return nil, wrap("fence", "", errors.New("no client"))
+		return nil, wrap("fence", "", errors.New("the rueidis client is nil"))
 	}
 	return r, nil
 }
@@ -85,7 +85,7 @@ func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error 
 // [Redis.Set].
 func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[string]string) error {
 	if len(fields) == 0 {
-		return wrap("fenced hset", key, errors.New("no fields"))
+		return wrap("fenced hset", key, errors.New("want at least 1 field, got 0"))
 	}
 	pairs := make([]string, 0, 2*len(fields))
 	for name, value := range fields {
@@ -118,10 +118,10 @@ func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(tex
 // fails, the counter stays raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	if len(keys) == 0 {
-		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
+		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("want at least 1 key, got 0"))
 	}
 	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
-		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
+		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
 	}
 	var reply rueidis.RedisMessage
 	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
@@ -138,7 +138,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	}
 	register, err := keys.Fence(key)
 	if err != nil {
-		return wrap(op, key, fmt.Errorf("bad key: %w", err))
+		return wrap(op, key, fmt.Errorf("invalid key: %w", err))
 	}
 	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
 	switch {
@@ -151,7 +151,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:
-		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrWrongType, register))
+		return wrap(op, key, fmt.Errorf("%w: token counter %s", lock.ErrWrongType, register))
 	}
 	return nil
 }

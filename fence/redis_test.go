@@ -78,7 +78,7 @@ func TestRedis(t *testing.T) {
 			before := text(t, s, "TYPE", "data")
 			err := write(t.Context(), g, older, "data")
 			fencetest.IsStale(t, op, err, older, younger)
-			if want := fmt.Sprintf(`leasehold: %s "data": stale fencing token %d: %d was seen`, op, older, younger); err == nil || err.Error() != want {
+			if want := fmt.Sprintf(`leasehold: %s "data": stale fencing token %d: highest token seen is %d`, op, older, younger); err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}
 			if after := text(t, s, "TYPE", "data"); after != before {
@@ -239,7 +239,7 @@ func TestRedis_onACluster(t *testing.T) {
 	if _, err := g.Run(t.Context(), 1000, set, []string{"{k}", "k"}, "v"); err != nil {
 		t.Error(err)
 	}
-	if _, err := g.Run(t.Context(), 1001, set, []string{"{k}", "elsewhere"}, "v"); err == nil || !strings.Contains(err.Error(), `"elsewhere" is in another slot`) {
+	if _, err := g.Run(t.Context(), 1001, set, []string{"{k}", "elsewhere"}, "v"); err == nil || !strings.Contains(err.Error(), `"elsewhere" is in a different hash slot`) {
 		t.Errorf("a key in another slot: %v", err)
 	}
 }

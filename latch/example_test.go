@@ -83,7 +83,7 @@ func ExampleLatch_Wait() {
 	fmt.Println(err)
 	// Output:
 	// true
-	// leasehold: wait "never made": not initialised
+	// leasehold: wait "never made": not initialized
 }
 
 // A worker joins by itself, and says when it is done.

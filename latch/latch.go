@@ -18,7 +18,7 @@ import (
 var (
 	// ErrNotInitialized is returned when there is no latch or wait group of that name, or when the
 	// wait group has no workers because all were dismissed.
-	ErrNotInitialized = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialized")
 
 	// ErrDeleted is returned when the latch or wait group was deleted, expired, or was lost by Redis
 	// while the caller waited.
@@ -108,7 +108,7 @@ func (l *Latch) wrap(op string, err error) error {
 func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err error) {
 	const op = "set count"
 	if n < 1 || n > MaxCount {
-		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MaxCount)))
+		return false, l.wrap(op, fmt.Errorf("count %d: must be from 1 to %d", n, int64(MaxCount)))
 	}
 	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
@@ -137,7 +137,7 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 // round.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
-		return 0, l.wrap("count down", fmt.Errorf("a part with a name of %d bytes: it must have from 1 to %d", len(part), mostID))
+		return 0, l.wrap("count down", fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
 	}
 	call := newCall()
 	call.Part, call.Keep = part, keptTraces

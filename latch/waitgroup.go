@@ -197,7 +197,7 @@ func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
 }
 
 // ErrWorkerLost is returned when a worker was lost. The error is also a [*LostError].
-var ErrWorkerLost = errors.New("a worker was lost")
+var ErrWorkerLost = errors.New("worker lost")
 
 // A LostError names the workers that were lost. It matches [ErrWorkerLost].
 type LostError struct {
@@ -238,7 +238,7 @@ func (c *WaitGroup) Wait(ctx context.Context) error { return c.wait(ctx, "wait",
 func (c *WaitGroup) WaitFor(ctx context.Context, n int) error {
 	const op = "wait for"
 	if n < 1 {
-		return c.wrap(op, fmt.Errorf("%d workers: it must be 1 at least", n))
+		return c.wrap(op, fmt.Errorf("%d workers: must be at least 1", n))
 	}
 	return c.wait(ctx, op, int64(n))
 }

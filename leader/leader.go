@@ -20,7 +20,7 @@ var (
 	ErrNotLeading = errors.New("not leading")
 
 	// ErrRunning is returned by Run while another Run of the same handle has not returned.
-	ErrRunning = errors.New("it is running already")
+	ErrRunning = errors.New("already running")
 )
 
 // Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is
@@ -325,7 +325,7 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 // check returns what is wrong with a value.
 func check(value string) error {
 	if len(value) > MaxValueSize {
-		return fmt.Errorf("a value of %d bytes: the most is %d", len(value), MaxValueSize)
+		return fmt.Errorf("value of %d bytes: must be at most %d", len(value), MaxValueSize)
 	}
 	return nil
 }

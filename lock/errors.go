@@ -33,18 +33,18 @@ var (
 	// ErrExpired means that the hold was lost because the lease expired: Redis did not confirm a
 	// renewal in time, the process or the machine was paused for too long, or the lease was a fixed
 	// one.
-	ErrExpired = errors.New("the lease ran out")
+	ErrExpired = errors.New("lease expired")
 
 	// ErrGone means that the hold was lost because the server no longer has the lock for this owner:
 	// the key was deleted or evicted, or lost in a failover.
-	ErrGone = errors.New("the server no longer has it for this owner")
+	ErrGone = errors.New("lock no longer held on the server (key deleted, evicted or lost in a failover)")
 
 	// ErrMaxHold means that the hold was lost because it reached the limit of [WithMaxHold].
-	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
+	ErrMaxHold = errors.New("maximum hold time reached (WithMaxHold)")
 
 	// ErrForceUnlocked means that the hold was lost because an operator force-unlocked the lock. The
 	// message names the operator if it is known. The error also matches ErrGone.
-	ErrForceUnlocked = errors.New("unlocked by force")
+	ErrForceUnlocked = errors.New("force-unlocked")
 
 	// ErrAbandoned means that the hold was given up because it was not unlocked within the time of
 	// [WithGrace] after its context was canceled. Holds of [Do] and [UntilUnlock] are never abandoned.
@@ -63,7 +63,7 @@ var (
 	// ErrUpgrade is returned when an owner that holds the read lock requests the write lock: it would
 	// wait for itself. Unlock the read lock first, or acquire the write lock first and the read lock
 	// under it.
-	ErrUpgrade = errors.New("the owner holds the read lock, and would wait for itself")
+	ErrUpgrade = errors.New("cannot upgrade a read hold to a write hold: unlock the read hold first")
 
 	// ErrReplicas is returned when the lock was granted, but confirmed by fewer replicas than
 	// [WithReplicas] requires. The lock was released.
@@ -71,7 +71,7 @@ var (
 
 	// ErrWrongType is returned when the key of this name holds something other than this type of lock.
 	// The key is never overwritten or deleted. Use another name, or another key prefix.
-	ErrWrongType = errors.New("key holds something else")
+	ErrWrongType = errors.New("key has the wrong type")
 )
 
 // Error is the type of every error that this module returns, in the manner of [io/fs.PathError].

@@ -55,9 +55,9 @@ func (h holder) Extend(context.Context, time.Duration) error { return nil }
 
 // Do returns each error, and each once.
 func TestDo_errors(t *testing.T) {
-	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
+	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: lease expired", lock.ErrLost)}
 	late := &lock.Error{Op: "unlock", Name: "orders", Err: fmt.Errorf("%w: %w", lock.ErrNotHeld, loss.Err)}
-	other := &lock.Error{Op: "hold", Name: "other", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
+	other := &lock.Error{Op: "hold", Name: "other", Err: fmt.Errorf("%w: lease expired", lock.ErrLost)}
 	silent := &lock.Error{Op: "unlock", Name: "other", Err: lock.ErrUnavailable}
 	for name, c := range map[string]struct {
 		h    holder
@@ -199,7 +199,7 @@ func TestDo_canceled(t *testing.T) {
 // The context of the function ends when the hold does, and a context under it.
 func TestDo_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		loss := fmt.Errorf("%w: the lease ran out", lock.ErrLost)
+		loss := fmt.Errorf("%w: lease expired", lock.ErrLost)
 		for name, ctx := range map[string]context.Context{"may be canceled": t.Context(), "is never canceled": context.Background()} {
 			l := new(under)
 			var leaked context.Context

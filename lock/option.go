@@ -47,9 +47,9 @@ const minWait = time.Millisecond
 func within(option string, d, least, most time.Duration) error {
 	switch {
 	case d < least:
-		return fmt.Errorf("%s(%v): the least is %v", option, d, least)
+		return fmt.Errorf("%s(%v): must be at least %v", option, d, least)
 	case d > most:
-		return fmt.Errorf("%s(%v): the most is %v", option, d, most)
+		return fmt.Errorf("%s(%v): must be at most %v", option, d, most)
 	}
 	return nil
 }
@@ -155,10 +155,10 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	return setting{option.Replicas, "WithReplicas", func(c *option.Config) error {
 		c.Replicas, c.ReplicaTimeout = n, timeout.Truncate(time.Millisecond)
 		if n <= 0 {
-			return fmt.Errorf("WithReplicas(%d, %v): at least one must confirm, or leave the option away", n, timeout)
+			return fmt.Errorf("WithReplicas(%d, %v): want at least 1 replica, or omit the option", n, timeout)
 		}
 		if timeout < time.Millisecond {
-			return fmt.Errorf("WithReplicas(%d, %v): the least timeout is %v", n, timeout, time.Millisecond)
+			return fmt.Errorf("WithReplicas(%d, %v): timeout must be at least %v", n, timeout, time.Millisecond)
 		}
 		return nil
 	}}

@@ -18,7 +18,7 @@ func TestCausesOfLoss(t *testing.T) {
 		lose func(t *testing.T, s *locktest.Server)
 		want []error
 	}{
-		"the lease ran out": {[]lock.Option{lock.WithFixedLease(time.Second)}, nil, []error{lock.ErrExpired}},
+		"lease expired": {[]lock.Option{lock.WithFixedLease(time.Second)}, nil, []error{lock.ErrExpired}},
 		"the key is deleted": {nil, func(t *testing.T, s *locktest.Server) {
 			r := s.Redis()
 			if err := r.Do(t.Context(), r.B().Del().Key("report").Build()).Error(); err != nil {

@@ -90,7 +90,7 @@ const more Verdict = -3
 // is broken.
 const mostCalls = 10000
 
-func endless(s *script) error { return &ReplyError{s.name, "there is more, again and again"} }
+func endless(s *script) error { return &ReplyError{s.name, "the list does not end"} }
 
 // InspectRW reads the lock. Fields holds the living readers, by owner, and
 // the writer, as "<owner>:write". Where there are some fifty readers or more it asks

@@ -94,9 +94,9 @@ type TotalError struct {
 // Error says how many permits there are.
 func (e *TotalError) Error() string {
 	if e.Absent {
-		return "there is no semaphore of that name"
+		return "no semaphore of that name"
 	}
-	return fmt.Sprintf("the semaphore has %d permits in all", e.Stored)
+	return fmt.Sprintf("semaphore has %d", e.Stored)
 }
 
 // Final says that asking again would not help.

@@ -174,7 +174,7 @@ func (e without) Is(target error) bool {
 func (e without) As(target any) bool { return errors.As(e.error, target) }
 
 // errOpen is the reason of a server whose reply was not needed, or not waited for.
-var errOpen = errors.New("its reply was not waited for")
+var errOpen = errors.New("canceled: outcome already decided")
 
 // noVote is the reason of a server that did not vote in time.
 type noVote struct {

@@ -427,7 +427,7 @@ func (t *fakeTenure) check() error {
 	late := over == nil && !time.Now().Before(t.until)
 	t.mu.Unlock()
 	if late {
-		over = t.end(fmt.Errorf("%w: the lease ran out", lock.ErrLost))
+		over = t.end(fmt.Errorf("%w: lease expired", lock.ErrLost))
 	}
 	return over
 }

@@ -111,7 +111,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		case err == nil && over:
 			err = errCut
 		case err == errCut && !over:
-			err = fmt.Errorf("%w: a vote came or went while the votes were counted", lock.ErrUnavailable)
+			err = fmt.Errorf("%w: a vote changed while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
 			h.fail(waiting, err)
@@ -285,7 +285,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 		}
 		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
-			s.err = errors.New("its holds cannot raise a token; they are no lockimpl.Fenced")
+			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
 	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
 		if s.server, _, _ = q.witness(ctx, l, 0); s.server == "" {
@@ -356,23 +356,23 @@ func (q *Quorum) giveBack(i int, h lock.Hold) {
 // Then the vote counts from the longest lease after the restart, when this hold of it is over.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
 	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithMaxLease", q.longest)
+		return "", votes, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
 		s, err = w.Server(ctx)
 	} else {
-		err = errors.New("it is no lockimpl.Witness")
+		err = errors.New("lock must implement lockimpl.Witness")
 	}
 	switch {
 	case err != nil && q.durable:
 		return "", votes, nil
 	case err != nil:
-		return "", votes, fmt.Errorf("it is not known how long the server has been up: %w", err)
+		return "", votes, fmt.Errorf("cannot read the server's uptime: %w", err)
 	case s.ID == "" && !q.durable:
-		return "", votes, errors.New("it is not known which server it is")
+		return "", votes, errors.New("cannot read the server's run ID")
 	case s.ID != "" && !s.Primary:
-		return "", votes, fmt.Errorf("%w: it is a replica", lock.ErrUnavailable)
+		return "", votes, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
 		votes = s.Since.Add(q.longest)
@@ -428,7 +428,7 @@ func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough boo
 	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
 		return false, nil
 	case !until.IsZero():
-		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrUnavailable, left, floor)
+		return false, fmt.Errorf("%w: majority reached too late: %v of validity left, want at least %v", lock.ErrUnavailable, left, floor)
 	}
 	b := h.ballot(nil, seats)
 	for i, err := range b.reasons {
@@ -649,7 +649,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: the longest lease is said to be %v; see WithMaxLease", d, h.q.longest)
+		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.longest)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -805,7 +805,7 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 	}
 	switch {
 	case len(seats)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: %d of %d servers no longer had it for this owner", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
 	case free >= h.q.majority:
 		return nil
 	}

@@ -50,7 +50,7 @@ func New(locks ...lock.Locker) *Lock {
 		}
 	}
 	if len(locks) == 0 {
-		m.err = errors.New("a multi-lock of no locks")
+		m.err = errors.New("multi-lock needs at least 1 lock; got 0")
 	}
 	m.err = errors.Join(m.err, oncePermits(m.locks))
 	if m.err != nil {
@@ -70,7 +70,7 @@ func New(locks ...lock.Locker) *Lock {
 // give back.
 func mayGiveBack(l lock.Locker) error {
 	if c, ok := l.(lockimpl.Configured); ok && c.Config().MinHold > 0 {
-		return errors.New("WithMinHold: an attempt that does not get all locks could not give this one back; leave the option away")
+		return errors.New("WithMinHold: not supported in a multi-lock; omit the option")
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func oncePermits(locks []lock.Locker) error {
 		}
 		of, _ := c.Semaphore()
 		if first, twice := seen[of]; twice {
-			return fmt.Errorf("locks %d and %d of %d take permits of one semaphore: use its N instead", first+1, i+1, len(locks))
+			return fmt.Errorf("locks %d and %d of %d are permits of one semaphore: use its method N instead", first+1, i+1, len(locks))
 		}
 		seen[of] = i
 	}

@@ -39,7 +39,7 @@ type config struct {
 func (c *config) set(what *time.Duration, option string, d, least time.Duration) {
 	*what = d
 	if d < least {
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, least))
 	}
 }
 
@@ -107,9 +107,9 @@ func configure(opts []Option) (config, error) {
 	case len(c.errs) > 0:
 		return c, errors.Join(c.errs...)
 	case c.most > 0 && c.least > c.most:
-		return c, fmt.Errorf("WithMinValidity(%v): it must not be more than WithMaxHold(%v)", c.least, c.most)
+		return c, fmt.Errorf("WithMinValidity(%v): must be at most WithMaxHold(%v)", c.least, c.most)
 	case c.timeout > c.longest/4:
-		return c, fmt.Errorf("WithServerTimeout(%v): it must not be more than a quarter of the longest lease, which is %v", c.timeout, c.longest)
+		return c, fmt.Errorf("WithServerTimeout(%v): must be at most a quarter of the maximum lease (%v)", c.timeout, c.longest)
 	}
 	return c, nil
 }

@@ -53,7 +53,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
 	q.config, q.err = configure(opts)
 	if len(locks) < 3 || len(locks)%2 == 0 {
-		q.err = errors.Join(q.err, fmt.Errorf("a quorum of %d locks: an odd number is needed, and three at least", len(locks)))
+		q.err = errors.Join(q.err, fmt.Errorf("quorum needs an odd number of locks, at least 3; got %d", len(locks)))
 	}
 	for i, l := range locks {
 		if l == nil {
@@ -69,7 +69,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		err := mayGiveBack(l)
 		if c, ok := l.(lockimpl.Counted); ok {
 			if _, permits := c.Semaphore(); permits != 1 {
-				err = errors.Join(err, fmt.Errorf("a semaphore of %d permits: two majorities could have permits of other servers, and more than %d owners hold it; a quorum takes semaphores of one permit only", permits, permits))
+				err = errors.Join(err, fmt.Errorf("semaphore has %d permits: a quorum supports only semaphores with 1 permit", permits))
 			}
 		}
 		if err != nil {
@@ -108,7 +108,7 @@ func (q *Quorum) fencing() (bool, error) {
 		}
 	}
 	if n > 0 && n < len(q.locks) {
-		return false, fmt.Errorf("%d of %d locks are made with lock.WithFencing: all must be, or none", n, len(q.locks))
+		return false, fmt.Errorf("%d of %d locks use lock.WithFencing: use it for all locks or for none", n, len(q.locks))
 	}
 	return n > 0, nil
 }

@@ -42,9 +42,9 @@ type LimitedError struct {
 // Error reports when to retry.
 func (e *LimitedError) Error() string {
 	if e.RetryAfter == Never {
-		return fmt.Sprintf("%v: more than the burst cannot be taken at once", ErrLimited)
+		return fmt.Sprintf("%v: request exceeds the burst", ErrLimited)
 	}
-	return fmt.Sprintf("%v: not before %v", ErrLimited, e.RetryAfter)
+	return fmt.Sprintf("%v: retry after %v", ErrLimited, e.RetryAfter)
 }
 
 // Is reports whether target is [ErrLimited].

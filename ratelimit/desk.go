@@ -145,7 +145,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		}
 		if d.groups[d.groupOf(id.key)].overdue > 0 {
 			d.mu.Unlock()
-			return answer{}, fmt.Errorf("%w: a question before this one is overdue", lock.ErrUnavailable)
+			return answer{}, fmt.Errorf("%w: an earlier command is overdue", lock.ErrUnavailable)
 		}
 	} else {
 		d.forget(id.key)

@@ -50,17 +50,17 @@ func (l Limit) full() Limit {
 func (l Limit) check() error {
 	switch {
 	case l.Rate < 1 || l.Rate > maxUnits:
-		return fmt.Errorf("a rate of %d: it must be from 1 to %d", l.Rate, int64(maxUnits))
+		return fmt.Errorf("rate %d: must be from 1 to %d", l.Rate, int64(maxUnits))
 	case l.Per < time.Microsecond || l.Per > maxPer:
-		return fmt.Errorf("a rate per %v: it must be from 1µs to %v", l.Per, maxPer)
+		return fmt.Errorf("rate per %v: must be from 1µs to %v", l.Per, maxPer)
 	case l.Per%time.Microsecond != 0:
-		return fmt.Errorf("a rate per %v: it must be in whole µs", l.Per)
+		return fmt.Errorf("rate per %v: must be a multiple of 1µs", l.Per)
 	case l.Burst < 0 || l.Burst > maxUnits:
-		return fmt.Errorf("a burst of %d: it must be from 1 to %d, or 0 for the rate", l.Burst, int64(maxUnits))
+		return fmt.Errorf("burst %d: must be from 1 to %d, or 0 for the rate", l.Burst, int64(maxUnits))
 	case l.Aligned && l.Burst != 0 && l.Burst != l.Rate:
-		return errors.New("an aligned limit has no burst")
+		return errors.New("aligned limits do not support a burst")
 	case float64(l.full().Burst)/float64(l.Rate)*float64(l.Per) > float64(maxPer):
-		return fmt.Errorf("a burst of %d at %d per %v: it would take more than %v to come back", l.Burst, l.Rate, l.Per, maxPer)
+		return fmt.Errorf("burst %d at %d per %v: must refill within %v", l.Burst, l.Rate, l.Per, maxPer)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (l Limit) check() error {
 // checkLimits returns an error if a limiter cannot have these limits.
 func checkLimits(limits []Limit) error {
 	if len(limits) == 0 || len(limits) > maxLimits {
-		return fmt.Errorf("%d limits: it must be from 1 to %d", len(limits), maxLimits)
+		return fmt.Errorf("%d limits: must be from 1 to %d", len(limits), maxLimits)
 	}
 	for i, l := range limits {
 		if err := l.check(); err != nil {

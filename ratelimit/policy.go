@@ -67,11 +67,11 @@ func (p Policy) After(d time.Duration) Policy {
 func (p Policy) check() error {
 	switch {
 	case p.mode == unchosen:
-		return errors.New("no policy: choose ratelimit.FailClosed, FailOpen or FailLocal for when Redis gives no answer")
+		return errors.New("no failure policy: choose ratelimit.FailClosed, FailOpen or FailLocal")
 	case p.after < time.Millisecond:
-		return fmt.Errorf("After(%v): the least is 1ms", p.after)
+		return fmt.Errorf("After(%v): must be at least 1ms", p.after)
 	case p.mode == local && p.processes < 1:
-		return fmt.Errorf("FailLocal(%d): there is at least one process", p.processes)
+		return fmt.Errorf("FailLocal(%d): must be at least 1 process", p.processes)
 	}
 	return nil
 }

@@ -46,9 +46,9 @@ type grant struct {
 func (s *stock) check(most int64) error {
 	switch {
 	case s.extra < 1 || s.extra > most/2:
-		return fmt.Errorf("Prefetch(%d): it must be from 1 to half of the smallest burst, which is %d", s.extra, most)
+		return fmt.Errorf("Prefetch(%d): must be from 1 to half of the smallest burst, which is %d", s.extra, most)
 	case s.within < time.Millisecond || s.within > MaxWait:
-		return fmt.Errorf("Prefetch within %v: it must be from 1ms to %v", s.within, MaxWait)
+		return fmt.Errorf("Prefetch within %v: must be from 1ms to %v", s.within, MaxWait)
 	}
 	return nil
 }

@@ -20,15 +20,15 @@ import (
 
 var (
 	// ErrNotInitialized is returned when no rate is set in Redis. Call Init first.
-	ErrNotInitialized = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialized: call Init first")
 
 	// ErrRateMismatch is returned when a different rate is set in Redis. The error is also a
 	// [*RateError].
-	ErrRateMismatch = errors.New("it has another rate")
+	ErrRateMismatch = errors.New("rate does not match")
 
 	// ErrPerClient is returned when Redisson created the limiter with RateType.PER_CLIENT, which is
 	// not supported.
-	ErrPerClient = errors.New("it has a rate for each client (RateType.PER_CLIENT)")
+	ErrPerClient = errors.New("per-client rates (RateType.PER_CLIENT) are not supported")
 )
 
 // A RateError has the rate that is set in Redis. It matches [ErrRateMismatch].
@@ -39,7 +39,7 @@ type RateError struct {
 
 // Error names the rate.
 func (e *RateError) Error() string {
-	return fmt.Sprintf("%v: %d per %v", ErrRateMismatch, e.Rate, e.Per)
+	return fmt.Sprintf("%v: limiter has %d per %v", ErrRateMismatch, e.Rate, e.Per)
 }
 
 // Is reports whether target is [ErrRateMismatch].
@@ -121,9 +121,9 @@ func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per t
 	case w.bad != nil:
 		return false, w.wrap(op, w.bad)
 	case rate < 1 || rate > maxWindow:
-		return false, w.wrap(op, fmt.Errorf("a rate of %d: it must be from 1 to %d", rate, int64(maxWindow)))
+		return false, w.wrap(op, fmt.Errorf("rate %d: must be from 1 to %d", rate, int64(maxWindow)))
 	case per < time.Millisecond || per > maxPer || per%time.Millisecond != 0:
-		return false, w.wrap(op, fmt.Errorf("a rate per %v: it must be in whole ms, from 1ms to %v", per, maxPer))
+		return false, w.wrap(op, fmt.Errorf("rate per %v: must be a multiple of 1ms, from 1ms to %v", per, maxPer))
 	}
 	copies := w.send.Dated()
 	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
@@ -290,7 +290,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 // check returns an error if a call for n units is not valid.
 func (w *RedissonLimiter) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
-		return fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxWindow))
+		return fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxWindow))
 	}
 	return w.bad
 }

@@ -37,16 +37,16 @@ func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys [
 	owner, spec := h.Owner(), s.one.spec()
 	r, err := session.AskOnce(ctx, s.one.session, spec, "run", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (reply, error) {
 		if len(luascripts.Permits(owner)) == 0 {
-			return reply{}, command.Final{Err: fmt.Errorf("%v is no hold of a semaphore", h)}
+			return reply{}, command.Final{Err: fmt.Errorf("%v is not a hold of this semaphore", h)}
 		}
 		if key, is := s.one.session.Elsewhere(spec, keys); is {
-			return reply{}, command.Final{Err: fmt.Errorf("the key %q is in another slot of the cluster than the semaphore", key)}
+			return reply{}, command.Final{Err: fmt.Errorf("key %q is in a different hash slot than the semaphore", key)}
 		}
 		msg, had, err := script.permitted.Exec(ctx, rdb, k, owner, keys, args)
 		return reply{msg, had}, err
 	})
 	if err == nil && !r.had {
-		err = &lock.Error{Op: "run", Name: s.one.name, Err: fmt.Errorf("%w: the server does not have these permits as held", lock.ErrLost)}
+		err = &lock.Error{Op: "run", Name: s.one.name, Err: fmt.Errorf("%w: permits no longer held on the server", lock.ErrLost)}
 	}
 	return r.msg, err
 }
@@ -74,14 +74,14 @@ func (s *Semaphore) Slots(ctx context.Context, h lock.Hold) ([]Slot, error) {
 	owner, spec := h.Owner(), s.one.spec()
 	found, err := session.Ask(ctx, s.one.session, spec, "slots", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.Slot, error) {
 		if len(luascripts.Permits(owner)) == 0 {
-			return nil, command.Final{Err: fmt.Errorf("%v is no hold of a semaphore", h)}
+			return nil, command.Final{Err: fmt.Errorf("%v is not a hold of this semaphore", h)}
 		}
 		verdict, slots, err := luascripts.SlotsOfPermits(ctx, rdb, k, owner)
 		switch {
 		case err != nil, verdict == luascripts.Foreign:
 			return nil, command.Foreign(verdict, err)
 		case verdict == luascripts.Gone:
-			return nil, command.Final{Err: fmt.Errorf("%w: the server does not have these permits as held", lock.ErrLost)}
+			return nil, command.Final{Err: fmt.Errorf("%w: permits no longer held on the server", lock.ErrLost)}
 		}
 		return slots, nil
 	})

@@ -21,11 +21,11 @@ var (
 	// ErrPermitCount is returned when the semaphore in Redis has a different number of permits than
 	// the handle, or fewer than the call requests, so that the call would wait indefinitely.
 	// [Semaphore.Resize] changes the number.
-	ErrPermitCount = errors.New("the number of permits is another one")
+	ErrPermitCount = errors.New("permit count mismatch")
 
 	// ErrNotInitialized is returned when there is no semaphore of this name in Redis and the handle
 	// has no number of permits to create it with.
-	ErrNotInitialized = errors.New("not initialised")
+	ErrNotInitialized = errors.New("not initialized")
 )
 
 // MaxPermitsPerHold is the maximum number of permits of one hold.
@@ -109,11 +109,11 @@ func (p *part) spec() *session.Spec {
 func check(permits int64, n int) error {
 	switch {
 	case permits < 0 || permits > MaxPermits:
-		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MaxPermits)
+		return fmt.Errorf("%d permits: must be from 1 to %d, or 0 for the existing count", permits, MaxPermits)
 	case n < 1 || n > MaxPermitsPerHold:
-		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MaxPermitsPerHold)
+		return fmt.Errorf("%d permits for one hold: must be from 1 to %d", n, MaxPermitsPerHold)
 	case permits > 0 && int64(n) > permits:
-		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermitCount, n, permits)
+		return fmt.Errorf("%w: call wants %d, semaphore has %d", ErrPermitCount, n, permits)
 	}
 	return nil
 }
@@ -126,13 +126,13 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialized, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle has no permit count", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
 	case k.Total > 0:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermitCount, err, k.Total)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d", ErrPermitCount, err, k.Total)}
 	default:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d%s", ErrPermitCount, err, k.Permits, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, call wants %d%s", ErrPermitCount, err, k.Permits, withoutLeases)}
 	}
 }
 
@@ -224,7 +224,7 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
 	if permits < 1 || permits > MaxPermits {
-		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MaxPermits)}
+		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: must be from 1 to %d", permits, MaxPermits)}
 	}
 	select {
 	case s.one.resizing <- struct{}{}: // one after the other: the handle says what the last one has set

@@ -17,7 +17,7 @@ var ErrGone = lock.ErrGone
 var ErrExpired = lock.ErrExpired
 
 // ErrStopped is the error of Check after Stop, or after Close of the watchdog.
-var ErrStopped = errors.New("the lease is not watched any more")
+var ErrStopped = errors.New("lease no longer watched")
 
 // Subject is the user of a lease.
 type Subject interface {
@@ -247,7 +247,7 @@ func (l *Lease) endLocked(cause error) {
 // is one.
 func (l *Lease) expiredLocked() error {
 	if l.err != nil {
-		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.err)
+		return fmt.Errorf("%w: last renewal failed: %w", ErrExpired, l.err)
 	}
 	return ErrExpired
 }

@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, " style=") {
 		t.Errorf("markup that is not ours: %s", text)
 	}
-	s.says("limits?kind=window", 200, "3 of 7 limits and filters")
+	s.says("limits?kind=redisson-ratelimit", 200, "3 of 7 limits and filters")
 	s.says("limits?q=SEEN", 200, "1 of 7 limits and filters")
 	s.says("limits?q=nothing", 200, "None is like that.")
 	s.says("lock?name=sms", 200, `href="./limits"`, "10 per 1h", "ZRANGE &#39;{sms}:permits&#39;", `class="low" max="1"`)

@@ -381,7 +381,7 @@ func TestWatch(t *testing.T) {
 	says(t, on(t, s, "unlock", "orders:1", "-y", "--operator", "alice"), 0, "unlocked")
 	w.stdout.await(t, `"by":"alice"`)
 	s.Do(t, "SET", "text", "x")
-	w.stderr.await(t, "key holds something else")
+	w.stderr.await(t, "key has the wrong type")
 	w.signal(os.Interrupt)
 	says(t, w, exitInterrupted)
 	if n := strings.Count(w.stderr.String(), "something else"); n != 1 {

@@ -40,7 +40,7 @@ type OldLock interface {
 }
 
 // ErrOldLockLost is the cause of the context if the old lock was lost.
-var ErrOldLockLost = errors.New("the lock of the old library is lost")
+var ErrOldLockLost = errors.New("lock of the old library lost")
 
 // releaseTime is how long giving back the old lock may take when the caller's context is over.
 const releaseTime = 3 * time.Second
@@ -140,7 +140,7 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 	held, cancel := context.WithCancelCause(ctx)
 	var last atomic.Pointer[error]                    // of extend
 	end := time.AfterFunc(time.Until(until), func() { // by itself: extend can take longer than its context
-		err := errors.New("it was not extended in time")
+		err := errors.New("not extended in time")
 		if e := last.Load(); e != nil {
 			err = *e
 		}

@@ -51,5 +51,5 @@ func ExampleHandler() {
 	}
 	// Output:
 	// 200 OK saved
-	// 412 Precondition Failed leasehold: fence: stale fencing token 1795225388576199: 1795225388576200 was seen
+	// 412 Precondition Failed leasehold: fence: stale fencing token 1795225388576199: highest token seen is 1795225388576200
 }

@@ -101,11 +101,11 @@ func WriteError(w http.ResponseWriter, err error) bool {
 func parse(h http.Header) (uint64, error) {
 	values := h.Values(Header)
 	if len(values) != 1 { // of two, another server might choose the other
-		return 0, fmt.Errorf("%w: %d headers %s", fence.ErrNoToken, len(values), Header)
+		return 0, fmt.Errorf("%w: got %d headers %s, want 1", fence.ErrNoToken, len(values), Header)
 	}
 	token, err := strconv.ParseUint(values[0], 10, 64)
 	if err != nil || token == 0 {
-		return 0, fmt.Errorf("%w: the header %s has none", fence.ErrNoToken, Header)
+		return 0, fmt.Errorf("%w: header %s has no valid token", fence.ErrNoToken, Header)
 	}
 	return token, nil
 }

@@ -148,7 +148,7 @@ func Unchanged(row *sql.Row, token uint64) error {
 			err = fmt.Errorf("%w: no row was changed, and the row has this token already: MySQL and MariaDB are not supported, because their drivers count changed rows; "+
 				"with another database, check the other conditions of the statement", errors.ErrUnsupported)
 		default:
-			err = errors.New("no row was changed, and its fence is not the reason: check the other conditions of the statement")
+			err = errors.New("no row was changed, but the token is not stale: check the other conditions of the statement")
 		}
 	}
 	return wrap("fence", "", err)

@@ -165,7 +165,7 @@ func TestSilent(t *testing.T) {
 		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " has not responded for 1s: EOF"},
 		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
 		{s.Explain(refusal(t, "NOREPLICAS Not enough")), " cannot serve this now: NOREPLICAS Not enough"},
-		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: it is a replica, and takes no writes: READONLY You can't write"},
+		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica: READONLY You can't write"},
 		{s.Silent(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
 		{s.Silent(0, NoAnswer{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
 	} {
@@ -253,7 +253,7 @@ func TestForeign_saysWhat(t *testing.T) {
 		{t.Context(), "plain", foreign, "", ": a plain lock"},
 		{t.Context(), "redisson", foreign, "", "a plain or a fair lock"},
 		{t.Context(), "rw", foreign, "", "a read/write lock"},
-		{t.Context(), "hash", foreign, "", "a hash that is no lock"},
+		{t.Context(), "hash", foreign, "", "a hash that is not a lock"},
 		{t.Context(), "gone", foreign, "", ""},
 		{t.Context(), "list", foreign, "NOPERM no", ""},
 		{t.Context(), "list", io.EOF, "", ""},

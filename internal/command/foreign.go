@@ -79,12 +79,12 @@ func lockIn(fields []string) string {
 		case holder.MatchString(field) && number.MatchString(fields[i+1]):
 			owner = field
 		case field != luascripts.LineField:
-			return "a hash that is no lock"
+			return "a hash that is not a lock"
 		}
 	}
 	switch fair, known := luascripts.FairOwner(owner); {
 	case owner == "":
-		return "a hash that is no lock"
+		return "a hash that is not a lock"
 	case !known:
 		return "a plain or a fair lock"
 	case fair:

@@ -84,10 +84,10 @@ func Tokens(name string) string { return beside(tokenPrefix, name) }
 // wrong with that key.
 func Fence(key string) (string, error) {
 	if key == "" {
-		return "", errors.New("it is empty")
+		return "", errors.New("empty")
 	}
 	if strings.HasPrefix(key, fencePrefix+":") {
-		return "", fmt.Errorf("%q is where registers are", fencePrefix+":")
+		return "", fmt.Errorf("%q is reserved for token counters", fencePrefix+":")
 	}
 	if err := checkBraces(key); err != nil {
 		return "", err
@@ -158,13 +158,13 @@ func Check(prefix, name string) error {
 	full := prefix + name
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it is empty", lock.ErrBadName)
+		return fmt.Errorf("%w: empty", lock.ErrBadName)
 	case len(full) > maxName:
-		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrBadName, len(full), maxName)
+		return fmt.Errorf("%w: %d bytes: must be at most %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
-			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrBadName, r)
+			return fmt.Errorf("%w: %q is reserved for the state of other locks", lock.ErrBadName, r)
 		}
 	}
 	if err := checkBraces(full); err != nil {
@@ -177,7 +177,7 @@ func Check(prefix, name string) error {
 func checkSuffix(full string) error {
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, "}"+s) && strings.Count(full, "}") == 1 {
-			return fmt.Errorf("%w: {…}%s is where windows, filters and semaphores keep their state", lock.ErrBadName, s)
+			return fmt.Errorf("%w: {…}%s is reserved for the state of rate limiters, filters and semaphores", lock.ErrBadName, s)
 		}
 	}
 	return nil

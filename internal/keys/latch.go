@@ -66,7 +66,7 @@ func LatchOf(rounds string) (name string, ok bool) {
 // channel, which then has another slot of a cluster than the count.
 func CheckLatch(prefix, name string) error {
 	if strings.ContainsAny(prefix+name, "{}") {
-		return fmt.Errorf("%w: there are braces in it, with which Redisson's latches do not work on a cluster", lock.ErrBadName)
+		return fmt.Errorf("%w: braces are not allowed, because Redisson's latches do not work with them on a cluster", lock.ErrBadName)
 	}
 	return Check(prefix, name)
 }

@@ -175,7 +175,7 @@ func TestEntry_serverAway(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := strings.Count(said.String(), "cannot be kept"); n != 1 {
+		if n := strings.Count(said.String(), "registry entry not updated"); n != 1 {
 			t.Errorf("the client logs %d times: %s", n, said)
 		}
 		wire.Refuse(false)
@@ -230,7 +230,7 @@ func TestEntry_denied(t *testing.T) {
 			e := New(s.Client(t, as), configOf(&said))
 			e.Begin()
 			<-e.done
-			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "the server refuses the entry") || strings.Contains(said.String(), id) {
+			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "registry entry denied") || strings.Contains(said.String(), id) {
 				t.Errorf("the client logs %s", &said)
 			}
 			e.End()
@@ -277,7 +277,7 @@ func TestEntry_replies(t *testing.T) {
 						if n < 2 || ttl != TTL-time.Millisecond || said.String() != "" {
 							t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
 						}
-					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "the server refuses the entry") != 1:
+					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "registry entry denied") != 1:
 						t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
 					}
 					m.FlushAll()

@@ -148,7 +148,7 @@ func (s *Session) Close(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		late = fmt.Errorf("%w, and commands are still unanswered", ctx.Err())
+		late = fmt.Errorf("%w: commands are still waiting for a reply", ctx.Err())
 		s.closer.once.Do(func() { close(s.closer.givenUp) })
 	}
 	return errors.Join(late, unconfirmed)
@@ -229,5 +229,5 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) error {
 	if failed == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d locks were not confirmed as released: %w", failed, len(held), reason)
+	return fmt.Errorf("release not confirmed for %d of %d locks, which expire with their leases: %w", failed, len(held), reason)
 }

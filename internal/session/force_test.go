@@ -57,7 +57,7 @@ func TestForce_tellsTheHolder(t *testing.T) {
 			w.Fatal(done, err)
 		}
 		synctest.Wait()
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "unlocked by force by ") {
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by ") {
 			w.Errorf("the holder is told %v", err)
 		}
 		w.close(holder, other)

@@ -129,6 +129,7 @@ func (k *Kind) family() *Kind {
 type Spec struct {
 	*Kind
 	Name   string          // as the caller gave it
+	As     string          // the kind of lock that observers are told; empty for that of Kind
 	Keys   luascripts.Keys // as it stands in Redis
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
@@ -143,7 +144,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	config, err := lockimpl.NewConfig(k.Called, k.knows(), opts...)
 	spec := &Spec{Kind: k, Name: name, Config: config, Err: errors.Join(keys.Check(s.KeyPrefix, name), err)}
 	if lease := s.lease(spec); spec.Err == nil && config.ReplicaTimeout > lease/2 {
-		spec.Err = fmt.Errorf("WithReplicas(%d, %v): the timeout must not be more than half of the lease, which is %v", config.Replicas, config.ReplicaTimeout, lease)
+		spec.Err = fmt.Errorf("WithReplicas(%d, %v): timeout must be at most half of the lease (%v)", config.Replicas, config.ReplicaTimeout, lease)
 	}
 	if spec.Err != nil {
 		return spec

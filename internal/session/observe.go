@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (s *Session) observe(ctx context.Context, spec *Spec) *call {
 
 // event returns e with what all events of c have.
 func (c *call) event(e lock.Event) lock.Event {
-	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, c.spec.Kind.Name, c.spec.Mode, c.id
+	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, cmp.Or(c.spec.As, c.spec.Kind.Name), c.spec.Mode, c.id
 	return e
 }
 
@@ -247,7 +248,7 @@ func (a *attempt) tellFailed(err error) {
 func (a *attempt) tellFallback() {
 	for i := range a.parts {
 		if c := a.parts[i].call; c != nil && !c.waits.IsZero() {
-			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w together with others; the locks are taken one by one", lock.ErrNotAcquired)})
+			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w all at once; acquiring the locks one by one", lock.ErrNotAcquired)})
 		}
 	}
 }

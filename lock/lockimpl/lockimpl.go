@@ -61,18 +61,18 @@ func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) 
 		s := o.Setting()
 		given |= s.Which
 		if known&s.Which == 0 {
-			errs = append(errs, fmt.Errorf("%s: %w: %s does not know this option; leave it away", s.Name, errors.ErrUnsupported, kind))
+			errs = append(errs, fmt.Errorf("%s: not supported by %s; remove the option: %w", s.Name, kind, errors.ErrUnsupported))
 		}
 		if err := s.Apply(&c); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if given&FixedLease != 0 && given&Grace != 0 {
-		errs = append(errs, errors.New("WithGrace: a lease of WithFixedLease is never renewed; leave one of them away"))
+		errs = append(errs, errors.New("WithGrace: a lease of WithFixedLease is never renewed; remove one of them"))
 	}
 	for name, d := range map[string]time.Duration{"WithFixedLease": c.Lease, "WithMaxHold": c.MaxHold} {
 		if 0 < d && d < c.MinHold {
-			errs = append(errs, fmt.Errorf("WithMinHold(%v): it must not be more than %s(%v)", c.MinHold, name, d))
+			errs = append(errs, fmt.Errorf("WithMinHold(%v): must be at most %s(%v)", c.MinHold, name, d))
 		}
 	}
 	return c, errors.Join(errs...)

@@ -59,19 +59,19 @@ func TestNewConfig(t *testing.T) {
 // never taken for something else.
 func TestNewConfig_says(t *testing.T) {
 	for want, option := range map[string]lock.Option{
-		"WithFixedLease(5ns): the least is 10ms":         lock.WithFixedLease(5),
-		"WithFixedLease(900µs): the least is 10ms":       lock.WithFixedLease(900 * time.Microsecond),
-		"WithFixedLease(0s): the least is 10ms":          lock.WithFixedLease(0),
-		"WithFixedLease(-1s): the least is 10ms":         lock.WithFixedLease(-time.Second),
-		"WithWait(5ns): the least is 1ms":                lock.WithWait(5),
-		"WithWait(900µs): the least is 1ms":              lock.WithWait(900 * time.Microsecond),
-		"WithWait(-1ns): the least is 1ms":               lock.WithWait(-1),
-		"WithWaiterTimeout(5ns): the least is 100ms":     lock.WithWaiterTimeout(5),
-		"WithWaiterTimeout(-1h0m0s): the least is 100ms": lock.WithWaiterTimeout(-time.Hour),
-		"WithReplicas(0, 1s): at least one must confirm": lock.WithReplicas(0, time.Second),
-		"WithReplicas(1, 5ns): the least timeout is 1ms": lock.WithReplicas(1, 5),
-		"WithReplicas(1, -1s): the least timeout is 1ms": lock.WithReplicas(1, -time.Second),
-		"option 2 of 3 is nil":                           nil,
+		"WithFixedLease(5ns): must be at least 10ms":                       lock.WithFixedLease(5),
+		"WithFixedLease(900µs): must be at least 10ms":                     lock.WithFixedLease(900 * time.Microsecond),
+		"WithFixedLease(0s): must be at least 10ms":                        lock.WithFixedLease(0),
+		"WithFixedLease(-1s): must be at least 10ms":                       lock.WithFixedLease(-time.Second),
+		"WithWait(5ns): must be at least 1ms":                              lock.WithWait(5),
+		"WithWait(900µs): must be at least 1ms":                            lock.WithWait(900 * time.Microsecond),
+		"WithWait(-1ns): must be at least 1ms":                             lock.WithWait(-1),
+		"WithWaiterTimeout(5ns): must be at least 100ms":                   lock.WithWaiterTimeout(5),
+		"WithWaiterTimeout(-1h0m0s): must be at least 100ms":               lock.WithWaiterTimeout(-time.Hour),
+		"WithReplicas(0, 1s): want at least 1 replica, or omit the option": lock.WithReplicas(0, time.Second),
+		"WithReplicas(1, 5ns): timeout must be at least 1ms":               lock.WithReplicas(1, 5),
+		"WithReplicas(1, -1s): timeout must be at least 1ms":               lock.WithReplicas(1, -time.Second),
+		"option 2 of 3 is nil":                                             nil,
 	} {
 		_, err := lockimpl.NewConfig("a lock", lockimpl.All, lock.WithFencing(), option, lock.WithReaderPreference())
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -83,8 +83,8 @@ func TestNewConfig_says(t *testing.T) {
 // An option that a kind does not know is an error that names both, and so are several.
 func TestNewConfig_unknown(t *testing.T) {
 	for want, opts := range map[string][]lock.Option{
-		"WithWaiterTimeout: unsupported operation: a plain lock does not know this option; leave it away":    {lock.WithWait(time.Second), lock.WithWaiterTimeout(time.Second)},
-		"WithReaderPreference: unsupported operation: a plain lock does not know this option; leave it away": {lock.WithReaderPreference()},
+		"WithWaiterTimeout: not supported by a plain lock; remove the option: unsupported operation":    {lock.WithWait(time.Second), lock.WithWaiterTimeout(time.Second)},
+		"WithReaderPreference: not supported by a plain lock; remove the option: unsupported operation": {lock.WithReaderPreference()},
 		"": {lock.WithWait(time.Second)},
 	} {
 		_, err := lockimpl.NewConfig("a plain lock", lockimpl.Wait, opts...)
@@ -99,7 +99,7 @@ func TestNewConfig_unknown(t *testing.T) {
 	}
 	_, err := lockimpl.NewConfig("a plain lock", lockimpl.Wait, lock.WithWaiterTimeout(1), lock.WithFencing())
 	for _, name := range []string{"WithWaiterTimeout", "WithFencing"} {
-		if !strings.Contains(err.Error(), name+": unsupported operation: a plain lock does not know") {
+		if !strings.Contains(err.Error(), name+": not supported by a plain lock") {
 			t.Errorf("%v: it does not name %s", err, name)
 		}
 	}
