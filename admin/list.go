@@ -65,7 +65,7 @@ const (
 
 // ErrBadCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
 // has changed since then.
-var ErrBadCursor = errors.New("the list cannot go on there; begin anew")
+var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an empty one")
 
 // Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
 // page before, with the same q. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
@@ -190,7 +190,7 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 	case Bloom:
 		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
 	}
-	return nil, fmt.Errorf("there is no kind called %q; there are %q", q.Kind, Kinds())
+	return nil, fmt.Errorf("unknown kind %q: want one of %q", q.Kind, Kinds())
 }
 
 // pattern returns the pattern of the names that q selects.
