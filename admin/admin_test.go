@@ -157,7 +157,7 @@ func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) 
 func (s *scene) others() (names []string) {
 	s.Helper()
 	for name, words := range map[string][]string{
-		"string":                        {"SET", "1"},
+		"string":                        {"SET", "a value"},
 		"digits":                        {"HSET", "1", "1", "2", "2"},
 		"counters":                      {"HSET", "visits", "1"},
 		"uuids":                         {"HSET", redissons, "1"},
@@ -333,6 +333,28 @@ func TestLocks_cost(t *testing.T) {
 			t.Errorf("%d calls of %s, want at most %d", calls, command, most)
 		}
 	}
+}
+
+// A list of many keys tells how far it is.
+func TestWithProgress(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		var noise rueidis.Commands
+		for i := range 30000 {
+			noise = append(noise, s.rdb.B().Set().Key(fmt.Sprint("noise", i)).Value("x").Build())
+		}
+		for _, r := range s.rdb.DoMulti(s.Context(), noise...) {
+			s.must(r.Error())
+		}
+		var told []float64
+		a, err := admin.New(s.rdb, admin.WithProgress(func(scanned float64) { told = append(told, scanned) }))
+		s.must(err)
+		for _, err := range a.Locks(s.Context(), admin.Query{Idle: true}) {
+			s.must(err)
+		}
+		if len(told) < 3 || !slices.IsSorted(told) || told[0] <= 0 || told[0] > .6 || told[len(told)-1] != 1 {
+			s.Errorf("%v", told)
+		}
+	})
 }
 
 func TestClients(t *testing.T) {

@@ -15,12 +15,12 @@ import (
 // A ClientPage is a part of a list of clients.
 type ClientPage struct {
 	Clients []lock.Client // in no order; can be empty before the last page
-	Next    string        // the cursor of the next page; empty on the last page
-	Missing []Missing     // as of a Page
+	Next    string        // cursor of the next page; "" on the last page
+	Missing []Missing     // as in a Page
 }
 
-// ClientPage lists some of the clients that have an entry in Redis (client.WithName), as Page
-// lists locks.
+// ClientPage lists some of the clients that have an entry in Redis (client.WithName), as Page lists
+// locks.
 func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, error) {
 	page, err := a.clientPage(ctx, cursor)
 	if err != nil {
@@ -29,8 +29,8 @@ func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, erro
 	return page, nil
 }
 
-// Clients lists each client that has an entry in Redis, once. It ends after an error, which is as for Locks if primaries of a
-// cluster do not respond.
+// Clients lists each client that has an entry in Redis, once. It ends after an error. If primaries
+// of a cluster do not respond, the error is that of Locks.
 func (a *Admin) Clients(ctx context.Context) iter.Seq2[lock.Client, error] {
 	return func(yield func(lock.Client, error) bool) {
 		seen := make(map[string]bool)

@@ -18,16 +18,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Inspect returns all that Redis knows of the lock called name: its holders and its waiters, when they
-// asked for it, and the rest of the lease; or how the rate limiter's key or the filter called name stands. A free lock
-// has no holders; it can have waiters for a moment. The error matches lock.ErrWrongType if the key holds something
-// else, and lock.ErrBadName if no lock can have that name.
+// Inspect returns everything that Redis stores about the lock called name: its holders and waiters,
+// when each sent its first request, and the remaining lease; or the state of the key of a rate
+// limiter or of the filter called name. A free lock has no holders; it can have waiters for a
+// moment. The error matches lock.ErrWrongType if the key holds something else, and lock.ErrBadName
+// if name cannot be the name of a lock.
 //
-// Inspect counts the bits of a filter, of one over 4 MB in a sample of 4 MB, by commands for 64 KB each. All else takes as
-// long whatever the size of a key, except that there can be many holders, waiters, or units of a window.
+// Inspect counts the bits of a filter with commands of 64 KB each; if the filter is larger than 4
+// MB, it counts a sample of 4 MB. Everything else takes the same time whatever the size of a key,
+// except for large numbers of holders, waiters, or calls of a Redisson-compatible rate limiter.
 //
-// One script reads the lock. Inspect then reads its clients, its tokens and the note of a forced
-// unlock, which can be a moment younger.
+// One script reads the lock. Inspect then reads its clients, its tokens and the audit record of a
+// force-unlock, which can be a moment newer.
 func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
 	if !unanswered(err) && (err != nil || l.Kind == "") {
@@ -45,12 +47,12 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds. err is that of a look for a lock. What the user may not read is not there.
+// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. err is that of a look for a lock. What the user may not read is not there.
 func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool, unread error) {
-	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter}
+	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter, a.idleSemaphore}
 	switch {
 	case err == nil: // there is no such key, but a filter can have none of its own
-		reads = reads[2:]
+		reads = reads[2:3]
 	case errors.Is(err, lock.ErrBadName): // the key of a limiter can be any text
 		reads = reads[:1]
 	}

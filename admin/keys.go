@@ -10,18 +10,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Key is a key of Redis that belongs to a lock.
+// A Key is a Redis key that belongs to a lock.
 type Key struct {
 	Name string
-	Type string        // the type of such a key: hash, list, zset or string
-	Role string        // what leasehold keeps there, in a few words
-	Left time.Duration // what is left until the key expires; lock.NoExpiry if it does not
+	Type string        // Redis type: hash, list, zset or string
+	Role string        // short description of its content
+	Left time.Duration // time until the key expires; lock.NoExpiry if it does not
 }
 
-// Keys returns the keys that Redis has of l, which Inspect or a list has returned: the key of the lock
-// first, and last the entry of each client that holds it or waits for it. It leaves out the keys of the leases of readers:
-// their names contain the owners; and of a filter that is made of several, those of all but the first four. A key that the user
-// may not read is left out, too.
+// Keys returns the Redis keys of l, which Inspect or a list has returned: first the key of the
+// lock, and last the entries of the clients that hold it or wait for it. It omits the lease keys of
+// readers, whose names contain the owners; for a split filter, all but the first four; and keys
+// that the user lacks permission to read.
 func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
 	found, err := a.keysOf(ctx, l)
 	if err != nil {

@@ -18,19 +18,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// LimitState is what a rate limiter (package ratelimit) owes of one key. Redis has the debts, and not the limits, which only the
-// applications know.
+// LimitState is the used quota of one key of a rate limiter (package ratelimit). Redis stores the
+// used quota but not the limits, which only the applications know.
 type LimitState struct {
-	Usage []Usage       // of each limit, in the order in which the application gave them
-	Ahead time.Duration // the time until the turn of the latest reservation; 0 if nobody waits for a turn
-	Reset time.Duration // the time until nothing is owed
+	Usage []Usage       // for each limit, in the order in which the application gave them
+	Ahead time.Duration // time until the turn of the latest reservation; 0 if no caller waits for a turn
+	Reset time.Duration // time until the full quota is available again
 }
 
-// Usage is what is owed of one limit.
+// Usage is the used quota of one limit.
 type Usage struct {
-	Full time.Duration // the time until the bucket is full again
+	Full time.Duration // time until the bucket is full again
 
-	// Of an aligned limit instead: the units that were taken in its window, and the time until the window ends.
+	// For an aligned limit instead: the permits that were taken in its window, and the time until the
+	// window ends.
 	Aligned bool
 	Used    int64
 	End     time.Duration
@@ -182,17 +183,19 @@ func (a *Admin) limit(ctx context.Context, name string) (l Lock, ok bool, err er
 	return found[0], true, nil
 }
 
-// RedissonLimitState is how a window stands: a rate limiter in Redisson's layout (ratelimit.RedissonLimiter, RRateLimiter).
+// RedissonLimitState is the state of a Redisson-compatible rate limiter (ratelimit.RedissonLimiter,
+// RRateLimiter).
 type RedissonLimitState struct {
 	Rate int64
 	Per  time.Duration
 
-	// Each client of Redisson has the rate for itself (RateType.PER_CLIENT), and what is left to each is not known.
+	// Each client of Redisson has the whole rate (RateType.PER_CLIENT), and what remains for each is
+	// not known.
 	PerClient bool
 
-	Left  int64         // the units that a caller can take now; there can be more if the window has over a thousand entries
-	Next  time.Duration // the time until there is a unit; 0 if there is one
-	Reset time.Duration // the time until no unit counts as taken
+	Left  int64         // permits that a caller can take now; there can be more if the limiter has more than 1,000 entries
+	Next  time.Duration // time until a permit is available; 0 if one is
+	Reset time.Duration // time until no permit counts as taken
 }
 
 // String returns the rate, such as "10 per 1h".

@@ -21,19 +21,18 @@ import (
 
 // A Query selects the locks to list.
 type Query struct {
-	// Match is a Redis pattern for the names, such as "orders:*": * stands for any text, ? for any
-	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
+	// Match is a Redis pattern for the names, such as "orders:*": * matches any text, ? any character,
+	// [ab] one of these, and \ makes the next character literal. "" selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and wait groups
-	// of which only lost workers are left, are listed if Kind says Latch or WaitGroup, or by Idle. Rate limiters and filters are listed
-	// only if Kind names them: of a limiter there can be a key for each user of an application.
+	// Kind is the kind of the locks to list. "" selects all that have holders. Latches, which have
+	// none, and wait groups that have only lost workers are listed if Kind is Latch or WaitGroup, or
+	// with Idle. Rate limiters and filters are listed only if Kind names them: a limiter can have a
+	// key for each user of an application.
 	Kind Kind
 
-	// Progress, if it is not nil, is called by Locks after each part of the list, with the share of the keys that have been scanned.
-	Progress func(scanned float64)
-
-	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and wait groups of which only lost workers are left.
+	// Idle also lists locks without holders if Kind is "": latches that are not released, and wait
+	// groups that have only lost workers.
 	Idle bool
 }
 
@@ -48,7 +47,7 @@ func Prefix(prefix string) string {
 // A Page is a part of a list of locks.
 type Page struct {
 	Locks   []Lock    // in no order; can be empty before the last page
-	Next    string    // the cursor of the next page; empty on the last page
+	Next    string    // cursor of the next page; "" on the last page
 	Scanned float64   // the share of the keys that have been scanned after this page: from 0 to 1
 	Missing []Missing // the primaries of a cluster that do not respond: the list lacks what they store
 }
@@ -63,17 +62,17 @@ const (
 	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
 )
 
-// ErrBadCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
-// has changed since then.
+// ErrBadCursor is returned when the cursor does not come from a page, or the cluster has changed
+// since. Start with the first page.
 var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an empty one")
 
-// Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
-// page before, with the same q. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
-// time of a call does not grow with the number of keys.
+// Page lists some locks. It starts at the beginning if cursor is "", and otherwise at cursor, the
+// Next of the previous page with the same q. It stops after about 10,000 keys or 200 locks,
+// whichever comes first, so the time of a call does not grow with the number of keys.
 //
 // Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
-// and can be on two. Of a lock with many readers, Holders has only some. Page counts the waiters and
-// does not list them: see Inspect.
+// and can be on two. For a lock with many readers, Holders has only some of them. Page counts the
+// waiters and does not list them: see Inspect.
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {
@@ -82,8 +81,9 @@ func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// Locks lists each lock that matches q, page by page and once. It ends after an error. If primaries of a cluster do not respond, it
-// lists what the others store, and then the error matches [*IncompleteError].
+// Locks lists each lock that matches q once, page by page. It ends after an error. If primaries of
+// a cluster do not respond, it lists what the others store, and the error then matches
+// [*IncompleteError].
 func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		seen := make(map[string]bool)
@@ -95,8 +95,8 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				return
 			}
 			lacks.add(page.Missing)
-			if q.Progress != nil {
-				q.Progress(page.Scanned)
+			if a.progress != nil {
+				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
 				if seen[l.Name] {

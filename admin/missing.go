@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,27 +165,23 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absence) {
 	ctx, cancel := a.within(context.Background())
 	defer cancel()
-	ranges, err := found[0].Do(ctx, found[0].B().ClusterSlots().Build()).ToArray()
+	all, err := slots.Primaries(ctx, found[0], found[0].addr)
 	if err != nil { // a dead replica counts as missing then
 		for _, m := range lost {
 			absent = append(absent, m)
 		}
 	}
-	for _, r := range ranges {
-		addr, slots, ok := primaryOf(r, found[0].addr)
-		if !ok || slices.ContainsFunc(found, func(n node) bool { return n.addr == addr }) {
+	for _, p := range all {
+		if slices.ContainsFunc(found, func(n node) bool { return n.addr == p.Addr }) {
 			continue
 		}
-		i := slices.IndexFunc(absent, func(m absence) bool { return m.Server == addr })
-		if i < 0 {
-			m, known := lost[addr]
-			if !known {
-				a.refresh(ctx, slots)
-				m = a.lost(addr, errors.New("it has failed, or is new in the cluster"))
-			}
-			i, absent = len(absent), append(absent, m)
+		m, known := lost[p.Addr]
+		if !known {
+			a.refresh(ctx, p.Slots[0])
+			m = a.lost(p.Addr, errors.New("it has failed, or is new in the cluster"))
 		}
-		absent[i].slots = append(absent[i].slots, slots)
+		m.slots = p.Slots
+		absent = append(absent, m)
 	}
 	slices.SortFunc(absent, func(a, b absence) int { return cmp.Compare(a.Server, b.Server) })
 	return absent
@@ -201,24 +196,4 @@ func (a *Admin) refresh(ctx context.Context, slots [2]int64) {
 			return
 		}
 	}
-}
-
-// primaryOf reads an element of the reply of the server at asked to CLUSTER SLOTS: the first slot, the last, and the servers, the primary first.
-func primaryOf(r rueidis.RedisMessage, asked string) (addr string, slots [2]int64, ok bool) {
-	words, err := r.ToArray()
-	if err != nil || len(words) < 3 {
-		return "", slots, false
-	}
-	primary, err := words[2].ToArray()
-	if err != nil || len(primary) < 2 {
-		return "", slots, false
-	}
-	slots[0], _ = words[0].AsInt64()
-	slots[1], _ = words[1].AsInt64()
-	host, _ := primary[0].ToString() // none if it is that of the server that was asked
-	if host == "" {
-		host, _, _ = net.SplitHostPort(asked)
-	}
-	port, _ := primary[1].AsInt64()
-	return net.JoinHostPort(host, strconv.FormatInt(port, 10)), slots, host != "?"
 }

@@ -66,8 +66,27 @@ func TestSemaphore(t *testing.T) {
 		if l, err := s.admin.Inspect(s.Context(), "left"); err != nil || l.Locked() || l.Kind != admin.Semaphore || len(l.Waiters) != 1 || l.Free != 1 || l.Permits != 1 {
 			s.Errorf("of the dead: %+v, %v", l, err)
 		}
-		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrWrongType) {
-			s.Errorf("a number: %v", err)
+	})
+}
+
+// A semaphore that nobody holds is a number like any other. Inspect shows it as one, and says that it may be a counter; a list does not.
+func TestSemaphore_idle(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		if err := s.lock(s.c.NewSemaphore("gpus", 4)).Unlock(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		l, err := s.admin.Inspect(s.Context(), "gpus")
+		if err != nil || l.Kind != admin.Semaphore || l.Locked() || l.Permits != 4 || l.Free != 4 || l.Ambiguous == "" {
+			s.Errorf("%+v, %v", l, err)
+		}
+		if got := s.list(admin.Query{}); len(got) > 0 {
+			s.Errorf("the list has %q", got)
+		}
+		for _, value := range []string{"0", "-1", "4.5", "text", "2147483648000"} {
+			s.do("SET", "other", value)
+			if _, err := s.admin.Inspect(s.Context(), "other"); !errors.Is(err, lock.ErrWrongType) {
+				s.Errorf("%s: %v", value, err)
+			}
 		}
 	})
 }

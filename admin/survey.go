@@ -36,13 +36,13 @@ type surveyed struct {
 type Surveyed struct {
 	Locks    []Lock        // by name, as they were read during the call
 	Clients  []lock.Client // those with an entry in Redis, unless the Query has a Match or a Kind
-	Missing  []Missing     // as of a Page
+	Missing  []Missing     // as in a Page
 	More     bool          // there are more than MaxSurveyed locks
 	Complete bool          // all keys have been scanned at least once
-	Scanned  float64       // the share of the keys that the current pass has scanned: from 0 to 1
+	Scanned  float64       // share of the keys that the current pass has scanned, from 0 to 1
 }
 
-// Survey returns a survey of the locks that q selects. It does no I/O.
+// Survey returns a survey of the locks that q selects. It sends no command.
 func (a *Admin) Survey(q Query) *Survey {
 	return &Survey{admin: a, query: q, locks: make(map[string]*surveyed), clients: make(map[string]int)}
 }

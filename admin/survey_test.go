@@ -37,7 +37,7 @@ func TestSurvey(t *testing.T) {
 		worker, err := s.c.NewWaitGroup("group").Add(s.Context())
 		s.must(err)
 		survey := s.admin.Survey(admin.Query{Idle: true})
-		const all = "wait group waitgroup 1 0|fair fair 1 0|latch latch 0 0|permits semaphore 1 0|plain plain 1 0"
+		const all = "fair fair 1 0|group waitgroup 1 0|latch latch 0 0|permits semaphore 1 0|plain plain 1 0"
 		s.until("the survey has the client", func() bool {
 			got, seen := s.look(survey, time.Minute)
 			if got != all || !seen.Complete || seen.Scanned != 1 || seen.More {

@@ -16,40 +16,43 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ForceUnlockRecord tells how a lock was unlocked by force.
+// ForceUnlockRecord is the audit record of a force-unlock.
 type ForceUnlockRecord struct {
-	At     time.Time `json:"at"`               // by the operator's clock
+	At     time.Time `json:"at"`               // by the clock of the operator
 	By     string    `json:"by"`               // the operator: see WithOperator
-	Reason string    `json:"reason,omitempty"` // the operator's reason
-	From   []string  `json:"from"`             // the holders, as lock.Client shows them
+	Reason string    `json:"reason,omitempty"` // the reason that the operator gave
+	From   []string  `json:"from"`             // the former holders, as lock.Client.String returns them
 }
 
-// ErrBadReason: the reason of a forced unlock is not text on one line of up to 256 bytes. Nothing was changed.
+// ErrBadReason is returned when the reason of a force-unlock is not one line of at most 256 bytes.
+// Nothing was changed.
 var ErrBadReason = errors.New("bad reason")
 
-// ForceUnlockResult is the outcome of ForceUnlock.
+// ForceUnlockResult is the result of ForceUnlock.
 type ForceUnlockResult struct {
 	Holders   []lock.Holder // the holders that lost the lock
-	Notified  int           // how many of them the message reached. On a cluster with plain Pub/Sub some are not counted
-	RecordErr error         // why there is no note in Redis; nil if there is one
+	Notified  int           // number of them that received the message; some are not counted on a cluster with plain Pub/Sub
+	RecordErr error         // why there is no audit record in Redis; nil if there is one
 }
 
-// ForceUnlock takes the lock called name from its holders by force, or from owner alone if owner is
-// not empty. The lock goes to the next waiter, as if the holders had given it back.
+// ForceUnlock removes the holders of the lock called name, or only owner if owner is not "". The
+// lock goes to the next waiter, as if the holders had released it.
 //
-// ForceUnlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
-// keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and ErrBadReason if the reason is not fit.
+// It removes only holders that it has read: an owner that acquires the lock in the meantime keeps
+// it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
+// ErrBadReason if the reason is not valid.
 //
-// A message tells the client of each holder at once, and the hold is lost with a cause that
-// matches lock.ErrLost and lock.ErrForceUnlocked and names the operator. A client hears the message once it has
-// held a lock for a second. A younger hold is told when it is a second old. A client that cannot listen learns of
-// the loss from its next renewal, within a third of the lease, or from its Unlock; the cause is the same, as it reads the note. A client of Redisson learns of it when it unlocks. Until then the old
-// holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
+// A message notifies the client of each holder immediately, and the hold is lost with a cause that
+// matches lock.ErrLost and lock.ErrForceUnlocked and names the operator. A client is subscribed
+// once it has held a lock for one second; a younger hold is notified then. A client that cannot
+// subscribe detects the loss with its next renewal, within a third of the lease, or with its
+// Unlock; the cause is the same, because it reads the audit record. A client of Redisson detects it
+// when it unlocks. Until then, both the old and the new holder may act as the holder, and only
+// fencing tokens protect the data.
 //
-// ForceUnlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
-//
-// Also after an error, Holders has those that have lost the lock. If Redis gave no answer about a holder, the error names that
-// holder, and whether it has lost the lock is not known.
+// ForceUnlock stores an audit record in leasehold_forced:{name} for a week, which Inspect returns.
+// Even after an error, Holders has those that have lost the lock. If Redis did not reply about a
+// holder, the error names that holder, and it is not known whether it has lost the lock.
 func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (ForceUnlockResult, error) {
 	if owner == "" {
 		return a.unlockIf(ctx, name, reason, func(lock.Holder) bool { return true })
@@ -57,8 +60,8 @@ func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (Fo
 	return a.ForceUnlockOwners(ctx, name, []string{owner}, reason)
 }
 
-// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The note names all that have lost it. The error matches
-// lock.ErrNotHeld if none of owners holds it.
+// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The audit record names
+// all that have lost it. The error matches lock.ErrNotHeld if none of owners holds it.
 func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []string, reason string) (ForceUnlockResult, error) {
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
 }

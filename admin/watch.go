@@ -17,39 +17,41 @@ type EventType string
 
 // The events of Watch.
 const (
-	Seen          EventType = "seen"           // the first look: Owner holds the lock, or it is free
-	Acquired      EventType = "acquired"       // Owner obtained the lock
-	Released      EventType = "released"       // Owner gave the lock back
-	Expired       EventType = "expired"        // the lease of Owner ran out
-	ForceUnlocked EventType = "force_unlocked" // an operator took the lock from Owner by force: see Lock.ForceUnlock
+	Seen          EventType = "seen"           // first look: Owner holds the lock, or it is free
+	Acquired      EventType = "acquired"       // Owner acquired the lock
+	Released      EventType = "released"       // Owner released the lock
+	Expired       EventType = "expired"        // the lease of Owner expired
+	ForceUnlocked EventType = "force_unlocked" // an operator force-unlocked the lock of Owner: see Lock.ForceUnlock
 	Renewed       EventType = "renewed"        // a holder renewed its lease
 	Queued        EventType = "queued"         // Owner began to wait
 	Dequeued      EventType = "dequeued"       // Owner stopped waiting without the lock
 )
 
-// An Event is something that happened to a lock.
+// An Event is a change of a lock.
 type Event struct {
 	Type   EventType
-	At     time.Time   // when Watch noticed it
-	Owner  string      // the owner that the event is about; empty for Renewed, and for Seen of a free lock
-	Client lock.Client // the client of Owner
+	At     time.Time   // when Watch detected it
+	Owner  string      // owner that the event is about; "" for Renewed, and for Seen of a free lock
+	Client lock.Client // client of Owner
 	Lock   Lock        // the lock after the event
 }
 
-// MaxWatched is the most locks that one Watch watches.
+// MaxWatched is the maximum number of locks of one Watch.
 const MaxWatched = 100
 
 // watchEvery is the time between two looks at a lock when no message gives a reason for one.
 const watchEvery = time.Second
 
-// Watch yields what happens to these locks, until ctx ends or the caller stops: first the holders of
-// each lock, and then every change.
+// Watch yields the changes of these locks until ctx is canceled or the caller stops: first the
+// holders of each lock, and then every change.
 //
-// Watch looks at a lock when a client publishes a release of it, and once a second. It misses what begins and ends
-// between two looks. A plain lock that goes from one goroutine of a process to the next looks as if it stayed with
-// the first. A lock that went before the end of its lease counts as released, and otherwise as expired.
+// Watch reads a lock when a client publishes a release of it, and once per second. It misses what
+// begins and ends between two reads. A plain lock that goes from one goroutine of a process to the
+// next seems to stay with the first. A lock that was free before its lease expired counts as
+// released, and otherwise as expired.
 //
-// Watch yields the error of a look that fails, and goes on. If a name can be no lock's, it yields that error and ends.
+// If a read fails, Watch yields the error and continues. If a name cannot be the name of a lock, it
+// yields that error and ends.
 func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := a.watchable(names); err != nil {

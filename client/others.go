@@ -2,6 +2,7 @@ package client
 
 import (
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/board"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/leader"
@@ -32,7 +33,7 @@ func (c *Client) NewWaitGroup(name string, opts ...lock.Option) *latch.WaitGroup
 // that name is the leader, and candidates become leader first-come, first-served. It sends no
 // command. An invalid name or option is an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
-	return leader.New(c.NewFairLock(name, opts...), c.NewLeaderStore(name))
+	return leader.New(fairlock.NewForElection(c.used(), name, opts...), c.NewLeaderStore(name))
 }
 
 // NewLeaderStore returns the value store of the leader called name, for an election by a lock other

@@ -40,7 +40,7 @@ var allowed = map[string]string{
 
 // userPage is whether path is a page for users.
 func userPage(path string) bool {
-	return path == "README.md" || strings.HasPrefix(path, "docs/") && !strings.HasPrefix(path, "docs/evidence/") && !strings.HasPrefix(path, "docs/internals/")
+	return path == "README.md" || path == "SECURITY.md" || strings.HasPrefix(path, "docs/") && !strings.HasPrefix(path, "docs/evidence/") && !strings.HasPrefix(path, "docs/internals/")
 }
 
 var skipped = regexp.MustCompile("\\]\\([^)]*\\)|(?ms:^<!-- (?:replies|errors) -->$.*?^<!-- end of)")

@@ -93,6 +93,14 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 	return &Lock{session: s, spec: s.NewSpec(kind, name, opts)}
 }
 
+// NewForElection is for package client; use client.Client.NewElection. Observers receive the kind
+// "election": a leader holds its lock, and candidates wait for it, for as long as they live.
+func NewForElection(s *session.Session, name string, opts ...lock.Option) *Lock {
+	l := New(s, name, opts...)
+	l.spec.As = "election"
+	return l
+}
+
 // Name returns the name as the caller gave it.
 func (l *Lock) Name() string { return l.spec.Name }
 

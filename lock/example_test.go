@@ -222,6 +222,30 @@ func ExampleObserver() {
 	// leasehold: trylock "orders:44": not acquired
 }
 
+// Report the age of the oldest hold, which no duration shows before the hold ends. Packages leaseholdprom and leaseholdotel do so.
+func ExampleOldest() {
+	ctx := context.Background()
+	var holds lock.Oldest
+	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
+		Acquired: func(_ context.Context, e lock.Event) { holds.Begin(e) },
+		Released: func(_ context.Context, e lock.Event) { holds.End(e) },
+		Lost:     func(_ context.Context, e lock.Event) { holds.End(e) },
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	err = lock.Do(ctx, c.NewLock("orders:45"), func(context.Context) error {
+		fmt.Println("held:", holds.Age() > 0)
+		return nil
+	})
+	fmt.Println(err, holds.Age())
+	// Output:
+	// held: true
+	// <nil> 0s
+}
+
 // Two holds of one owner that do not nest: the first is given back while the second goes on.
 func ExampleContextWithNewOwner() {
 	ctx := context.Background()

@@ -100,7 +100,7 @@ type Observer struct {
 // Other fields are set in the events that their comments name.
 type Event struct {
 	Name string // name of the lock, as the caller gave it
-	Kind string // "plain", "fair", "read", "write", "semaphore" or "waitgroup"; a read/write lock has two
+	Kind string // "plain", "fair", "election", "read", "write", "semaphore" or "waitgroup"; a read/write lock has two
 	Mode Mode   // how the owner holds the lock, or wants to
 
 	// ID identifies a call and the hold that it acquired. It is unique in this process.

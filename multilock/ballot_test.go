@@ -75,9 +75,9 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newUser(t)
+			var u user
 			each(func(i int, s *redistest.Server) {
-				u = append(u, newUser(t, s)...)
+				u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(2*dog), client.WithOpTimeout(dog/2)))
 				warm, err := u[i].NewLock("warm").Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)

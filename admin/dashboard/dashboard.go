@@ -1,24 +1,27 @@
-// Package dashboard serves web pages for operators: the locks of a server or a cluster, who holds each of
-// them and when it asked, who waits, which clients there are, and whether clients block each other; and how rate limiters and
-// Bloom filters stand.
+// Package dashboard serves a web page for operators: the locks of a server or a cluster, who holds
+// each and who waits, the clients, deadlocks between owners, and the state of rate limiters and
+// Bloom filters.
 //
 //	h, err := dashboard.New(rdb)
 //	…
 //	mux.Handle("/leasehold/", http.StripPrefix("/leasehold", auth(h)))
 //
-// The pages work under any path that ends in a slash. They need no JavaScript; with it, they follow what
-// happens. One question to Redis serves all browsers, and nobody asks while no browser is there, unless Record says so. On a server with many keys,
-// the first page comes at once, and fills while the keys are scanned.
+// The pages work under any path that ends in a slash. They do not require JavaScript; with
+// JavaScript, they update themselves. All browsers share the commands to Redis, and none are sent
+// while no browser is connected, unless Record runs. On a server with many keys, the first page
+// appears immediately, and fills in while the keys are scanned.
 //
-// Two addresses are for programs, and need the same check as the pages. /api/locks has the locks as JSON, and takes the parameters q and kind as the list of
-// locks does. /api/history?name=N has who held the lock N in the last hour, as far as the handler has seen it.
+// Two addresses are for programs, and need the same check as the pages. /api/locks returns the
+// locks as JSON, with the parameters q and kind of the list of locks. /api/history?name=N returns
+// who held the lock N in the last hour, as far as the handler has seen it.
 //
-// The handler asks for no password: put your own check before it. The pages only show, unless
-// WithForceUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
-// give back the lock of another.
+// The handler does not authenticate: put your own check before it. The pages are read-only unless
+// WithForceUnlock is set. They show no owner strings, with which a user of Redis could release the
+// lock of another owner.
 //
-// The Redis user needs the rights of the kinds in use, and those under "admin" in docs/operate/security.md. With the right
-// to INFO the overview also tells the version and the eviction policy.
+// The Redis user needs the permissions of the types of locks in use, and those under "admin" in
+// docs/operate/security.md. With permission for INFO, the overview also shows the version and the
+// eviction policy.
 package dashboard
 
 import (
@@ -48,14 +51,17 @@ import (
 // Option configures a Handler.
 type Option func(*Handler) error
 
-// WithForceUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
-// name of the operator, from what your check has put into the request; nil means the user of this program and its
-// machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
+// WithForceUnlock lets a visitor of the page force-unlock a lock, after typing its name. who
+// returns the name of the operator from a request that your check has accepted; nil means the user
+// of this program and its machine. The name must be one line of at most 256 bytes. If it is "", the
+// request is denied.
 //
-// A form is good for the Handler whose page has it: of several behind one address, a browser must come back to the same one.
+// A form is valid only for the Handler that served its page: if there are several behind one
+// address, a browser must reach the same one.
 //
-// Requests of other sites are refused. But a site whose name a stranger lets point to this machine counts as this one. So a page
-// that asks for no password, also one that listens at localhost only, must refuse requests with a Host that is not its own.
+// Requests from other sites are denied. A site whose name resolves to this machine (DNS rebinding)
+// counts as this one: a page without authentication, even on localhost, must reject requests whose
+// Host is not its own.
 func WithForceUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who
@@ -63,8 +69,8 @@ func WithForceUnlock(who func(*http.Request) string) Option {
 	}
 }
 
-// WithLogger sets the logger for forced unlocks. Each record has the operator that WithForceUnlock tells, the address that the request came from,
-// and the X-Forwarded-For of the request, if any. The default is slog.Default.
+// WithLogger sets the logger of force-unlocks. The default is slog.Default. Each record has the
+// operator from WithForceUnlock, the address of the request, and its X-Forwarded-For, if any.
 func WithLogger(l *slog.Logger) Option {
 	return func(h *Handler) error {
 		if l == nil {
@@ -75,7 +81,8 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// A Handler serves the pages. It is safe for concurrent use, and has no goroutine while there is no request.
+// A Handler serves the pages. It is safe for concurrent use, and has no goroutines while there is
+// no request.
 type Handler struct {
 	rdb     rueidis.Client             // set once
 	admin   *admin.Admin               // set once
@@ -102,7 +109,8 @@ const (
 	mostDetails = 256 // the most locks to remember that no browser looks at
 )
 
-// New returns a Handler on rdb, a rueidis client of any kind, which the Handler never closes. New does no I/O.
+// New returns a Handler that uses rdb, a rueidis client of any kind, which the Handler never
+// closes. New sends no command.
 func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
 	_, _ = rand.Read(h.key[:]) // it never fails
@@ -156,8 +164,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// Record looks at the locks until ctx is canceled, as if a browser followed a page, so that the pages and /api/history have what happened before somebody
-// opened them. Without Record, they have what happened while a page was open.
+// Record reads the locks until ctx is canceled, as if a browser were connected, so that the pages
+// and /api/history have what happened before anyone opened them. Without Record, they have what
+// happened while a page was open.
 func (h *Handler) Record(ctx context.Context) { h.survey.each(ctx, func() bool { return true }) }
 
 // page is one kind of page.

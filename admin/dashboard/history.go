@@ -57,6 +57,7 @@ type minute struct {
 type history struct {
 	mu      sync.Mutex
 	began   time.Time                   // the first look
+	whole   bool                        // the latest survey had all keys
 	open    map[string]map[holdID]*hold // by lock
 	past    []hold                      // a ring
 	next    int                         // where the next one goes
@@ -67,7 +68,8 @@ type history struct {
 func (h *history) see(s *survey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.began.IsZero() || !s.complete
+	before := !h.whole // what the first scan finds may have been held for long
+	h.whole = s.complete
 	h.begin(s.at)
 	m := h.minute(s.at)
 	held, waiting := 0, 0

@@ -90,11 +90,14 @@ func TestHistory(t *testing.T) {
 	if got := h.says("many", began.Add(20*minute)); got != "r1 1s not known: no look until 12:20:00|r2 0s not known: no look until 12:20:00" {
 		t.Errorf("after a gap: %s", got)
 	}
-	part := surveyOf(21*minute, lockOf("late", "x"))
+	var filling history
+	part := surveyOf(0, lockOf("a", "x"))
 	part.complete = false
-	h.see(part)
-	if got := h.says("late", began.Add(22*minute)); got != "x 1m0s before" {
-		t.Errorf("during the first scan: %s", got)
+	filling.see(part)
+	filling.see(surveyOf(time.Second, lockOf("a", "x"), lockOf("b", "y")))
+	filling.see(surveyOf(2*time.Second, lockOf("a", "x"), lockOf("b", "y"), lockOf("c", "z")))
+	if got := filling.says("a", began.Add(minute)) + ", " + filling.says("b", began.Add(minute)) + ", " + filling.says("c", began.Add(minute)); got != "x 1m0s before, y 59s before, z 58s" {
+		t.Errorf("what the first scan finds: %s", got)
 	}
 	if got := h.says("a", began.Add(2*time.Hour)); got != "" {
 		t.Errorf("after an hour: %s", got)

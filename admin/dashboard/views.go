@@ -55,10 +55,10 @@ func (s *survey) note() note {
 // Well reports whether the look is of now, and whole.
 func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
 
-// count says a number as far as the look shows it: without a look that has succeeded, zero would be a guess.
+// count says a number as far as the look shows it. Zero would be a guess unless the look is of now, and whole.
 func (n note) count(i int) string {
 	switch {
-	case n.Error != "" && i == 0:
+	case i == 0 && !n.Well():
 		return "unknown"
 	case n.Missing != nil || n.Scanning != "":
 		return "at least " + group(i)
@@ -213,13 +213,16 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 		held = "over " + group(locked)
 	}
 	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "" && n.Scanning == "", Happened: eventsOf(s.happened), Sparks: h.history.sparks(time.Now())}
+	if n.Error != "" {
+		o.Answer = ""
+	}
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
 		{Title: "Waiting", Text: n.count(waiting), URL: "./locks?sort=waiting"},
 		{Title: "Asked longest ago", Age: ageOf(first, live), URL: "./locks?sort=since"},
 		{Title: "Clients", Text: n.count(len(s.clients)), URL: "./clients"},
 	}
-	if first.IsZero() && n.Error != "" {
+	if first.IsZero() && !n.Well() {
 		o.Tiles[2].Text = "unknown"
 	}
 	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])

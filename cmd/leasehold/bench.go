@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -294,21 +293,8 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 	case !isTerminal(in):
 		return usagef("the server carries out %d commands a second for others, which bench would slow down: give --yes", ops)
 	}
-	fmt.Fprintf(stderr, "The server carries out %d commands a second for others, which this slows down. Go on? [y/N] ", ops)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
-			return nil
-		}
-		return errors.New("nothing was measured")
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	question := fmt.Sprintf("The server carries out %d commands a second for others, which this slows down. Go on", ops)
+	return agreed(ctx, in, stderr, question, errors.New("nothing was measured"))
 }
 
 // opsPerSecond returns the commands that the busiest node carries out a second.

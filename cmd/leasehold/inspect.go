@@ -116,7 +116,7 @@ func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name strin
 		return ""
 	}
 	l, err := a.Inspect(ctx, twin)
-	if err != nil || l.Kind == "" {
+	if err != nil || l.Kind == "" || l.Kind == admin.Semaphore && l.Ambiguous != "" {
 		return ""
 	}
 	return fmt.Sprintf("there is also %s, of the kind %s: x and {x} share the keys beside their own, so some of what is shown may belong to it", shown(twin), kindOf(l))
@@ -152,7 +152,7 @@ func (d detail) table(w io.Writer) error {
 	}
 	s := newScreen(w)
 	switch {
-	case d.Locked():
+	case d.Locked(), d.Kind == admin.Semaphore:
 		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
 	case d.Kind == admin.Latch && d.Left > 0:
 		s.print("%s: a latch, %d to count down\n", s.in(bold, shown(d.Name)), d.Left)
@@ -213,6 +213,9 @@ func (d detail) table(w io.Writer) error {
 		for _, from := range f.From {
 			fmt.Fprintf(t, "\tfrom %s\n", shown(from))
 		}
+	}
+	if d.Ambiguous != "" {
+		fmt.Fprintf(t, "unsure\t%s\n", d.Ambiguous)
 	}
 	if err := t.Flush(); err != nil {
 		return err

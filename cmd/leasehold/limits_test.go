@@ -246,7 +246,7 @@ func TestLs_election(t *testing.T) {
 	}
 	knows(t, s.Client(t), c)
 	mustLock(t, c.NewLock("orders"))
-	says(t, on(t, s, "ls"), 0, "boss    election  exclusive  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
+	says(t, on(t, s, "ls"), 0, "boss    election  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
 	names := on(t, s, "ls", "--kind", "election", "-o", "name")
 	says(t, names, 0)
 	if text := names.stdout.String(); text != "boss\n" {

@@ -67,6 +67,10 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 				q.Match = args[0]
 			}
 			w := cmd.OutOrStdout()
+			shows := newProgress(cmd.ErrOrStderr())
+			if out.format.value == "jsonl" || out.format.value == "name" { // whose lines come at once
+				shows.w = nil
+			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				locks := a.Locks(cmd.Context(), q)
 				switch out.format.value {
@@ -78,9 +82,7 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 						return err
 					})
 				}
-				shows := newProgress(cmd.ErrOrStderr())
-				q.Progress = shows.show
-				all, lacks := sorted(a.Locks(cmd.Context(), q))
+				all, lacks := sorted(locks)
 				shows.end()
 				if lacks != nil && !incomplete(lacks) {
 					return lacks
@@ -100,7 +102,7 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
 				}
 				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
-			})
+			}, admin.WithProgress(shows.show))
 		},
 	}
 	kind.initKinds()

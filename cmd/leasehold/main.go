@@ -5,6 +5,7 @@
 //	leasehold ls [PATTERN]           lists locks
 //	leasehold inspect NAME           shows the holders and the waiters of a lock
 //	leasehold unlock NAME            unlocks a lock by force, and tells its holder
+//	leasehold resize NAME PERMITS    changes how many permits a semaphore has
 //	leasehold top [PATTERN]          shows locks in a terminal, again and again
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
@@ -84,6 +85,6 @@ func leasehold() *cobra.Command {
 		}
 		return err
 	})
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), resizeCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }

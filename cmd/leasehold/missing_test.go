@@ -55,6 +55,8 @@ func TestDeadPrimary(t *testing.T) {
 		says(t, on(t, living, strings.Fields(args)...), 1, why, "billing")
 	}
 
+	says(t, on(t, living, "doctor", "--slow", "1h"), 2, ": failure\n", "✗ connection of "+dead.Addr(), "this primary does not respond: ", "✓ connection", "✓ memory of "+living.Addr(), "✓ lock")
+
 	b := browse(t, living)
 	for path, shows := range map[string]string{"": "at least ", "locks": there, "clients": "billing", "graph": "Unknown.", "limits": "Unknown."} {
 		b.open(path)
@@ -71,7 +73,7 @@ func TestPage_unavailable(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	b := browse(t, s)
-	for _, path := range []string{"", "locks", "lock?name=orders:1", "limits"} {
+	for _, path := range []string{"", "lock?name=orders:1"} {
 		b.open(path)
 		b.badge("on", "live")
 		s.Freeze(t)

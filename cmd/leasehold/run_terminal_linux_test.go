@@ -466,6 +466,25 @@ func TestUnlock_terminal(t *testing.T) {
 	}
 }
 
+// resize shows the semaphore and asks. It does nothing unless the answer is yes.
+func TestResize_terminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for answer, code := range map[string]int{"y": 0, "n": 1, "": 1} {
+		name := lockName(t) + answer
+		s.Do(t, "SET", name, "4")
+		p := inTerminal(t, s, "resize", name, "8").begin()
+		p.stdout.await(t, "a semaphore of 4 permits, 4 free")
+		p.stdout.await(t, "Change "+name+" from 4 permits to 8? [y/N] ")
+		p.types(answer + "\n")
+		p.ends(code)
+		reply := s.Do(t, "GET", name)
+		if n, err := reply.AsInt64(); err != nil || (n == 8) != (code == 0) {
+			t.Errorf("after %q there are %d permits, %v", answer, n, err)
+		}
+	}
+}
+
 // top shows the locks again and again, the holder that asked first on top, and leaves the terminal as it was. It writes
 // no codes to a terminal that cannot move its cursor.
 func TestTop(t *testing.T) {

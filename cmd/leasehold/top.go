@@ -56,7 +56,7 @@ there, or the longest time until nothing is owed.
 Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
 the order, p pauses, q quits, Ctrl-Z suspends. / keeps the locks whose name, holder,
 host or label has what you type. u unlocks a lock by force, as leasehold unlock does:
-it asks for a reason and for a y. --operator is the operator of that.
+it asks for a reason and for a y. --operator sets who did it, for the holder and the note.
 
 On a server with many keys the table fills while top scans them. After that, top reads
 the locks that it knows at each look, and scans for others for a twentieth of the time.

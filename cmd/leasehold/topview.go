@@ -36,15 +36,17 @@ type topView struct {
 	chosen        string // the name of the lock that the cursor is on
 	first         int    // the row at the top
 
-	seen   looked                   // the latest look
-	full   map[string]time.Duration // the longest lease that was seen, by name
-	open   string                   // the lock whose details are shown; empty if there is none
-	text   string                   // its details
-	line   int                      // the line of the details at the top
-	below  int                      // how many lines of them are below the screen
-	unlock *unlocking               // the question that is open; nil if there is none
-	says   string                   // what an unlock came to, until the next key
-	stop   error                    // why the program ends
+	seen     looked       // the latest look
+	found    []admin.Lock // the rows of the list
+	foundFor order
+	full     map[string]time.Duration // the longest lease that was seen, by name
+	open     string                   // the lock whose details are shown; empty if there is none
+	text     string                   // its details
+	line     int                      // the line of the details at the top
+	below    int                      // how many lines of them are below the screen
+	unlock   *unlocking               // the question that is open; nil if there is none
+	says     string                   // what an unlock came to, until the next key
+	stop     error                    // why the program ends
 }
 
 // unlocking is the question whether to unlock a lock by force.
@@ -359,14 +361,23 @@ func (t *topView) inspect(name string) tea.Cmd {
 }
 
 // rows returns the locks to show, in order.
-func (t *topView) rows() (found []admin.Lock) {
-	for _, l := range t.seen.Locks {
-		if matches(l, t.filter) {
-			found = append(found, l)
+func (t *topView) rows() []admin.Lock {
+	if of := (order{t.seen.at, t.filter, t.sort}); of != t.foundFor { // sorting thousands of locks for each frame would be most of the work of top
+		t.found, t.foundFor = nil, of
+		for _, l := range t.seen.Locks {
+			if matches(l, t.filter) {
+				t.found = append(t.found, l)
+			}
 		}
+		slices.SortStableFunc(t.found, byWhat[t.sort])
 	}
-	slices.SortStableFunc(found, byWhat[t.sort])
-	return found
+	return t.found
+}
+
+// order is what the rows of the list depend on.
+type order struct {
+	at           time.Time // of the look
+	filter, sort string
 }
 
 // matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -188,22 +186,7 @@ func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, hol
 	if !isTerminal(in) {
 		return usagef("%s: nothing was changed, as there is no terminal to ask at: give --yes", shown(u.name))
 	}
-	fmt.Fprintf(out, "%s? [y/N] ", takeOf(u.name, holders))
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		switch strings.ToLower(strings.TrimSpace(line)) {
-		case "y", "yes":
-			return nil
-		}
-		return fmt.Errorf("%s: nothing was changed", shown(u.name))
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return agreed(ctx, in, out, takeOf(u.name, holders), fmt.Errorf("%s: nothing was changed", shown(u.name)))
 }
 
 func isTerminal(r io.Reader) bool {

@@ -123,6 +123,8 @@ type sets struct {
 	own                []attribute.KeyValue
 	plain              metric.MeasurementOption // own
 	acquired, unlocked metric.MeasurementOption // with the outcome, and with the reason, that are the rule
+
+	oldestHold, oldestWait lock.Oldest
 }
 
 // NewObserver returns an observer for client.WithObserver of any number of clients. It fails if the
@@ -185,11 +187,24 @@ func (o *observer) instruments(m metric.Meter) error {
 		errs = append(errs, err)
 		return c
 	}
+	oldest := func(name, help string, of func(*sets) *lock.Oldest) {
+		_, err := m.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithFloat64Callback(func(_ context.Context, to metric.Float64Observer) error {
+			o.known.Range(func(_, known any) bool {
+				s := known.(*sets)
+				to.Observe(of(s).Age().Seconds(), s.plain)
+				return true
+			})
+			return nil
+		}))
+		errs = append(errs, err)
+	}
 	o.acquires = histogram("leasehold.lock.acquire.duration", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets)
 	o.holds = histogram("leasehold.lock.hold.duration", "How long locks were held, by the way in which the hold ended.", holdBuckets)
 	o.held = upDown("leasehold.lock.held", "{lock}", "How many holds there are now. A re-entry counts once more.")
 	o.draining = upDown("leasehold.lock.draining", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
 	o.waiters = upDown("leasehold.lock.waiters", "{waiter}", "How many calls of Lock wait for another owner now.")
+	oldest("leasehold.lock.oldest_hold", "Age of the oldest hold that has not ended.", func(s *sets) *lock.Oldest { return &s.oldestHold })
+	oldest("leasehold.lock.oldest_wait", "Age of the oldest wait that has not ended.", func(s *sets) *lock.Oldest { return &s.oldestWait })
 	o.renewals = counter("leasehold.lock.renewals", "{renewal}", "How many leases were renewed, or not: then error_type says why.")
 	o.margins = histogram("leasehold.lock.renewal.margin", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	o.lost = counter("leasehold.lock.lost", "{lock}", "How many holds were lost, by the reason.")
@@ -237,13 +252,16 @@ func (s *sets) with(more ...attribute.KeyValue) metric.MeasurementOption {
 }
 
 func (o *observer) waiting(ctx context.Context, e lock.Event) {
-	o.waiters.Add(ctx, 1, o.of(ctx, e).plain)
+	s := o.of(ctx, e)
+	o.waiters.Add(ctx, 1, s.plain)
+	s.oldestWait.Begin(e)
 }
 
 func (o *observer) granted(ctx context.Context, e lock.Event) {
 	s := o.of(ctx, e)
 	o.acquires.Record(ctx, seconds(e.Took), s.acquired)
 	o.held.Add(ctx, 1, s.plain)
+	s.oldestHold.Begin(e)
 	o.endWait(ctx, e, s)
 	o.span(ctx, e, s, "acquired", "")
 }
@@ -266,12 +284,14 @@ func (o *observer) ended(outcome string) func(context.Context, lock.Event) {
 func (o *observer) endWait(ctx context.Context, e lock.Event, s *sets) {
 	if e.Waited > 0 {
 		o.waiters.Add(ctx, -1, s.plain)
+		s.oldestWait.End(e)
 	}
 }
 
 // endHold counts the end of a hold.
 func (o *observer) endHold(ctx context.Context, e lock.Event, s *sets) {
 	o.held.Add(ctx, -1, s.plain)
+	s.oldestHold.End(e)
 	if e.Draining > 0 {
 		o.draining.Add(ctx, -1, s.plain)
 	}

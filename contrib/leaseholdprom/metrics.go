@@ -66,6 +66,7 @@ type Metrics struct {
 
 	acquires, holds, margins             *prometheus.HistogramVec
 	held, draining, waiters              *prometheus.GaugeVec
+	oldestHolds, oldestWaits             *prometheus.GaugeVec // set by Collect
 	renewals, lost, abandoned, handedOff *prometheus.CounterVec
 	known                                sync.Map // series by labels: looking a series up by its labels costs more than counting
 }
@@ -79,6 +80,7 @@ type series struct {
 	acquired, held0, margins prometheus.Observer
 	held, draining, waiters  prometheus.Gauge
 	renewals, handedOff      prometheus.Counter
+	oldestHold, oldestWait   lock.Oldest
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
@@ -115,6 +117,8 @@ func New(opts ...Option) (*Metrics, error) {
 	m.held = gauge("leasehold_lock_held", "How many holds there are now. A re-entry counts once more.")
 	m.draining = gauge("leasehold_lock_draining", "Number of holds whose context is canceled and that are not released yet.")
 	m.waiters = gauge("leasehold_lock_waiters", "How many calls of Lock wait for another owner now.")
+	m.oldestHolds = gauge("leasehold_lock_oldest_hold_seconds", "Age of the oldest hold that has not ended.")
+	m.oldestWaits = gauge("leasehold_lock_oldest_wait_seconds", "Age of the oldest wait that has not ended.")
 	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
 	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
@@ -141,6 +145,12 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.known.Range(func(_, known any) bool {
+		s := known.(*series)
+		m.oldestHolds.WithLabelValues(s.values...).Set(s.oldestHold.Age().Seconds())
+		m.oldestWaits.WithLabelValues(s.values...).Set(s.oldestWait.Age().Seconds())
+		return true
+	})
 	for _, c := range m.all {
 		c.Collect(to)
 	}
@@ -191,11 +201,16 @@ func (m *Metrics) Observer() lock.Observer {
 		}
 	}
 	return lock.Observer{
-		Waiting: func(_ context.Context, e lock.Event) { m.of(e).waiters.Inc() },
+		Waiting: func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			s.waiters.Inc()
+			s.oldestWait.Begin(e)
+		},
 		Acquired: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.acquired.Observe(seconds(e.Took))
 			s.held.Inc()
+			s.oldestHold.Begin(e)
 			s.endWait(e)
 		},
 		NotAcquired: ended("not_acquired"),
@@ -237,6 +252,7 @@ func (m *Metrics) Observer() lock.Observer {
 // endHold counts the end of a hold.
 func (s *series) endHold(e lock.Event) {
 	s.held.Dec()
+	s.oldestHold.End(e)
 	if e.Draining > 0 {
 		s.draining.Dec()
 	}
@@ -246,6 +262,7 @@ func (s *series) endHold(e lock.Event) {
 func (s *series) endWait(e lock.Event) {
 	if e.Waited > 0 {
 		s.waiters.Dec()
+		s.oldestWait.End(e)
 	}
 }
 

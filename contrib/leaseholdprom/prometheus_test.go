@@ -140,8 +140,8 @@ func TestBoard_isComplete(t *testing.T) {
 			}
 		}
 	}
-	if n != 10 {
-		t.Errorf("%d metrics, want 10", n)
+	if n != 12 {
+		t.Errorf("%d metrics, want 12", n)
 	}
 	const page = "https://github.com/leasehold-go/leasehold/blob/main/docs/operate/runbook.md#"
 	runbook := read("../../docs/operate/runbook.md")

@@ -137,6 +137,26 @@ func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal s
 	return speaksTLS || err == nil || errors.As(err, new(tls.AlertError)), refusal
 }
 
+// sentinel reports whether the server at addr is a Sentinel. It has rejected a command, such as the AUTH or the SELECT of a URL for a server with data, so a
+// connection that sends neither looks.
+func (w *Way) sentinel(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	conn, err := w.dial(ctx, addr, &w.option.Dialer, w.option.TLSConfig)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(probeTime)) // without one, the server decides
+	const says = "*2\r\n$8\r\nsentinel\r\n"
+	text := make([]byte, len(says))
+	if _, err := io.WriteString(conn, "ROLE\r\n"); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, text)
+	return err == nil && string(text) == says
+}
+
 // recorder keeps the first bytes that come.
 type recorder struct {
 	net.Conn
@@ -157,6 +177,9 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	w.mu.Unlock()
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
+		if w.option.Sentinel.MasterSet == "" && w.sentinel(ctx, addr) {
+			return fmt.Errorf("%s: %w", addr, errSentinel)
+		}
 		return w.replied(addr, reply.Error(), err)
 	}
 	over := ctx.Err() != nil

@@ -445,7 +445,7 @@ func readOnly(t *testing.T, k Kind) {
 	s.Do(t, "REPLICAOF", host, port)
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := Go(ctx, l)
-	asksAgain(t, s)
+	AsksAgain(t, s)
 	cancel()
 	wait := waits.Err(t)
 	s.ResetStats(t)
@@ -464,9 +464,9 @@ func readOnly(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// asksAgain waits until a call that the server denies has its reply. The call has sent its script again then, which may be unknown at
+// AsksAgain waits until a call that the server denies has its reply. The call has sent its script again then, which may be unknown at
 // first, and a renewal may be among the scripts.
-func asksAgain(t *testing.T, s *redistest.Server) {
+func AsksAgain(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	scripts := func() int64 { return s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval") }
 	before := scripts()
@@ -512,7 +512,7 @@ func memoryFull(t *testing.T, k Kind) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	denied := Go(ctx, k.New(c, "new"))
-	asksAgain(t, s)
+	AsksAgain(t, s)
 	cancel()
 	if err := denied.Err(t); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Lock of a new lock: %v, want OOM at the end of its wait", err)

@@ -43,7 +43,7 @@ func TestDowngrade(t *testing.T) {
 		again := w.take(w.a, reading, read.Context())
 		w.unlock(again)
 		w.unlock(other)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		if err := read.Context().Err(); err != nil {
 			w.Errorf("the read hold: %v", context.Cause(read.Context()))
 		}

@@ -129,6 +129,7 @@ func (k *Kind) family() *Kind {
 type Spec struct {
 	*Kind
 	Name   string          // as the caller gave it
+	As     string          // the kind of lock that observers are told; empty for that of Kind
 	Keys   luascripts.Keys // as it stands in Redis
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero

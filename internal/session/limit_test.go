@@ -137,7 +137,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 			inBubble(t, func(w *world) {
 				n := w.listen()
 				ctx := lock.ContextWithNewOwner(w.Context())
-				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(2*time.Hour)
+				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(20*time.Minute)
 				if !outerEnds {
 					bounded, free = free, bounded
 				}
@@ -152,11 +152,11 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 				if len(n.lost) != 1 {
 					w.Errorf("the owner has the lock, and %d losses were told, want that of one hold", len(n.lost))
 				}
-				time.Sleep(time.Hour)
+				time.Sleep(10 * time.Minute)
 				if err := stays.Err(); err != nil || w.count(stays) != 1 {
 					w.Errorf("the other hold: %v, count %d", err, w.count(stays))
 				}
-				time.Sleep(time.Hour)
+				time.Sleep(10 * time.Minute)
 				w.ended(stays, lock.ErrMaxHold)
 				if len(n.lost) != 2 {
 					w.Errorf("%d losses were told, want two", len(n.lost))
@@ -231,7 +231,7 @@ func TestAbandonedHold(t *testing.T) {
 					}
 					ctx, cancel := context.WithCancelCause(w.Context())
 					h := w.take(w.a, kind, ctx, opts...)
-					time.Sleep(time.Hour + time.Second)
+					time.Sleep(10*time.Minute + time.Second)
 					gone, over := errors.New("gone"), time.Now()
 					cancel(gone) // 1
 					waits := kind
@@ -558,7 +558,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						if lines := log.lines("still running"); len(lines) != 1 {
 							w.Errorf("logged: %q", lines)
 						}
-						time.Sleep(time.Hour)
+						time.Sleep(10 * time.Minute)
 						if _, err := rivals.TryLock(w.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 							w.Errorf("while it runs, another TryLock: %v", err)
 						}
@@ -616,7 +616,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 		want []error
 	}{
 		"gone":     {nil, func(w *world) { w.mini.Del("orders") }, []error{lock.ErrLost, lock.ErrGone}},
-		"max hold": {[]lock.Option{lock.WithMaxHold(2 * time.Hour)}, func(*world) { time.Sleep(time.Hour) }, []error{lock.ErrLost, lock.ErrMaxHold}},
+		"max hold": {[]lock.Option{lock.WithMaxHold(20 * time.Minute)}, func(*world) { time.Sleep(10 * time.Minute) }, []error{lock.ErrLost, lock.ErrMaxHold}},
 		"closed": {nil, func(w *world) {
 			began := time.Now()
 			if err := w.a.Close(w.Context()); err != nil || time.Since(began) > time.Second {
@@ -630,7 +630,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 				ctx, cancel := context.WithCancel(w.Context())
 				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
 					cancel()
-					time.Sleep(time.Hour)
+					time.Sleep(10 * time.Minute)
 					h := lock.HoldFromContext(ctx)
 					if err := h.Err(); err != nil {
 						w.Errorf("before the loss: %v", err)
@@ -652,7 +652,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 						w.Errorf("Do: %v, want %v", err, want)
 					}
 				}
-				if name == "max hold" && time.Since(began) != 2*time.Hour {
+				if name == "max hold" && time.Since(began) != 20*time.Minute {
 					w.Errorf("after %v", time.Since(began))
 				}
 			})

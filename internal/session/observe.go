@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (s *Session) observe(ctx context.Context, spec *Spec) *call {
 
 // event returns e with what all events of c have.
 func (c *call) event(e lock.Event) lock.Event {
-	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, c.spec.Kind.Name, c.spec.Mode, c.id
+	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, cmp.Or(c.spec.As, c.spec.Kind.Name), c.spec.Mode, c.id
 	return e
 }
 

@@ -336,7 +336,7 @@ func TestGroup_busyLocks(t *testing.T) {
 			}
 		}
 		time.Sleep(50 * time.Millisecond)
-		const rounds = 10
+		const rounds = 5
 		start := time.Now()
 		for range rounds {
 			for _, h := range w.takeAll(w.a, w.Context(), "a", "b") {

@@ -4,7 +4,6 @@ package child
 
 import (
 	"errors"
-	"os"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -30,8 +29,14 @@ func openTerminal() *terminal {
 		_ = unix.Close(fd)
 		return nil
 	}
-	eager := controls(int(os.Stdin.Fd())) && controls(int(os.Stdout.Fd()))
-	return &terminal{fd: fd, group: unix.Getpgrp(), mode: mode, eager: eager, wants: eager}
+	group, err := unix.Getpgid(0)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil
+	}
+	const stdin, stdout = 0, 1 // Fd of a file would make it blocking, also for other processes
+	eager := controls(stdin) && controls(stdout)
+	return &terminal{fd: fd, group: group, mode: mode, eager: eager, wants: eager}
 }
 
 // controls reports whether fd is the controlling terminal.

@@ -88,7 +88,7 @@ func TestRights_eachOne(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	e, n := asUser(t, s, "full", all())
-	if lacks := e.ask(t.Context(), n); len(lacks) > 0 {
+	if lacks := e.ask(t.Context(), n, needs); len(lacks) > 0 {
 		t.Errorf("a user with all rights is said to lack %q", lacks)
 	}
 	for _, right := range all() {
@@ -103,7 +103,7 @@ func TestRights_eachOne(t *testing.T) {
 			user := "no" + strings.NewReplacer("+", "-", "~", "-key-", "&", "-channel-", "*", "-", "|", "-", "{", "-", ":", "-").Replace(right)
 			rest := slices.DeleteFunc(all(), func(r string) bool { return r == right })
 			e, n := asUser(t, s, user, rest)
-			if lacks := e.ask(t.Context(), n); !slices.Equal(lacks, []string{right}) {
+			if lacks := e.ask(t.Context(), n, needs); !slices.Equal(lacks, []string{right}) {
 				t.Errorf("a user without %s is said to lack %q", right, lacks)
 			}
 		})
@@ -123,13 +123,13 @@ func TestRights_none(t *testing.T) {
 		// Without the command, keys and channels cannot be tested.
 		return r[0] != '+'
 	})
-	got := e.ask(t.Context(), n)
+	got := e.ask(t.Context(), n, needs)
 	if !slices.Equal(got, want) {
 		t.Errorf("it is said to lack\n%q, want\n%q", got, want)
 	}
 
 	e, n = asUser(t, s, "elsewhere", append(all()[1:], "~elsewhere:*"))
-	if got := e.ask(t.Context(), n); !slices.Equal(got, []string{"~orders:*"}) {
+	if got := e.ask(t.Context(), n, needs); !slices.Equal(got, []string{"~orders:*"}) {
 		t.Errorf("a user of other names is said to lack %q", got)
 	}
 	keys := s.Do(t, "KEYS", "*")
