@@ -384,7 +384,7 @@ func TestWatch(t *testing.T) {
 	w.stderr.await(t, "key has the wrong type")
 	w.signal(os.Interrupt)
 	says(t, w, exitInterrupted)
-	if n := strings.Count(w.stderr.String(), "something else"); n != 1 {
+	if n := strings.Count(w.stderr.String(), "wrong type"); n != 1 {
 		t.Errorf("it says so %d times", n)
 	}
 	says(t, on(t, s, "watch"), 2, "requires at least 1 arg")
