@@ -254,7 +254,7 @@ func TestWaitGroup_tells(t *testing.T) {
 		}
 		e.expect(channel + " 0")
 		if all, _, err := luascripts.InspectWaitGroup(t.Context(), rdb, k); len(all) != 2 || err != nil {
-			t.Errorf("the members are %+v, %v", all, err)
+			t.Errorf("the workers are %+v, %v", all, err)
 		}
 		do(t, rdb, "ZADD", k.Lock, "1000", "late")
 		all, _, err := luascripts.InspectWaitGroup(t.Context(), rdb, k)

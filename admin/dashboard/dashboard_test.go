@@ -633,7 +633,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "1,200 to count down") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 at work<") && strings.Count(html, "<td>worker<") == 3 && strings.Contains(html, "All members are lost, and a message")
+		return strings.Contains(html, "3 at work<") && strings.Count(html, "<td>worker<") == 3 && strings.Contains(html, "All workers are lost, and a message")
 	})
 	s.says("lock?name=import:done", 200, "1,200 to count down", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "Without an expiry") {
@@ -647,7 +647,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 	await(t, one, func(html string) bool {
 		return strings.Contains(html, "2 at work, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
 	})
-	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a member: beta on") })
+	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a worker: beta on") })
 	for _, m := range []*latch.Worker{first, third} {
 		if err := m.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
