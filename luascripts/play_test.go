@@ -1,0 +1,182 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// play runs a transcript on a server in memory whose clock moves only where the transcript waits, so every time in it is
+// exact. It fails the test where a reply differs, and logs the transcript with the replies that came.
+//
+//	# what follows            the name of what is checked
+//	ZADD c @1000 a            a command; @1000 is the ms of the server's clock 1000 ms after the start, @1000us its µs
+//	PTTL c = 500              the reply it must get; '' is an empty text, ~ a space
+//	crew_look [c] 1 2 = [1 0] a script, its keys and its arguments
+//	wait 10                   the clock moves by 10 ms
+//	published = [ch~1]        channels and messages since the last such line
+//	sent ZREM = 1             how many of these commands the last script has sent
+//	without PEXPIRE HSET      these commands are denied, until the next such line
+func play(t *testing.T, transcript string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := &playing{mini: redistest.NewMini(t), start: time.Now()}
+		p.rdb = p.mini.Client(t)
+		p.mini.Server().SetPreHook(p.seen)
+		what := ""
+		var replies strings.Builder
+		for line := range strings.Lines(transcript) {
+			line = strings.TrimSpace(line)
+			if line == "" || line[0] == '#' {
+				what = line
+				fmt.Fprintln(&replies, line)
+				continue
+			}
+			line, want, checked := strings.Cut(line, " = ")
+			got := p.line(t, strings.Fields(line))
+			fmt.Fprintf(&replies, "%s = %s\n", line, got)
+			if want = p.times(want); checked && got != p.relative(want) && got != want {
+				t.Errorf("%s\n%s = %s, want %s", what, line, got, want)
+			} else if !checked && strings.HasPrefix(got, "!") {
+				t.Errorf("%s\n%s: %s", what, line, got)
+			}
+		}
+		t.Logf("the transcript:\n%s", replies.String())
+	})
+}
+
+type playing struct {
+	mini      *redistest.Mini
+	rdb       rueidis.Client
+	start     time.Time
+	published []string
+	sent      []string
+	denied    []string
+}
+
+// seen sees each command, and those of scripts.
+func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
+	p.sent = append(p.sent, command)
+	if slices.Contains(p.denied, command) {
+		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(command) + "' command")
+		return true
+	}
+	if command == "PUBLISH" {
+		p.published = append(p.published, args[0]+"~"+args[1])
+	}
+	return false
+}
+
+// line runs one line, and returns the reply.
+func (p *playing) line(t *testing.T, words []string) string {
+	t.Helper()
+	for i, word := range words {
+		if word = strings.ReplaceAll(p.times(word), "~", " "); word == "''" {
+			word = ""
+		}
+		words[i] = word
+	}
+	switch words[0] {
+	case "wait":
+		ms, err := strconv.Atoi(words[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(ms) * time.Millisecond)
+		return "OK"
+	case "without":
+		p.denied = words[1:]
+		return "OK"
+	case "published":
+		all := p.published
+		p.published = nil
+		return "[" + strings.Join(all, " ") + "]"
+	case "sent":
+		n := 0
+		for _, command := range p.sent {
+			if command == words[1] {
+				n++
+			}
+		}
+		return strconv.Itoa(n)
+	}
+	if _, err := os.Stat(words[0] + ".lua"); err != nil {
+		m, _ := p.rdb.Do(t.Context(), p.rdb.B().Arbitrary(words...).Build()).ToMessage()
+		return p.relative(shown(m))
+	}
+	var keys []string
+	args := words[1:]
+	for inside := true; inside && len(args) > 0; args = args[1:] {
+		key := strings.TrimPrefix(args[0], "[")
+		inside = !strings.HasSuffix(key, "]")
+		keys = append(keys, strings.TrimSuffix(key, "]"))
+	}
+	p.sent = nil
+	m, _ := luascripts.Exec(t.Context(), p.rdb, words[0], keys, args).ToMessage()
+	return p.relative(shown(m))
+}
+
+var (
+	errorCode = regexp.MustCompile(`[A-Z]{5,}`)
+	atTime    = regexp.MustCompile(`@(-?\d+)(us)?`)
+	clockTime = regexp.MustCompile(`\b9466\d{8}(\d{3})?\b|\b9467\d{8}(\d{3})?\b`)
+)
+
+// times replaces @1000 by the server's time.
+func (p *playing) times(text string) string {
+	return atTime.ReplaceAllStringFunc(text, func(at string) string {
+		us, is := strings.CutSuffix(at[1:], "us")
+		n, _ := strconv.ParseInt(us, 10, 64)
+		if is {
+			return strconv.FormatInt(p.start.UnixMicro()+n, 10)
+		}
+		return strconv.FormatInt(p.start.UnixMilli()+n, 10)
+	})
+}
+
+// relative replaces times of the server by @1000.
+func (p *playing) relative(text string) string {
+	return clockTime.ReplaceAllStringFunc(text, func(at string) string {
+		n, _ := strconv.ParseInt(at, 10, 64)
+		if len(at) > 13 {
+			return fmt.Sprintf("@%dus", n-p.start.UnixMicro())
+		}
+		return fmt.Sprintf("@%d", n-p.start.UnixMilli())
+	})
+}
+
+// shown returns a reply as a transcript has it.
+func shown(m rueidis.RedisMessage) string {
+	if m.IsNil() {
+		return "nil"
+	}
+	if all, err := m.ToArray(); err == nil {
+		var texts []string
+		for _, one := range all {
+			texts = append(texts, shown(one))
+		}
+		return "[" + strings.Join(texts, " ") + "]"
+	}
+	if n, err := m.ToInt64(); err == nil {
+		return strconv.FormatInt(n, 10)
+	}
+	if err := m.Error(); err != nil {
+		return "!" + errorCode.FindString(err.Error())
+	}
+	text, _ := m.ToString()
+	if text == "" {
+		return "''"
+	}
+	return strings.ReplaceAll(text, " ", "~")
+}
