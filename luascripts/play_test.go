@@ -27,6 +27,9 @@ import (
 //	wait 10                   the clock moves by 10 ms
 //	published = [ch~1]        channels and messages since the last such line
 //	sent ZREM = 1             how many of these commands the last script has sent
+//	listeners ch 2 other 1    how many clients listen at these channels
+//	SET s ab^10               a word padded with x to ten bytes
+//	SET s <3xab>              ababab
 //	without PEXPIRE HSET      these commands are denied, until the next such line
 //	RPUSH q $a:01 %b:{1..9}   $a is a client of ours, %b one of Redisson, and {1..9} stands for nine words
 func play(t *testing.T, transcript string) {
@@ -64,6 +67,7 @@ type playing struct {
 	published []string
 	sent      []string
 	denied    []string
+	listeners map[string]int
 }
 
 // seen sees each command, and those of scripts.
@@ -71,6 +75,14 @@ func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
 	p.sent = append(p.sent, command)
 	if slices.Contains(p.denied, command) {
 		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(command) + "' command")
+		return true
+	}
+	if command == "PUBSUB" {
+		c.WriteLen(2 * len(args[1:]))
+		for _, channel := range args[1:] {
+			c.WriteBulk(channel)
+			c.WriteInt(p.listeners[channel])
+		}
 		return true
 	}
 	if command == "PUBLISH" {
@@ -100,7 +112,16 @@ func (p *playing) line(t *testing.T, words []string) string {
 		if word = strings.ReplaceAll(p.times(word), "~", " "); word == "''" {
 			word = ""
 		}
-		words[i] = clients.Replace(word)
+		word = repeated.ReplaceAllStringFunc(clients.Replace(word), func(all string) string {
+			m := repeated.FindStringSubmatch(all)
+			n, _ := strconv.Atoi(m[1])
+			return strings.Repeat(m[2], n)
+		})
+		if short, length, pads := strings.Cut(word, "^"); pads {
+			n, _ := strconv.Atoi(length)
+			word = short + strings.Repeat("x", n-len(short))
+		}
+		words[i] = word
 	}
 	switch words[0] {
 	case "wait":
@@ -113,10 +134,17 @@ func (p *playing) line(t *testing.T, words []string) string {
 	case "without":
 		p.denied = words[1:]
 		return "OK"
+	case "listeners":
+		p.listeners = map[string]int{}
+		for i := 1; i < len(words); i += 2 {
+			n, _ := strconv.Atoi(words[i+1])
+			p.listeners[words[i]] = n
+		}
+		return "OK"
 	case "published":
 		all := p.published
 		p.published = nil
-		return "[" + strings.Join(all, " ") + "]"
+		return p.relative("[" + strings.Join(all, " ") + "]")
 	case "sent":
 		n := 0
 		for _, command := range p.sent {
@@ -144,6 +172,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 
 var (
 	errorCode = regexp.MustCompile(`[A-Z]{5,}`)
+	repeated  = regexp.MustCompile(`<(\d+)x([^>]*)>`)
 	atTime    = regexp.MustCompile(`@(-?\d+)(us)?`)
 	clockTime = regexp.MustCompile(`\b9466\d{8}(\d{3})?\b|\b9467\d{8}(\d{3})?\b`)
 )
