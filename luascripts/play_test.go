@@ -28,7 +28,7 @@ import (
 //	published = [ch~1]        channels and messages since the last such line
 //	sent ZREM = 1             how many of these commands the last script has sent
 //	listeners ch 2 other 1    how many clients listen at these channels
-//	SET s ab^10               a word padded with x to ten bytes
+//	SET s ab^10               a word padded with x to ten bytes, from its latest ~ on
 //	SET s <3xab>              ababab
 //	without PEXPIRE HSET      these commands are denied, until the next such line
 //	RPUSH q $a:01 %b:{1..9}   $a is a client of ours, %b one of Redisson, and {1..9} stands for nine words
@@ -119,7 +119,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 		})
 		if short, length, pads := strings.Cut(word, "^"); pads {
 			n, _ := strconv.Atoi(length)
-			word = short + strings.Repeat("x", n-len(short))
+			word = short + strings.Repeat("x", n-len(short)+strings.LastIndexByte(short, ' ')+1)
 		}
 		words[i] = word
 	}

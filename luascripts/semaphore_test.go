@@ -420,3 +420,256 @@ func TestSemaphore_full(t *testing.T) {
 		t.Errorf("%d free, %d held", free, held)
 	}
 }
+
+// What each script of a semaphore does at the very end of a lease or a place, and whom it notifies.
+func TestSemaphore_transcript(t *testing.T) {
+	play(t, `
+		# no semaphore, a wrong number, and a denied command: nothing is done
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16
+		without ZREM
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = !NOPERM
+		without GET
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = !NOPERM
+		without ZADD
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = !NOPERM
+		GET f
+		without
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16
+		GET f
+		PTTL f
+		ZRANGE p 0 -1 WITHSCORES
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 4 ch cg PUBLISH a^16
+		semaphore_acquire [f p q v n] $a:1:4 1000 0 0 ch cg PUBLISH b^16 c^16 d^16 e^16
+		without ZREM
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 4 ch cg PUBLISH a^16 = !NOPERM
+		without
+
+		# permits that the owner has count as taken, and no lease is shortened
+		semaphore_acquire [f p q v n] $a:1:1 500 0 0 ch cg PUBLISH a^16
+		ZSCORE p a^16
+		semaphore_acquire [f p q v n] $a:1:2 2000 0 0 ch cg PUBLISH a^16 b^16
+		ZRANGE p 0 -1 WITHSCORES
+		GET f
+		published
+
+		# waiters queue; nobody overtakes
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16
+		LRANGE q 0 -1
+		ZRANGE v 0 -1 WITHSCORES
+		PTTL q
+		PTTL v
+		semaphore_acquire [f p q v n] $c:1:1 1000 0 0 ch cg PUBLISH e^16
+		LRANGE q 0 -1
+		semaphore_acquire [f p q v n] $c:1:1 1000 4000 0 ch cg PUBLISH e^16
+		wait 10
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16
+		ZRANGE v 0 -1 WITHSCORES
+		LRANGE q 0 -1
+		PEXPIRE q 3605001
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16
+		PTTL q
+		PTTL v
+		without PEXPIRE
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = !NOPERM
+		semaphore_acquire [f p q v n] $d:1:1 1000 5000 0 ch cg PUBLISH e^16 = !NOPERM
+		LRANGE q 0 -1
+		without PTTL
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:2 = !NOPERM
+		without ZREM
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = !NOPERM
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:2 = !NOPERM
+		semaphore_release [f p q v n] $a:1:2 1 ch cg PUBLISH a^16 = !NOPERM
+		semaphore_release [f p q v n] $a:1:2 0 ch cg PUBLISH a^16 = !NOPERM
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = !NOPERM
+		without
+		published
+
+		# the first lease ends: its permits are free from that ms on, and the first waiter takes them
+		semaphore_inspect [f p q v n] 0 0
+		wait 1989
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16
+		GET f
+		semaphore_inspect [f p q v n] 0 0
+		wait 1
+		semaphore_inspect [f p q v n] 1 1
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16
+		GET f
+		ZRANGE p 0 -1 WITHSCORES
+		LRANGE q 0 -1
+		published
+
+		# a release notifies those whose turn it is now
+		semaphore_acquire [f p q v n] $d:1:2 1000 5000 0 ch cg PUBLISH g^16 h^16
+		semaphore_release [f p q v n] $b:1:2 1 ch cg PUBLISH c^16 d^16
+		semaphore_release [f p q v n] $b:1:2 1 ch cg PUBLISH c^16 x^16
+		semaphore_release [f p q v n] $b:1:2 0 ch cg PUBLISH c^16 d^16
+		GET f
+		published
+		semaphore_release [f p q v n] $b:1:2 0 ch cg PUBLISH c^16 d^16
+		published
+
+		# one that leaves the queue lets those behind it go
+		semaphore_release [f p q v n] $c:1:1 0 ch cg PUBLISH e^16
+		LRANGE q 0 -1
+		published
+		FLUSHALL
+
+		# the caller that frees what is over, and cannot take it, notifies the first in the queue, and itself stays there
+		SET f 0
+		ZADD p @1990 a^16 @9000 b^16 @9000 c^16
+		RPUSH q $a:1:2 $b:1:1 $c:1:3
+		ZADD v @9000 $a:1:2 @9000 $b:1:1 @9000 $c:1:3
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16
+		GET f
+		published
+		ZADD p @2000 b^16
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16
+		published
+		ZADD p @2000 c^16
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16
+		published
+		LRANGE q 0 -1
+		GET f
+
+		# a waiter that is dead is dropped, and who is behind it is notified
+		FLUSHALL
+		SET f 1
+		ZADD p @9000 a^16
+		RPUSH q $a:1:2 $b:1:1 $c:1:1
+		ZADD v @2000 $a:1:2 @2001 $b:1:1 @9000 $c:1:1
+		semaphore_acquire [f p q v n] $c:1:1 1000 5000 0 ch cg PUBLISH d^16
+		published
+		LRANGE q 0 -1
+		wait 1
+		semaphore_acquire [f p q v n] $c:1:1 1000 5000 0 ch cg PUBLISH d^16
+		LRANGE q 0 -1
+		published
+
+		# the heartbeat keeps places, reclaims permits and says whose turn it is
+		FLUSHALL
+		SET f 0
+		ZADD p @2001 a^16 @9000 b^16
+		RPUSH q $a:1:1 $b:1:1 $c:1:1
+		ZADD v @9000 $a:1:1 @9000 $b:1:1 @9000 $c:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:1 4000 $c:1:1 1000 $d:1:1
+		ZRANGE v 0 -1 WITHSCORES
+		PTTL q
+		PTTL v
+		GET f
+		published
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1 5000 $b:1:1 4000 $c:1:1
+		GET f
+		published
+		semaphore_keep [f p q v n] ch cg PUBLISH 2 1 5000 $a:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 3 1 5000 $b:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1
+		published
+		LREM q 1 $a:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1 5000 $b:1:1
+		RPUSH q $a:1:3
+		ZADD v @9000 $a:1:3
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $a:1:3
+		DEL f
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:1
+
+		# the number of permits is set once before a time; with fewer than are held, the number of free ones is negative
+		FLUSHALL
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH 0
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @2001
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @2002
+		GET f
+		published
+		ZADD p @9000 a^16 @9000 b^16
+		SET f 1 PX 70000
+		RPUSH q $a:1:2
+		ZADD v @9000 $a:1:2
+		semaphore_resize [f p q v n] 4 ch cg PUBLISH @9999
+		GET f
+		PTTL f
+		published
+		semaphore_resize [f p q v n] 1 ch cg PUBLISH @9999
+		GET f
+		published
+		DEL f
+		PEXPIRE p 60000
+		semaphore_resize [f p q v n] 1 ch cg PUBLISH @9999
+		GET f
+		PTTL f
+
+		# leases are renewed, and none is shortened or brought back
+		semaphore_renew [p] 1000 1 a^16
+		ZSCORE p a^16
+		semaphore_renew [p x s] 10000 1 a^16 1 b^16 0
+		SET s 1
+		semaphore_renew [p s p x] 20000 2 a^16 b^16 1 a^16 2 a^16 c^16 1 a^16
+		ZRANGE p 0 -1 WITHSCORES
+		without ZADD
+		semaphore_renew [p] 30000 1 a^16 = !NOPERM
+		without ZREM
+		semaphore_renew [p] 10 1 a^16
+		without
+
+		# a permit has the lowest free slot, with a larger token than any holder before
+		FLUSHALL
+		ZADD p @3000 a^16 @3000 b^16 @2001 c^16
+		semaphore_slots [p s] a^16 b^16
+		HGETALL s
+		semaphore_slots [p s] b^16 a^16
+		semaphore_slots [p s] c^16
+		semaphore_slots [p s] x^16
+		ZADD p @2002 c^16
+		semaphore_slots [p s] c^16
+		wait 1
+		ZADD p @3000 d^16
+		HSET s 2 @999000000us~c^16
+		semaphore_slots [p s] d^16
+		HSET s x y
+		semaphore_slots [p s] d^16
+		SET s 1
+		semaphore_slots [p s] d^16
+		semaphore_slots [s p] d^16
+		without ZREM
+		semaphore_slots [p s] d^16 = !NOPERM
+		without ZMSCORE
+		semaphore_slots [p s] d^16 = !NOPERM
+		without HGETALL
+		semaphore_slots [p t] d^16 = !NOPERM
+		without
+
+		# another key is left alone
+		FLUSHALL
+		SET s 1
+		SET t 01
+		ZADD z 1 short
+		semaphore_acquire [f s q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16
+		semaphore_acquire [z p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16
+		semaphore_acquire [f z q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16
+		semaphore_release [t p q v n] $a:1:1 1 ch cg PUBLISH a^16
+		SET t 12345678901
+		semaphore_inspect [t p q v n] 0 0
+		SET t 123456789012
+		semaphore_inspect [t p q v n] 0 0
+		semaphore_keep [t p q v n] ch cg PUBLISH 0 0 5000 $a:1:1
+		semaphore_resize [t p q v n] 1 ch cg PUBLISH @99999
+		FLUSHALL
+
+		# Redisson's score of a permit without a lease
+		SET f 0
+		ZADD p 92233720368547758 a^16
+		semaphore_inspect [f p q v n] 0 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH b^16
+
+		# what Redisson made with an expiry keeps it
+		FLUSHALL
+		SET f 2 PX 50000
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16
+		PTTL p
+		PTTL f
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH b^16
+		PTTL p
+		SET f 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH c^16
+		SET f -1
+		semaphore_acquire [f p q v n] $a:1:5 1000 0 0 ch cg PUBLISH c^16 d^16 e^16 f^16 g^16
+	`)
+}
