@@ -28,8 +28,9 @@ import (
 //	published = [ch~1]        channels and messages since the last such line
 //	sent ZREM = 1             how many of these commands the last script has sent
 //	listeners ch 2 other 1    how many clients listen at these channels
-//	SET s ab^10               a word padded with x to ten bytes, from its latest ~ on
+//	SET s ab^10               a word padded with x to ten bytes
 //	SET s <3xab>              ababab
+//	ZADD z 1 entry(a^16,3)    an entry of a window
 //	without PEXPIRE HSET      these commands are denied, until the next such line
 //	RPUSH q $a:01 %b:{1..9}   $a is a client of ours, %b one of Redisson, and {1..9} stands for nine words
 func play(t *testing.T, transcript string) {
@@ -117,9 +118,13 @@ func (p *playing) line(t *testing.T, words []string) string {
 			n, _ := strconv.Atoi(m[1])
 			return strings.Repeat(m[2], n)
 		})
-		if short, length, pads := strings.Cut(word, "^"); pads {
-			n, _ := strconv.Atoi(length)
-			word = short + strings.Repeat("x", n-len(short)+strings.LastIndexByte(short, ' ')+1)
+		if m := padded.FindStringSubmatch(word); m != nil {
+			n, _ := strconv.Atoi(m[3])
+			word = m[1] + m[2] + strings.Repeat("x", n-len(m[2])) + m[4]
+		}
+		if m := entryOf.FindStringSubmatch(word); m != nil {
+			n, _ := strconv.Atoi(m[2])
+			word = string(rune(len(m[1]))) + m[1] + string([]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)})
 		}
 		words[i] = word
 	}
@@ -172,6 +177,8 @@ func (p *playing) line(t *testing.T, words []string) string {
 
 var (
 	errorCode = regexp.MustCompile(`[A-Z]{5,}`)
+	padded    = regexp.MustCompile(`^(entry\(|)(.*)\^(\d+)(.*)$`)
+	entryOf   = regexp.MustCompile(`^entry\((\w+),(\d+)\)$`)
 	repeated  = regexp.MustCompile(`<(\d+)x([^>]*)>`)
 	atTime    = regexp.MustCompile(`@(-?\d+)(us)?`)
 	clockTime = regexp.MustCompile(`\b9466\d{8}(\d{3})?\b|\b9467\d{8}(\d{3})?\b`)

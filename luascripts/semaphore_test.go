@@ -621,7 +621,7 @@ func TestSemaphore_transcript(t *testing.T) {
 		semaphore_slots [p s] c^16 = [2 @2001000us]
 		wait 1
 		ZADD p @3000 d^16
-		HSET s 2 @999000000us~c^16
+		HSET s 2 @999000000us~cxxxxxxxxxxxxxxx
 		semaphore_slots [p s] d^16 = [2 @999000001us]
 		HSET s x y
 		semaphore_slots [p s] d^16 = -4
