@@ -22,7 +22,7 @@ import (
 //
 //	# what follows            the name of what is checked
 //	ZADD c @1000 a            a command; @1000 is the ms of the server's clock 1000 ms after the start, @1000us its µs
-//	PTTL c = 500              the reply it must get; '' is an empty text, ~ a space
+//	PTTL c = 500              the reply it must get; '' is an empty text, ~ a space, & a tilde
 //	crew_look [c] 1 2 = [1 0] a script, its keys and its arguments
 //	wait 10                   the clock moves by 10 ms
 //	published = [ch~1]        channels and messages since the last such line
@@ -110,7 +110,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 	t.Helper()
 	words = expanded(words)
 	for i, word := range words {
-		if word = strings.ReplaceAll(p.times(word), "~", " "); word == "''" {
+		if word = spaces.Replace(p.times(word)); word == "''" {
 			word = ""
 		}
 		word = repeated.ReplaceAllStringFunc(clients.Replace(word), func(all string) string {
@@ -184,6 +184,8 @@ var (
 	clockTime = regexp.MustCompile(`\b9466\d{8}(\d{3})?\b|\b9467\d{8}(\d{3})?\b`)
 )
 
+var spaces = strings.NewReplacer("~", " ", "&", "~")
+
 // expanded replaces each word with {1..9} in it by nine words.
 func expanded(words []string) (all []string) {
 	for _, word := range words {
@@ -248,5 +250,5 @@ func shown(m rueidis.RedisMessage) string {
 	if text == "" {
 		return "''"
 	}
-	return strings.ReplaceAll(text, " ", "~")
+	return strings.NewReplacer(" ", "~", "~", "&").Replace(text)
 }
