@@ -176,7 +176,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 }
 
 var (
-	errorCode = regexp.MustCompile(`[A-Z]{5,}`)
+	errorCode = regexp.MustCompile(`[A-Z]{3,}`)
 	padded    = regexp.MustCompile(`^(entry\(|)(.*)\^(\d+)(.*)$`)
 	entryOf   = regexp.MustCompile(`^entry\((\w+),(\d+)\)$`)
 	repeated  = regexp.MustCompile(`<(\d+)x([^>]*)>`)

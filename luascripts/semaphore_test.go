@@ -623,6 +623,16 @@ func TestSemaphore_transcript(t *testing.T) {
 		ZADD p @3000 d^16
 		HSET s 2 @999000000us~cxxxxxxxxxxxxxxx
 		semaphore_slots [p s] d^16 = [2 @999000001us]
+		HSET s 7 @1000us~gone
+		semaphore_slots [p s] d^16 = [2 @999000001us]
+		HSET s x @1000us~y
+		semaphore_slots [p s] d^16 = -4
+		HDEL s x
+		HSET s 8 y
+		semaphore_slots [p s] d^16 = -4
+		HDEL s 8
+		EVAL for~i=10,9009~do~redis.call('HSET',KEYS[1],i,'1~'..i)~end 1 s = nil
+		semaphore_slots [p s] d^16 = [2 @999000001us]
 		HSET s x y
 		semaphore_slots [p s] d^16 = -4
 		SET s 1
@@ -653,6 +663,96 @@ func TestSemaphore_transcript(t *testing.T) {
 		semaphore_resize [t p q v n] 1 ch cg PUBLISH @99999 = -4
 		FLUSHALL
 
+		# a semaphore that was stopped has no permit, and lets callers wait
+		semaphore_inspect [f p q v n] 0 0 = ['' 0 [] []]
+		SET f 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = [-1 0]
+		SET f -1
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = [-1 0]
+		without GET
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $a:1:1 = !NOPERM
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without
+
+		# a member that is no waiter counts as one that wants a single permit, and is dead without a deadline
+		SET f 1
+		RPUSH q odd $b:1:1 lost
+		ZADD v @9000 odd @9000 $b:1:1
+		semaphore_release [f p q v n] $c:1:1 0 ch cg PUBLISH a^16 = -2
+		semaphore_resize [f p q v n] 2 ch cg PUBLISH @99999 = 1
+		published = [cg~1 ch:$b:fair~1:1 cg~2]
+		LRANGE q 0 -1 = [odd $b:1:1]
+		RPUSH q lost
+		semaphore_inspect [f p q v n] 0 0 = [2 0 [] [odd 6998 $b:1:1 6998 lost 0]]
+		without ZREM
+		semaphore_release [f p q v n] $b:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without
+		FLUSHALL
+
+		# a resize reclaims what is over, and keeps an expiry
+		SET f 1
+		ZADD p @10 a^16 @9000 b^16
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = 1
+		sent SET = 0
+		GET f = 2
+		published = [cg~2]
+		RPUSH q $c:1:3
+		ZADD v @9000 $c:1:3
+		ZADD p @11 c^16
+		SET f 1
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = 1
+		published = [cg~2]
+		FLUSHALL
+
+		# a waiter whose place was deleted by hand enters again
+		SET f 0
+		ZADD p @9000 a^16
+		ZADD v @9000 $a:1:1
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = [6998 0]
+		LRANGE q 0 -1 = [$a:1:1]
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = [6998 0]
+		LRANGE q 0 -1 = [$a:1:1]
+		FLUSHALL
+
+		# the first in the queue, which cannot take all its permits yet, keeps those behind it out
+		SET f 0
+		ZADD p @1990 a^16 @9000 b^16 @9000 c^16
+		RPUSH q $b:1:2 $c:1:1
+		ZADD v @9000 $b:1:2 @9000 $c:1:1
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH d^16 e^16 = [6998 0]
+		published = [cg~01]
+
+		# an owner that has all its permits looks at no other
+		RPUSH q $d:1:1
+		ZADD v @10 $d:1:1 @10 $b:1:2
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = 0
+		LRANGE q 0 -1 = [$b:1:2 $c:1:1 $d:1:1]
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [bxxxxxxxxxxxxxxx 6998 cxxxxxxxxxxxxxxx 6998] [$b:1:2 0 $c:1:1 6998 $d:1:1 0]]
+		wait 8000
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [bxxxxxxxxxxxxxxx 0 cxxxxxxxxxxxxxxx 0] [$b:1:2 0 $c:1:1 0 $d:1:1 0]]
+		FLUSHALL
+
+		# up to a thousand dead are dropped from before a living waiter
+		SET f 1
+		ZADD p @99000 a^16
+		RPUSH q $a:{1..150}:1 $b:1:1
+		ZADD v @99000 $b:1:1
+		semaphore_acquire [f p q v n] $c:1:1 1000 0 0 ch cg PUBLISH d^16 = [88998 0]
+		LRANGE q 0 -1 = [$b:1:1]
+		published = [ch:$b:fair~1:1 cg~01]
+		FLUSHALL
+
+		# a script of an application runs only while each permit is held
+		ZADD p @10050 a^16 @10040 b^16
+		include_semaphore_body [p] a^16 b^16 2 = nil
+		include_semaphore_body [p] c^16 b^16 2 = !NOPERMIT
+		wait 39
+		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
+		wait 1
+		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
+		include_semaphore_body [p] b^16 a^16 2 = !NOPERMIT
+		FLUSHALL
+
 		# Redisson's score of a permit without a lease
 		SET f 0
 		ZADD p 92233720368547758 a^16
@@ -667,8 +767,12 @@ func TestSemaphore_transcript(t *testing.T) {
 		PTTL f = 50000
 		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH b^16 = 0
 		PTTL p = 50000
+		PEXPIRE p 40000
+		SET f 1 PX 50000
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH c^16 = 0
+		PTTL p = 40000
 		SET f 0
-		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH c^16 = [1000 0]
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH d^16 = [1000 0]
 		SET f -1
 		semaphore_acquire [f p q v n] $a:1:5 1000 0 0 ch cg PUBLISH c^16 d^16 e^16 f^16 g^16 = !PERMITS
 	`)
