@@ -31,6 +31,7 @@ import (
 //	SET s ab^10               a word padded with x to ten bytes
 //	SET s <3xab>              ababab
 //	ZADD z 1 entry(a^16,3)    an entry of a window
+//	info maxmemory:9 a:b      what INFO says
 //	without PEXPIRE HSET      these commands are denied, until the next such line
 //	RPUSH q $a:01 %b:{1..9}   $a is a client of ours, %b one of Redisson, and {1..9} stands for nine words
 func play(t *testing.T, transcript string) {
@@ -69,6 +70,7 @@ type playing struct {
 	sent      []string
 	denied    []string
 	listeners map[string]int
+	info      string
 }
 
 // seen sees each command, and those of scripts.
@@ -76,6 +78,10 @@ func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
 	p.sent = append(p.sent, command)
 	if slices.Contains(p.denied, command) {
 		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(command) + "' command")
+		return true
+	}
+	if command == "INFO" {
+		c.WriteBulk(p.info)
 		return true
 	}
 	if command == "PUBSUB" {
@@ -145,6 +151,9 @@ func (p *playing) line(t *testing.T, words []string) string {
 			n, _ := strconv.Atoi(words[i+1])
 			p.listeners[words[i]] = n
 		}
+		return "OK"
+	case "info":
+		p.info = "# Section\r\n" + strings.Join(words[1:], "\r\n") + "\r\n"
 		return "OK"
 	case "published":
 		all := p.published
