@@ -33,7 +33,7 @@ if leave == 0 and reader == owner then
 end
 local mode, answer = side(lock)
 if mode == nil then return answer end
-local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
+local count = tonumber(redis.call('HGET', lock, owner))
 redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
 if not count then return -2 end
 

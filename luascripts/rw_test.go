@@ -1491,6 +1491,29 @@ func TestRW_transcript(t *testing.T) {
 		rw_read_release [l u n] $d:1 0 b ch PUBLISH = 1
 		FLUSHALL
 
+		# a reader that came when the turn began does not wait behind a writer
+		SET u $d:1~@100~@110 PX 500
+		SET w $b:1~@0 PX 400
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $e:1 0 b ch PUBLISH = 1
+		SET u $d:1~@100~@109 PX 500
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 0 1 b 0 = 400
+		rw_inspect [l w n] b 0 = [-2 '' [] [$b:1 400] 0]
+
+		# who stops waiting gives its turn up, and writers are notified; one that holds less keeps it
+		published = [ch~0 ch~0]
+		rw_read_release [l u n] $e:1 0 b ch PUBLISH = -2
+		published = []
+		rw_read_release [l u n] $d:1 0 b ch PUBLISH = -2
+		EXISTS u = 0
+		published = [ch~0]
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 0 0 b 0 = 0
+		rw_read_acquire [l w u n] $d:1 1000 2 '' 0 0 b 0 = 0
+		SET u $d:1~@100~@109 PX 500
+		rw_read_release [l u n] $d:1 1 b ch PUBLISH = 1
+		EXISTS u = 1
+		FLUSHALL
+
 		# the owner of the write lock reads under it
 		rw_write_acquire [l w u n] $a:1 1000 1 0 0 b = @110000us
 		rw_read_acquire [l w u n] $a:1 2000 1 $b:1 0 1 b 0 = 1000
@@ -1525,7 +1548,7 @@ func TestRW_transcript(t *testing.T) {
 		rw_read_acquire [l w u n r] $a:1 500 2 '' 0 1 b 0 = -2
 		rw_read_release [l u n] $a:1 1 b ch PUBLISH = -2
 		rw_inspect [l w n] b 0 = [1501 read [$b:1 1] [] 0]
-		published = [ch~0 ch~1 ch~1]
+		published = [ch~1 ch~1]
 
 		# the hash lives as long as the longest lease that is left
 		rw_read_acquire [l w u n] $c:1 1200 1 '' 0 1 b 0 = 0
@@ -1558,6 +1581,37 @@ func TestRW_transcript(t *testing.T) {
 		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 4000
 		rw_force [l n] b ch PUBLISH = 1
 		KEYS * = []
+
+		# what is not a whole lock, or not one of the readers'
+		HSET l mode read x y
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		HSET l mode read $a:1 x
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		HSET l mode other $a:1 1
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		SET w 1
+		SET u x
+		rw_write_acquire [l w u n] $a:1 1000 1 0 0 b = @1810000us
+		rw_inspect [l w n] b 0 = [1000 write [$a:1:write 1] [] 0]
+		SET w $b:1~@0 PX 400
+		rw_inspect [l w n] b 0 = [1000 write [$a:1:write 1] [$b:1 400] 0]
+		rw_read_acquire [l w u n] $a:1 3000 1 $a:1 0 1 b 0 = 0
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = 1
+		HGETALL l = [$a:1:write 1 mode write]
+		rw_write_release [l w u n] $b:1 1 b ch PUBLISH = -2
+		EXISTS w = 1
+		rw_read_acquire [l w u n] $a:1 500 1 $a:1 0 1 b 0 = 0
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = 1
+		HGETALL l = [$a:1 1 mode read]
+		PTTL l = 500
+		FLUSHALL
+		without HGET
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = !NOPERM
+		without
+		FLUSHALL
 
 		# renewals shorten nothing, and bring nothing back
 		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = 0
