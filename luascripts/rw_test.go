@@ -1556,7 +1556,11 @@ func TestRW_transcript(t *testing.T) {
 		PTTL l = 1200
 		published = []
 		rw_read_acquire [l w u n] $b:1 3000 1 '' 0 1 b 0 = 0
-		wait 201
+		wait 200
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		published = []
+		rw_read_acquire [l w u n] $b:1 3000 1 '' 0 1 b 0 = 0
+		wait 1
 		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
 		PTTL l = 999
 		published = [ch~0]
