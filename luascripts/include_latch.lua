@@ -16,8 +16,9 @@
 -- so that a count that expires is not taken for one that came to 0.
 local function remember(count, rounds, calls, stay)
   local long, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
-  if left >= 0 then
+  if left >= 0 then -- mutant: border: an expiry is in the future
     left = left - 2 -- the clock can go on between two commands
+    -- mutant: border 2: speed
     if long < math.max(left - 1000, 0) or long > left then redis.call('PEXPIRE', rounds, left) end
   elseif long < stay / 2 then
     redis.call('PEXPIRE', rounds, stay)

@@ -493,6 +493,41 @@ func TestLatch_transcript(t *testing.T) {
 		latch_delete [c d k3 n] z 1000 5000 ch PUBLISH 0 = -4
 		latch_look [c r c n] 5000 = -4
 
+		# what was told once is told again, whatever came since
+		DEL d r3 k3
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 0 0 0 0]
+		latch_init [d r3 k3 n] 3 q2 9000 5000 ch PUBLISH 0 = [1 3 @1000000us 0 0]
+		sent HDEL = 0
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
+		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
+		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 = [1 2 @1000000us 0 0]
+		ZSCORE k3 q4 = @10000
+		PEXPIRE r3 100
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 1 @1000000us 0 0]
+		PTTL r3 = 5000
+		PEXPIRE r3 100
+		latch_init [d r3 k3 n] 3 q6 9000 5000 ch PUBLISH 0 = [0 1 @1000000us 0 0]
+		PTTL r3 = 5000
+		PEXPIRE r3 100
+		latch_delete [d r3 k3 n] q7 9000 5000 ch PUBLISH 0 = [1 0 @1000000us 0 @1000000us]
+		PTTL r3 = 5000
+		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 0 @1000000us 0 @1000000us]
+		sent HDEL = 1
+		DEL r3
+		SET d 2
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 2 @1000000us 0 0]
+		PTTL r3 = 5000
+		without PTTL
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
+		without DEL
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
+		without
+		GET d = 2
+		HGETALL r3 = [open 0 round @1000000us]
+		ZSCORE k3 q8 = nil
+
 		# what is denied changes nothing
 		DEL d r3 k3
 		without GET
