@@ -68,7 +68,7 @@ integration programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
 integration programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
 test: ## what a change can break in minutes; of servers it needs redis-server, and installs it
 	@sh scripts/redis-server.sh
-	@set -e; for m in $(QUICK); do echo "== $$m: go test -short"; (cd $$m; go test -short -count=1 -timeout 15m ./...); done
+	@sh scripts/quick.sh $(QUICK)
 
 test-all: server ## all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
 	@set -e; for m in $(QUICK); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
@@ -92,12 +92,12 @@ interop: server ## locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
-versions: ## what depends on the server, on others than that of the system; writes docs/COMPATIBILITY.md
+versions: ## what depends on the server, on others than that of the system; writes docs/evidence/compatibility.md
 	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); go run ./proof/versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container
-	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
+	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
 chaos: export LEASEHOLD_REQUIRE_JAVA = 1
@@ -113,10 +113,10 @@ fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there a
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
-bench: server ## next to its peers and the floors, in forty minutes, into docs/PERFORMANCE*.md; BENCH='-h' for less
+bench: server ## next to its peers and the floors, in forty minutes, into docs/evidence/performance*.md; BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
-	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/PERFORMANCE.md && go run . $$peers -set kinds -doc ../../docs/PERFORMANCE_KINDS.md)
+	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
 
 fmt: ## gofmt everything
 	gofmt -w .

@@ -1,89 +1,90 @@
-// Package leasehold is documentation: it says which lock is for what, and has runnable examples.
-// The locks are in the packages below it, and package client makes them.
+// Package leasehold is an overview of the leasehold locks, with runnable examples. The locks are in
+// the packages below it, and package client creates them.
 //
 //	go get github.com/leasehold-go/leasehold
 //
 //	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
 //	…
 //	err = lock.Do(ctx, c.NewLock("orders:42"), func(ctx context.Context) error {
-//		return ship(ctx, 42) // ctx ends as soon as the lock is not certainly held
+//		return ship(ctx, 42) // ctx is canceled as soon as the lock can no longer be guaranteed
 //	})
 //
-// leasehold locks across processes and machines, with Redis or Valkey, and in the same keys as
-// Redisson, so that Java and Go services exclude each other. A lock is renewed while its holder works,
-// and the holder is told when it is lost.
+// leasehold provides distributed locks on Redis or Valkey. It uses the same keys as Redisson, so
+// Java and Go services exclude each other. A lock is renewed while its holder works, and the holder
+// is notified if it is lost.
 //
-// # Which lock
+// # Choosing a lock
 //
-//	one at a time                               client.Client.NewLock
-//	the same, in the order of arrival           client.Client.NewFairLock
-//	so many at a time                           client.Client.NewSemaphore
-//	many readers or one writer                  client.Client.NewRWLock
-//	several locks, all or none                  multilock.New
-//	one lock that outlives a server             multilock.NewQuorum
-//	one that leads, and others see which one    client.Client.NewElection, leader.Run
-//	wait until so many parts are done           client.Client.NewLatch
-//	wait until all workers are done, or lost    client.Client.NewCrew
-//	so many calls in so much time               client.Client.NewRateLimiter
-//	has this been seen before                   client.Client.NewBloomFilter
+//	plain (re-entrant) lock: one owner at a time      client.Client.NewLock
+//	fair lock: first-come, first-served               client.Client.NewFairLock
+//	semaphore: at most N holders at a time            client.Client.NewSemaphore
+//	read/write lock: many readers or one writer       client.Client.NewRWLock
+//	multi-lock: several locks, all or none            multilock.New
+//	Redlock: survives the loss of a server            multilock.NewQuorum
+//	leader election, with leader discovery            client.Client.NewElection, leader.Run
+//	countdown latch: wait until a count is zero       client.Client.NewLatch
+//	wait group: wait until all workers are done       client.Client.NewWaitGroup
+//	rate limiter: at most N calls per interval        client.Client.NewRateLimiter
+//	Bloom filter: approximate set membership          client.Client.NewBloomFilter
 //
-// Begin with NewLock. Take a fair lock only where the order matters, as each change of holder costs it
-// another round trip. Take a quorum only if a lock must stay available although a server is lost for
-// good; most jobs need a plain lock on one server, and a fencing token where a stale write would do
-// harm.
+// Start with NewLock. Use a fair lock only if the order matters, because each change of holder
+// costs another round trip. Use a quorum only if a lock must stay available although a server is
+// lost permanently. Most jobs need a plain lock on one server, and a fencing token if a stale write
+// would do harm.
 //
-// # How to take it
+// # Acquiring a lock
 //
-//	wait, work, unlock                          lock.Do
-//	work only if it is free                     lock.TryDo
-//	the hold in your own hands                  Lock, TryLock, and Hold.Unlock
-//	wait for five seconds at most               lock.WithWait(5*time.Second)
-//	once a minute, however quick it is          lock.WithAtLeast(50*time.Second)
-//	never longer than an hour                   lock.WithMaxHold(time.Hour)
-//	no renewals, a fixed lease                  lock.WithFixedLease(time.Minute)
-//	a token that refuses stale writers          Hold.Token, and package fence
+//	wait, work, unlock                      lock.Do
+//	work only if the lock is free           lock.TryDo
+//	manage the hold yourself                Lock, TryLock, and Hold.Unlock
+//	wait for at most five seconds           lock.WithWait(5*time.Second)
+//	once a minute, however short the work   lock.WithMinHold(50*time.Second)
+//	hold for at most an hour                lock.WithMaxHold(time.Hour)
+//	a fixed lease without renewals          lock.WithFixedLease(time.Minute)
+//	reject stale writes                     Hold.Token, and package fence
 //
-// # What a caller has to mind
+// # Using locks safely
 //
-// A lock on a server is a lease, and can run out under a holder that was paused. So work looks at the
-// context that it is given, before each step that must not be done twice. Where a stale write costs
-// money, the keeper of the data checks a fencing token.
+// A lock on a server is a lease, and can expire while its holder is paused. Check the context
+// before each step that must not be done twice. If a stale write costs money, have the protected
+// resource check a fencing token.
 //
-// Two errors need an answer each. [lock.ErrNotAcquired] says that another owner has the lock.
-// [lock.ErrUnavailable] says that Redis is unavailable, so that nothing is known. No error matches both. A lost hold ends its context with a cause that matches [lock.ErrLost].
+// Handle two errors. [lock.ErrNotAcquired] means that another owner has the lock.
+// [lock.ErrUnavailable] means that Redis is unavailable, so the state of the lock is unknown. No
+// error matches both. If a hold is lost, its context is canceled with a cause that matches
+// [lock.ErrLost].
 //
-// Only the context of a hold re-enters. A second Lock under a plain context waits, also in the same
-// goroutine: pass on the context that the hold gives you.
+// Only the context of a hold re-enters. A second Lock under a plain context waits, even in the same
+// goroutine: pass on the context of the hold.
 //
-// # The words
+// # Terms
 //
-//	owner    the identity that holds a lock: a fresh one for each Lock, unless a context carries one
-//	hold     one successful Lock, given back by one Unlock
-//	lease    how long Redis keeps the lock without hearing from its owner; 30 s if not set
-//	renew    to lengthen the lease; the client does that every third of it
-//	lost     no longer certainly held, although the holder did not call Unlock
-//	token    a number that grows from holder to holder
+//	owner    the identity that holds a lock: new for each Lock, unless a context carries one
+//	hold     one successful Lock, released by one Unlock
+//	lease    the time after which Redis frees the lock unless it is renewed; 30 s by default
+//	renew    extend the lease; the client does that every third of it
+//	lost     no longer guaranteed to be held, although the holder did not call Unlock
+//	token    a number that grows from holder to holder (fencing token)
 //
-// # The packages
+// # Packages
 //
-//	client        connects, and makes every lock
-//	lock          the words: Locker, Hold, errors, options, Do; code that takes a lock as a parameter needs no other
+//	client        connects, and creates every lock
+//	lock          Locker, Hold, errors, options and Do; all that code with a lock as a parameter needs
 //	reentrant, fairlock, rwlock, semaphore
-//	              the kinds, and what each promises
+//	              the types of locks
 //	multilock     several locks as one, and quorums
-//	fence         refuses stale tokens, in Redis and in memory; fencesql in databases, fencehttp over HTTP
-//	leader        elects by any lock, and shows who leads
-//	latch         waits until so many parts are done, or all workers
+//	fence         rejects stale tokens, in Redis and in memory; fencesql in SQL databases, fencehttp over HTTP
+//	leader        leader election
+//	latch         countdown latches and wait groups
 //	ratelimit, bloom
-//	              limits and filters, which take no locks
-//	httplock      one HTTP request at a time for each lock: 409 when busy, 503 when Redis is unavailable
-//	synclock      a sync.Locker
-//	admin         lists and inspects locks, and unlocks by force
-//	locktest      a server in memory for your tests, and the rules that a lock must keep
+//	              rate limiters and Bloom filters
+//	admin         lists, inspects and force-unlocks locks
+//	locktest      a Redis server in memory for tests, and conformance tests for locks
 //
-// The command leasehold holds a lock for a shell command, and shows who holds what. The repository has
-// how-tos, a guide for users of Redisson, redsync, redislock and rueidislock, a checklist for
-// production and a runbook, in docs.
+// Adapters for net/http, asynq, cron libraries, certmagic, OpenTelemetry and Prometheus are
+// separate modules below contrib. The command leasehold holds a lock for a shell command, and shows
+// who holds what. Guides, migration from other libraries, a production checklist and a runbook are
+// in docs.
 package leasehold
 
 import _ "github.com/leasehold-go/leasehold/lock" // its names are links above

@@ -78,7 +78,7 @@ func Example_onceAMinute() {
 	defer c.Close(ctx)
 
 	for _, replica := range []string{"a", "b", "c"} {
-		l := c.NewLock("cron:minutely", lock.WithAtLeast(50*time.Second))
+		l := c.NewLock("cron:minutely", lock.WithMinHold(50*time.Second))
 		err := lock.TryDo(ctx, l, func(context.Context) error {
 			fmt.Println("replica", replica, "runs it")
 			return nil
@@ -231,7 +231,7 @@ func Example_lost() {
 		log.Fatal(err)
 	}
 	<-h.Context().Done()
-	fmt.Println(errors.Is(h.Err(), lock.ErrLost), errors.Is(h.Err(), lock.ErrForced))
+	fmt.Println(errors.Is(h.Err(), lock.ErrLost), errors.Is(h.Err(), lock.ErrForceUnlocked))
 	fmt.Println(errors.Is(h.Unlock(ctx), lock.ErrNotHeld))
 	// Output:
 	// true true
@@ -247,7 +247,7 @@ func Example_rateLimit() {
 	}
 	defer c.Close(ctx)
 
-	logins := c.NewRateLimiter("logins", ratelimit.Closed().After(time.Second), ratelimit.PerHour(2))
+	logins := c.NewRateLimiter("logins", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(2))
 	for range 3 {
 		d, err := logins.Take(ctx, "alice", 1)
 		fmt.Println(d.OK, err)

@@ -1,7 +1,7 @@
-// Package admin serves operators and their tools. It lists the locks of a server or a
-// cluster, shows the holders and the waiters of each, and unlocks a lock by force. It
-// recognises locks of every kind, those of Redisson included, by the shape of their fields. It
-// leaves every other key alone. It shows how rate limiters, Bloom filters and elections stand, too.
+// Package admin lists, inspects and force-unlocks locks, for operators and their tools. It
+// recognizes locks of every type, including those of Redisson, by the shape of their fields, and
+// leaves every other key unchanged. It also shows the state of rate limiters, Bloom filters and
+// elections.
 //
 //	a, err := admin.New(rdb)
 //	…
@@ -12,10 +12,12 @@
 //		fmt.Println(l.Name, l.Kind, l.Lease, l.Holders)
 //	}
 //
-// The name of a lock here is its key, so it includes the prefix of the clients that use it
-// (client.WithKeyPrefix). Applications need none of this: a lock has Inspect and ForceUnlock of its own.
+// The name of a lock in this package is its key, which includes the key prefix of its clients
+// (client.WithKeyPrefix). Applications do not need this package: a lock has its own Inspect and
+// ForceUnlock.
 //
-// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/SECURITY.md.
+// The Redis user needs the permissions of the types of locks in use, and those under "admin" in
+// docs/operate/security.md.
 package admin
 
 import (
@@ -35,19 +37,21 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// DefaultOpTimeout is the time that one question to Redis may stay unanswered, unless
-// WithOpTimeout sets another.
+// DefaultOpTimeout is the default of [WithOpTimeout].
 const DefaultOpTimeout = 5 * time.Second
 
-// An Admin looks at locks from outside. It holds no lock and opens no connection beside those of
+// An Admin reads locks from outside. It holds no lock and opens no connection other than those of
 // its client. It is safe for concurrent use.
 type Admin struct {
 	rdb     rueidis.Client // set once
 	timeout time.Duration  // set once
 	who     string         // set once
 
+	progress func(scanned float64) // set once; nil if nobody wants to know
+
 	mu      sync.Mutex
-	publish string // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	absent  []absence // the primaries that did not respond
 }
 
 // Option configures an Admin.
@@ -57,8 +61,8 @@ type option func(*Admin) error
 
 func (o option) apply(a *Admin) error { return o(a) }
 
-// WithOpTimeout sets the time that one question to Redis may stay unanswered. The default is
-// DefaultOpTimeout, and the least is a millisecond.
+// WithOpTimeout sets how long a command to Redis may take. The default is [DefaultOpTimeout]. It
+// must be at least 1 ms.
 func WithOpTimeout(d time.Duration) Option {
 	return option(func(a *Admin) error {
 		if d < time.Millisecond {
@@ -69,15 +73,24 @@ func WithOpTimeout(d time.Duration) Option {
 	})
 }
 
-// WithOperator names the operator. Unlock tells the name to the holder, and notes it for a week.
-// The default is the user of the program and the machine, such as "alice@host-7". The name has
-// at most 256 bytes, on one line.
+// WithOperator sets the name of the operator, which ForceUnlock sends to the holder and stores in
+// the audit record. The default is the user of the program and the machine, such as "alice@host-7".
+// The name must be one line of at most 256 bytes.
 func WithOperator(who string) Option {
 	return option(func(a *Admin) error {
 		if err := legible(who); err != nil || who == "" {
 			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
 		}
 		a.who = who
+		return nil
+	})
+}
+
+// WithProgress has Locks call progress after each part of a list, with the share of the keys that have been scanned, from 0 to 1. Use it to show how far a list
+// of a server with many keys is.
+func WithProgress(progress func(scanned float64)) Option {
+	return option(func(a *Admin) error {
+		a.progress = progress
 		return nil
 	})
 }
@@ -95,7 +108,8 @@ func legible(text string) error {
 	return nil
 }
 
-// New returns an Admin on rdb, a rueidis client of any kind, which the Admin never closes. New does no I/O.
+// New returns an Admin that uses rdb, a rueidis client of any kind, which the Admin never closes.
+// New sends no command.
 func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new admin", Err: errors.New("the rueidis client is nil")}
@@ -113,65 +127,76 @@ func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	return a, nil
 }
 
-// Kind is a kind of lock, or of what is like a lock.
+// Kind is the type of a lock or of a synchronizer.
 type Kind string
 
-// The kinds. A fair lock that Redisson holds and nobody waits for looks like a plain one in Redis, and is
-// shown as one.
+// The kinds. A fair lock that Redisson holds and that has no waiters looks like a plain lock in
+// Redis, and is shown as one.
 const (
 	Plain     Kind = "plain"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
-	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
-	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
-	Crew      Kind = "crew"      // while members are at work, or lost; they are its Holders
+	Semaphore Kind = "semaphore" // while a permit is held or an owner waits; otherwise it is a number like any other
+	Latch     Kind = "latch"     // while it is not released, and package latch has seen it; otherwise it is a number like any other
+	WaitGroup Kind = "waitgroup" // while workers are alive or lost; they are its Holders
 
-	RateLimit Kind = "ratelimit" // what a rate limiter owes of one key, while it owes something; its name is <limiter>:<key>
-	Window    Kind = "window"    // a rate limiter in Redisson's layout
-	Bloom     Kind = "bloom"     // a Bloom filter, also one that is made of several
+	RateLimit         Kind = "ratelimit"          // used quota of one key of a rate limiter; its name is <limiter>:<key>
+	RedissonRateLimit Kind = "redisson-ratelimit" // a Redisson-compatible rate limiter
+	Bloom             Kind = "bloom"              // a Bloom filter, or a split one
 
-	// Election is the Kind of a Query alone. It selects the locks whose holder says something as a leader (package leader). The
-	// Kind of such a Lock is that of its lock, which is a fair one for client.Client.NewElection.
+	// Election is a Kind of a Query only. It selects the locks whose holder has published a value as
+	// the leader (package leader). The Kind of such a Lock is that of its lock, which is a fair lock
+	// for client.Client.NewElection.
 	Election Kind = "election"
 )
 
-// Lock is a lock as it stands in Redis, or a latch, a crew, a rate limiter or a Bloom filter.
+// Lock is the state of a lock in Redis, or of a latch, a wait group, a rate limiter or a Bloom
+// filter.
 type Lock struct {
 	lock.State
-	Kind    Kind // empty if the lock has neither holders nor waiters
-	Holding int  // the number of owners that hold it; Holders has fewer where a list shows only some
-	Waiting int  // the number of waiters that Redis knows of: see lock.Waiter
+	Kind    Kind // "" if the lock has neither holders nor waiters
+	Holding int  // number of owners that hold it; a list may have only some of them in Holders
+	Waiting int  // number of waiters that Redis stores: see lock.Waiter
 
-	// Register is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
-	Register uint64
+	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis: see IsGone.
+	Gone int
 
-	// Token is the fencing token with which the holder acquired the lock, provided that it uses [lock.WithFencing]; 0 if no owner holds the lock, or
-	// without a register. If the process of the holder handed the lock off to another of its goroutines, or the lock is part of a quorum, the holder's token is larger, but
-	// not larger than Register. Only Inspect sets it.
+	line    []string        // the clients that wait for a plain lock, of a lock in a list
+	nowhere map[string]bool // those of its clients that have no entry
+
+	// HighestToken is the fencing token counter, or 0 if there is none: the next token will be larger.
+	// Only Inspect sets it.
+	HighestToken uint64
+
+	// Token is the fencing token with which the holder acquired the lock, if the lock uses
+	// [lock.WithFencing]. It is 0 if no owner holds the lock, or without a counter. If the lock was
+	// handed off within the process of the holder, or is part of a quorum, the token of the holder is
+	// larger, but not larger than HighestToken. Only Inspect sets it.
 	Token uint64
 
-	// Of a semaphore: how many permits there are in all, and how many are free; fewer than none if
-	// there are more holders than permits, after a Resize.
+	// For a semaphore: the total number of permits, and the number of free ones, which is negative if
+	// more are held than there are, after a Resize.
 	Permits, Free int64
 
-	Left int64         // the count of a latch; 0 if it is open
-	Done int           // the number of members of a crew that are done
-	Lost []lock.Holder // the members of a crew that were lost; a list shows some
+	Left int64         // count of a latch; 0 if it is released
+	Done int           // number of workers of a wait group that are done
+	Lost []lock.Holder // lost workers of a wait group; a list has only some
 
-	// Leader is what stands there as the word of the leader (package leader), and is nil if nobody says anything. After a leader
-	// has lost its lock, its last word stays for Left at most. Only Inspect sets Left.
+	// Leader is what the leader has published (package leader), or nil. After a leader has lost its
+	// lock, its last value stays for at most Left. Only Inspect sets Left.
 	Leader *leader.Leader
 
-	Limit  *LimitState  // of the Kind RateLimit
-	Window *WindowState // of the Kind Window
-	Filter *FilterState // of the Kind Bloom
+	Limit         *LimitState         // for the Kind RateLimit
+	RedissonLimit *RedissonLimitState // for the Kind RedissonRateLimit
+	Filter        *FilterState        // for the Kind Bloom
 
-	// Unsure says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
-	Unsure string
+	// Ambiguous says why a rate limiter or a filter may be something else. It is "" if there is no
+	// such reason.
+	Ambiguous string
 
-	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
-	// Only Inspect sets it.
-	Forced *Forced
+	// ForceUnlock is the audit record of the latest force-unlock in the last week, or nil. Only
+	// Inspect sets it.
+	ForceUnlock *ForceUnlockRecord
 }
 
 // within returns the context of one question.

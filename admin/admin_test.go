@@ -40,24 +40,21 @@ type scene struct {
 	plain   bool // a cluster without sharded Pub/Sub, where a message counts the listeners of one node only
 }
 
-// everywhere runs f on one server, and then on a cluster. A cluster is six servers, so the two do not run at once.
+// everywhere runs f on one server, and on the cluster that all tests share.
 func everywhere(t *testing.T, f func(s *scene)) {
-	for name, connect := range map[string]func(t *testing.T) func() rueidis.Client{
-		"server": func(t *testing.T) func() rueidis.Client {
-			s := redistest.Start(t)
-			return func() rueidis.Client { return s.Client(t) }
-		},
-		"cluster": func(t *testing.T) func() rueidis.Client {
-			s := redistest.StartCluster(t)
-			return func() rueidis.Client { return s.Client(t) }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t, connect(t))
-			s.plain = name == "cluster" && !redistest.Start(t).KnowsSharded(t)
-			f(s)
-		})
-	}
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		f(newScene(t, func() rueidis.Client { return server.Client(t) }))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.SharedCluster(t)
+		s := newScene(t, func() rueidis.Client { return cluster.Client(t) })
+		s.plain = !cluster.Nodes[0].KnowsSharded(t)
+		f(s)
+	})
 }
 
 func newScene(t *testing.T, connect func() rueidis.Client) *scene {
@@ -160,7 +157,7 @@ func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) 
 func (s *scene) others() (names []string) {
 	s.Helper()
 	for name, words := range map[string][]string{
-		"string":                        {"SET", "1"},
+		"string":                        {"SET", "a value"},
 		"digits":                        {"HSET", "1", "1", "2", "2"},
 		"counters":                      {"HSET", "visits", "1"},
 		"uuids":                         {"HSET", redissons, "1"},
@@ -282,7 +279,7 @@ func TestPage(t *testing.T) {
 			s.Errorf("a page that finds nothing looks at all keys: %+v, %v", page, err)
 		}
 		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "- x", "-"} {
-			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrCursor) {
+			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrBadCursor) {
 				s.Errorf("from %q: %v", bad, err)
 			}
 		}
@@ -298,6 +295,64 @@ func TestPage(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				s.Errorf("after the end of its context: %v", err)
 			}
+		}
+	})
+}
+
+// A list makes its passes over the keys together, in large steps, and reads no hash whose fields are not those of a lock.
+func TestLocks_cost(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	var noise rueidis.Commands
+	for i := range 2000 {
+		b := sc.rdb.B()
+		noise = append(noise, b.Set().Key(fmt.Sprint("session:", i)).Value("x").Build(),
+			b.Hset().Key(fmt.Sprint("user:", i)).FieldValue().FieldValue("name", "x").FieldValue("mail", "y").Build())
+	}
+	for _, r := range sc.rdb.DoMulti(t.Context(), noise...) {
+		sc.must(r.Error())
+	}
+	const locks = 50
+	for i := range locks {
+		sc.do("HSET", fmt.Sprint("orders:", i), fmt.Sprintf("%s:%d", redissons, i), "1")
+	}
+	s.Do(t, "CONFIG", "RESETSTAT")
+	if n := len(sc.list(admin.Query{Idle: true})); n != locks {
+		t.Errorf("%d locks", n)
+	}
+	reply := s.Do(t, "INFO", "commandstats")
+	stats, err := reply.ToString()
+	sc.must(err)
+	for command, most := range map[string]int{"scan": 30, "hrandfield": 2000 + locks + 1, "hscan": locks, "type": 0, "hlen": 0} {
+		calls := 0
+		if _, after, ok := strings.Cut(stats, "cmdstat_"+command+":calls="); ok {
+			_, err := fmt.Sscanf(after, "%d", &calls)
+			sc.must(err)
+		}
+		if calls > most {
+			t.Errorf("%d calls of %s, want at most %d", calls, command, most)
+		}
+	}
+}
+
+// A list of many keys tells how far it is.
+func TestWithProgress(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		var noise rueidis.Commands
+		for i := range 30000 {
+			noise = append(noise, s.rdb.B().Set().Key(fmt.Sprint("noise", i)).Value("x").Build())
+		}
+		for _, r := range s.rdb.DoMulti(s.Context(), noise...) {
+			s.must(r.Error())
+		}
+		var told []float64
+		a, err := admin.New(s.rdb, admin.WithProgress(func(scanned float64) { told = append(told, scanned) }))
+		s.must(err)
+		for _, err := range a.Locks(s.Context(), admin.Query{Idle: true}) {
+			s.must(err)
+		}
+		if len(told) < 3 || !slices.IsSorted(told) || told[0] <= 0 || told[0] > .6 || told[len(told)-1] != 1 {
+			s.Errorf("%v", told)
 		}
 	})
 }
@@ -337,7 +392,7 @@ func TestInspect(t *testing.T) {
 				return c.NewRWLock(name, opts...).Write()
 			},
 		} {
-			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.Register != 0 || l.Forced != nil {
+			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.HighestToken != 0 || l.ForceUnlock != nil {
 				s.Errorf("free: %+v", l)
 			}
 			h := s.lock(of(s.c, name, lock.WithFencing()))
@@ -348,7 +403,7 @@ func TestInspect(t *testing.T) {
 				return len(l.Holders) == 1 && l.Holders[0].Client.Known() && len(l.Waiters) == 1 && l.Waiters[0].Client.Known()
 			})
 			if string(l.Kind) != name || l.Holders[0].Owner != h.Owner() || l.Holders[0].Client.Name != "billing" || l.Waiters[0].Client.Name != "second" ||
-				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token != h.Token() || l.Register <= h.Token() || l.Lease <= 0 || l.Holding != 1 {
+				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token != h.Token() || l.HighestToken <= h.Token() || l.Lease <= 0 || l.Holding != 1 {
 				s.Errorf("%s: %+v", name, l)
 			}
 			cancel()
@@ -359,12 +414,12 @@ func TestInspect(t *testing.T) {
 				l = s.inspect(name)
 				return !l.Locked()
 			})
-			if l.Token != 0 || l.Register <= h.Token() {
+			if l.Token != 0 || l.HighestToken <= h.Token() {
 				s.Errorf("%s, free after token %d: %+v", name, h.Token(), l)
 			}
 		}
 		reader := s.lock(s.c.NewRWLock("rw", lock.WithFencing()).Read())
-		if l := s.inspect("rw"); l.Mode != lock.Read || l.Token != reader.Token() || l.Register != reader.Token() {
+		if l := s.inspect("rw"); l.Mode != lock.Read || l.Token != reader.Token() || l.HighestToken != reader.Token() {
 			s.Errorf("a reader with token %d: %+v", reader.Token(), l)
 		}
 		if err := reader.Unlock(s.Context()); err != nil {
@@ -373,12 +428,12 @@ func TestInspect(t *testing.T) {
 		// Redisson's RFencedLock counts one by one.
 		s.do("HSET", "java", redissons+":84", "1")
 		s.do("SET", "redisson_lock_token:{java}", "17")
-		if l := s.inspect("java"); l.Token != 17 || l.Register != 17 {
+		if l := s.inspect("java"); l.Token != 17 || l.HighestToken != 17 {
 			s.Errorf("a holder of Redisson with token 17: %+v", l)
 		}
 		s.do("DEL", "java", "redisson_lock_token:{java}")
 		for _, name := range s.others() {
-			want := lock.ErrForeignKey
+			want := lock.ErrWrongType
 			if strings.HasPrefix(name, "leasehold_client:") {
 				want = lock.ErrBadName
 			}
@@ -388,11 +443,53 @@ func TestInspect(t *testing.T) {
 			if l, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, want) {
 				s.Errorf("%q: %+v, %v, want %v", name, l, err, want)
 			}
-			if _, err := s.admin.Unlock(s.Context(), name, "", ""); !errors.Is(err, want) {
+			if _, err := s.admin.ForceUnlock(s.Context(), name, "", ""); !errors.Is(err, want) {
 				s.Errorf("%q, unlocked: %v, want %v", name, err, want)
 			}
 		}
 	})
+}
+
+// A waiter of a plain lock whose client has no entry counts as gone, in lists and for Inspect; one of Redisson, or one that the user may not read, does not.
+func TestLock_IsGone(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	sc.lock(sc.c.NewLock("orders"))
+	killed := sc.client("killed")
+	_, cancel := sc.waits(sc.client("living").NewLock("orders"), 1)
+	defer cancel()
+	_, cancel2 := sc.waits(killed.NewLock("orders"), 2)
+	defer cancel2()
+	look := func(a *admin.Admin) (gone, listed int) {
+		for l, err := range a.Locks(t.Context(), admin.Query{}) {
+			sc.must(err)
+			listed = l.Gone
+		}
+		l, err := a.Inspect(t.Context(), "orders")
+		sc.must(err)
+		for _, w := range l.Waiters {
+			if l.IsGone(w) && w.Client.ID == killed.ID() {
+				gone++
+			}
+		}
+		if gone != l.Gone {
+			t.Errorf("%d waiters are gone, of %d", gone, l.Gone)
+		}
+		return gone, listed
+	}
+	sc.until("all have an entry", func() bool {
+		gone, listed := look(sc.admin)
+		return gone+listed == 0
+	})
+	s.Do(t, "DEL", "leasehold_client:"+killed.ID()) // its client writes the entry again within 10 s
+	if gone, listed := look(sc.admin); gone != 1 || listed != 1 {
+		t.Errorf("%d are gone, and %d by the list", gone, listed)
+	}
+	blind, err := admin.New(s.Client(t, s.AddUser(t, "blind", "~orders*", "&*", "+@all", "~leasehold_leader:*", "~redisson_*")))
+	sc.must(err)
+	if gone, listed := look(blind); gone+listed != 0 {
+		t.Errorf("%d are gone, and %d by the list, for a user that may not read entries", gone, listed)
+	}
 }
 
 func TestNew(t *testing.T) {

@@ -100,9 +100,9 @@ func ExampleAdmin_Inspect() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	_, err1 := c.NewRateLimiter("api", ratelimit.Closed().After(time.Second), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
-	_, err2 := c.NewWindow("sms").Init(ctx, 10, time.Hour)
-	_, err3 := c.NewWindow("sms").Take(ctx, 7)
+	_, err1 := c.NewRateLimiter("api", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
+	_, err2 := c.NewRedissonRateLimiter("sms").Init(ctx, 10, time.Hour)
+	_, err3 := c.NewRedissonRateLimiter("sms").Take(ctx, 7)
 	_, err4 := c.NewBloomFilter("seen").Init(ctx, 1000, .01)
 	_, err5 := c.NewBloomFilter("seen").Add(ctx, []byte("a"), []byte("b"))
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
@@ -115,9 +115,9 @@ func ExampleAdmin_Inspect() {
 		case err != nil:
 			log.Fatal(err)
 		case l.Limit != nil:
-			fmt.Println(l.Name, "has a full bucket again in", l.Limit.Owed[0].Full.Round(time.Minute))
-		case l.Window != nil:
-			fmt.Println(l.Name, "has", l.Window.Left, "of", l.Window.Rate, "units left")
+			fmt.Println(l.Name, "has a full bucket again in", l.Limit.Usage[0].Full.Round(time.Minute))
+		case l.RedissonLimit != nil:
+			fmt.Println(l.Name, "has", l.RedissonLimit.Left, "of", l.RedissonLimit.Rate, "units left")
 		case l.Filter != nil:
 			fmt.Println(l.Name, "has", l.Filter.Elements(), "elements and room for", l.Filter.Expected)
 		}
@@ -164,7 +164,7 @@ func ExampleAdmin_Keys() {
 }
 
 // An operator takes a lock from a holder that is stuck, and from no other.
-func ExampleAdmin_Unlock() {
+func ExampleAdmin_ForceUnlock() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
@@ -186,16 +186,16 @@ func ExampleAdmin_Unlock() {
 	}
 	defer h.Unlock(ctx)
 
-	unlocked, err := a.Unlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect has shown
+	unlocked, err := a.ForceUnlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect has shown
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(unlocked.Holders), unlocked.NoteErr)
+	fmt.Println(len(unlocked.Holders), unlocked.RecordErr)
 	l, err := a.Inspect(ctx, "stuck")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(l.Locked(), l.Forced.By, l.Forced.Reason)
+	fmt.Println(l.Locked(), l.ForceUnlock.By, l.ForceUnlock.Reason)
 	// Output:
 	// 1 <nil>
 	// false alice ticket 815
@@ -227,8 +227,8 @@ func ExampleAdmin_Watch() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(e.What, e.Lock.Name, e.Owner == h.Owner())
-		switch e.What {
+		fmt.Println(e.Type, e.Lock.Name, e.Owner == h.Owner())
+		switch e.Type {
 		case admin.Seen:
 			if err := h.Unlock(ctx); err != nil {
 				log.Fatal(err)

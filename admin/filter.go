@@ -14,26 +14,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// FilterState is how a Bloom filter stands: that of package bloom, or Redisson's RBloomFilter. The numbers of a filter that is made of
-// several (bloom.Sharded) are those of all together, except Hashes and P.
+// FilterState is the state of a Bloom filter of package bloom, or of Redisson's RBloomFilter. For a
+// filter that is split into several (bloom.Sharded), the numbers are totals, except Hashes and P.
 type FilterState struct {
-	Size     uint64  // the number of bits
-	Hashes   uint64  // the number of bits that an element sets
-	Expected uint64  // the number of elements that it is made for
-	P        float64 // the share of false positives with that number of elements
+	Size     uint64  // number of bits
+	Hashes   uint64  // number of bits that an element sets
+	Expected uint64  // number of elements that it was created for
+	P        float64 // rate of false positives with that number of elements
 
-	Shards  int   // the number of filters that it is made of; 0 if it is not made of several
-	OneOf   int   // it is one of so many filters, of which another one is made; 0 if it is whole
-	Missing int   // how many of these are not there; only Inspect sets it
-	Bytes   int64 // the length of its bits in memory; only Inspect sets it
+	Shards  int   // number of filters that it is split into; 0 if it is not split
+	OneOf   int   // number of filters of the split filter that this one is a part of; 0 if it is a whole filter
+	Missing int   // number of these that do not exist; only Inspect sets it
+	Bytes   int64 // size of its bits in memory; only Inspect sets it
 
-	// Fill is the share of the bits that are set. It comes from a sample of 64 KB in a list and of 4 MB from Inspect, unless the
-	// filter is no larger: then Exact is set.
+	// Fill is the share of the bits that are set. It comes from a sample of 64 KB in a list and of 4
+	// MB from Inspect. If the filter is no larger than that, Exact is set.
 	Fill  float64
 	Exact bool
 }
 
-// Elements estimates the number of elements that were added, as Redisson does. It is math.MaxInt64 if all bits are set.
+// Elements estimates the number of elements that were added, as Redisson does. It is math.MaxInt64
+// if all bits are set.
 func (f *FilterState) Elements() int64 {
 	n := math.Round(-float64(f.Size) / float64(f.Hashes) * math.Log(1-f.Fill))
 	if !(n < math.MaxInt64) {
@@ -42,8 +43,8 @@ func (f *FilterState) Elements() int64 {
 	return int64(n)
 }
 
-// FalsePositives estimates the share of elements that were never added, and that the filter takes for its own now. Below
-// a thousandth, the real share can be several times as large: the bits of an element are not independent of each other.
+// FalsePositives estimates the current rate of false positives. Below 0.001 the real rate can be
+// several times as large, because the bits of an element are not independent.
 func (f *FilterState) FalsePositives() float64 { return math.Pow(f.Fill, float64(f.Hashes)) }
 
 // The bits of a filter are counted in parts, so that no command takes long.
@@ -69,7 +70,7 @@ type one struct {
 
 // ones reads the parameters of filters. It takes a hash with other fields for no filter's, and so a key that is no string.
 func (a *Admin) ones(ctx context.Context, names []string) (all []one, err error) {
-	for some := range slices.Chunk(names, scanCount) {
+	for some := range slices.Chunk(names, atOnce) {
 		more, err := a.someOnes(ctx, some)
 		if err != nil {
 			return nil, err
@@ -220,9 +221,9 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 			continue
 		}
 		seen[name], seen[config] = true, true
-		l := Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: state, Unsure: unsure(o)}
+		l := Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: state, Ambiguous: unsure(o)}
 		if twins[config] > 1 {
-			l.Unsure = "x and {x} have bits, and share the parameters: one of them may be no filter"
+			l.Ambiguous = "x and {x} have bits, and share the parameters: one of them may be no filter"
 		}
 		if l.Filter.Fill, l.Filter.Exact, err = a.fill(ctx, []one{o}, listCounts); err != nil {
 			return nil, err
@@ -273,7 +274,7 @@ func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err e
 	}
 	o := all[at]
 	all = []one{o}
-	l = Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: o.alone(), Unsure: unsure(o)}
+	l = Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: o.alone(), Ambiguous: unsure(o)}
 	if n := int(o.config.Shards); n > 0 && at > 0 {
 		l.Filter = o.whole()
 		names := make([]string, n)

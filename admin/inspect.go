@@ -18,16 +18,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Inspect returns all that Redis knows of the lock called name: its holders and its waiters, when they
-// asked for it, and the rest of the lease; or how the rate limiter's key or the filter called name stands. A free lock
-// has no holders; it can have waiters for a moment. The error matches lock.ErrForeignKey if the key holds something
-// else, and lock.ErrBadName if no lock can have that name.
+// Inspect returns everything that Redis stores about the lock called name: its holders and waiters,
+// when each sent its first request, and the remaining lease; or the state of the key of a rate
+// limiter or of the filter called name. A free lock has no holders; it can have waiters for a
+// moment. The error matches lock.ErrWrongType if the key holds something else, and lock.ErrBadName
+// if name cannot be the name of a lock.
 //
-// Inspect counts the bits of a filter, of one over 4 MB in a sample of 4 MB, by commands for 64 KB each. All else takes as
-// long whatever the size of a key, except that there can be many holders, waiters, or units of a window.
+// Inspect counts the bits of a filter with commands of 64 KB each; if the filter is larger than 4
+// MB, it counts a sample of 4 MB. Everything else takes the same time whatever the size of a key,
+// except for large numbers of holders, waiters, or calls of a Redisson-compatible rate limiter.
 //
-// One script reads the lock. Inspect then reads its clients, its tokens and the note of a forced
-// unlock, which can be a moment younger.
+// One script reads the lock. Inspect then reads its clients, its tokens and the audit record of a
+// force-unlock, which can be a moment newer.
 func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
 	if !unanswered(err) && (err != nil || l.Kind == "") {
@@ -45,12 +47,12 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds. err is that of a look for a lock. What the user may not read is not there.
+// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. err is that of a look for a lock. What the user may not read is not there.
 func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool, unread error) {
-	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter}
+	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter, a.idleSemaphore}
 	switch {
 	case err == nil: // there is no such key, but a filter can have none of its own
-		reads = reads[2:]
+		reads = reads[2:3]
 	case errors.Is(err, lock.ErrBadName): // the key of a limiter can be any text
 		reads = reads[:1]
 	}
@@ -88,7 +90,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	if len(found) == 0 {
-		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.crew} {
+		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.waitGroup} {
 			l, ok, err := read(ctx, name)
 			if unanswered(err) {
 				return Lock{}, err
@@ -111,7 +113,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
-	if errors.Is(err, lock.ErrForeignKey) || command.Refused(err) {
+	if errors.Is(err, lock.ErrWrongType) || command.Refused(err) {
 		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {
@@ -135,7 +137,7 @@ func kindOf(state lock.State) (k Kind, known bool) {
 
 // unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.
 func unanswered(err error) bool {
-	if errors.Is(err, lock.ErrForeignKey) || errors.Is(err, lock.ErrBadName) {
+	if errors.Is(err, lock.ErrWrongType) || errors.Is(err, lock.ErrBadName) {
 		return false
 	}
 	return err != nil && retry.FaultOf(err).Passes
@@ -189,13 +191,13 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 			}
 			continue
 		}
-		var note Forced
+		var note ForceUnlockRecord
 		switch {
 		case i == 0:
-			l.Register, _ = strconv.ParseUint(text, 10, 64)
+			l.HighestToken, _ = strconv.ParseUint(text, 10, 64)
 			l.Token = tokenOf(l)
 		case json.Unmarshal([]byte(text), &note) == nil:
-			l.Forced = &note
+			l.ForceUnlock = &note
 		}
 	}
 	return nil
@@ -213,7 +215,7 @@ func tokenOf(l *Lock) uint64 {
 	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock counts one by one
 		ahead = session.MaxSpare
 	}
-	return l.Register - min(ahead, l.Register)
+	return l.HighestToken - min(ahead, l.HighestToken)
 }
 
 // operator returns the name of the user of this program and its machine.

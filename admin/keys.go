@@ -10,18 +10,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Key is a key of Redis that belongs to a lock.
+// A Key is a Redis key that belongs to a lock.
 type Key struct {
 	Name string
-	Type string        // the type of such a key: hash, list, zset or string
-	Role string        // what leasehold keeps there, in a few words
-	Left time.Duration // what is left until the key expires; lock.NoExpiry if it does not
+	Type string        // Redis type: hash, list, zset or string
+	Role string        // short description of its content
+	Left time.Duration // time until the key expires; lock.NoExpiry if it does not
 }
 
-// Keys returns the keys that Redis has of l, which Inspect or a list has returned: the key of the lock
-// first, and last the entry of each client that holds it or waits for it. It leaves out the keys of the leases of readers:
-// their names contain the owners; and of a filter that is made of several, those of all but the first four. A key that the user
-// may not read is left out, too.
+// Keys returns the Redis keys of l, which Inspect or a list has returned: first the key of the
+// lock, and last the entries of the clients that hold it or wait for it. It omits the lease keys of
+// readers, whose names contain the owners; for a split filter, all but the first four; and keys
+// that the user lacks permission to read.
 func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
 	found, err := a.keysOf(ctx, l)
 	if err != nil {
@@ -51,8 +51,8 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		all = []Key{{Name: l.Name, Type: "string", Role: "the count"}, {Name: k.Rounds, Type: "hash", Role: "the rounds of the latch"},
 			{Name: k.Calls, Type: "zset", Role: "the calls that were counted"}}
 	}
-	if l.Kind == Crew {
-		all = []Key{{Name: keys.Crew(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
+	if l.Kind == WaitGroup {
+		all = []Key{{Name: keys.WaitGroup(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
 	}
 	if l.Kind == Semaphore {
 		k := keys.Semaphore(l.Name)
@@ -66,7 +66,7 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "what the holder says as a leader"})
 	seen := make(map[string]bool)
 	entry := func(owner string, c lock.Client) {
-		if id := lock.ClientOf(owner); c.Known() && !seen[id] {
+		if id := lock.ClientID(owner); c.Known() && !seen[id] {
 			seen[id] = true
 			all = append(all, Key{Name: keys.Client(id), Type: "hash", Role: "who the client is: " + c.String()})
 		}
@@ -88,7 +88,7 @@ func others(l Lock) (all []Key) {
 	switch l.Kind {
 	case RateLimit:
 		return []Key{{Name: l.Name, Type: "string", Role: "what is owed of each limit"}}
-	case Window:
+	case RedissonRateLimit:
 		k := keys.Window(l.Name)
 		return []Key{{Name: k.Config, Type: "hash", Role: "the rate"}, {Name: k.Value, Type: "string", Role: "the number of units left"},
 			{Name: k.Permits, Type: "zset", Role: "the units taken, and when"}}

@@ -73,6 +73,7 @@ func TestKeys(t *testing.T) {
 
 // Keys leaves out what the user may not read.
 func TestKeys_rights(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	a, err := admin.New(s.Client(t, s.AddUser(t, "ops", "~orders:*", "+@all")))
 	if err != nil {

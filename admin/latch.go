@@ -13,7 +13,7 @@ import (
 )
 
 // A latch is a number at its name. What shows it are the traces that package latch leaves beside it, so a latch that only Java has
-// touched is shown no more than any other number. A crew is a key of its own.
+// touched is shown no more than any other number. A wait group is a key of its own.
 
 // latch reads name as a latch, and changes nothing. ok is false if there are no traces of one, or it was deleted.
 func (a *Admin) latch(ctx context.Context, name string) (l Lock, ok bool, err error) {
@@ -48,17 +48,17 @@ func (a *Admin) latch(ctx context.Context, name string) (l Lock, ok bool, err er
 	return Lock{State: lock.State{Name: name}, Kind: Latch, Left: max(count, 0)}, true, nil
 }
 
-// crew reads name as a crew. ok is false if nobody has joined one.
-func (a *Admin) crew(ctx context.Context, name string) (l Lock, ok bool, err error) {
+// waitGroup reads name as a wait group. ok is false if nobody has joined one.
+func (a *Admin) waitGroup(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	members, v, err := luascripts.InspectCrew(ctx, a.rdb, keys.Crew(name))
+	members, v, err := luascripts.InspectWaitGroup(ctx, a.rdb, keys.WaitGroup(name))
 	if err != nil || v == luascripts.Foreign {
 		return Lock{}, false, err
 	}
-	l = Lock{State: lock.State{Name: name}, Kind: Crew}
+	l = Lock{State: lock.State{Name: name}, Kind: WaitGroup}
 	for _, m := range members {
-		h := lock.Holder{Owner: m.Owner, Count: 1, Mode: lock.Member, Since: session.AskedSince(m.Owner)}
+		h := lock.Holder{Owner: m.Owner, Count: 1, Mode: lock.Worker, Since: session.AskedSince(m.Owner)}
 		switch m.Left {
 		case luascripts.NoExpiry:
 			l.Done++
@@ -66,16 +66,16 @@ func (a *Admin) crew(ctx context.Context, name string) (l Lock, ok bool, err err
 			l.Lost = append(l.Lost, h)
 		default:
 			l.Holders = append(l.Holders, h)
-			l.Mode, l.Lease = lock.Member, max(l.Lease, m.Left)
+			l.Mode, l.Lease = lock.Worker, max(l.Lease, m.Left)
 		}
 	}
 	l.Holding = len(l.Holders)
 	return l, len(members) > 0, nil
 }
 
-// zsets returns the semaphores and the crews whose keys these are, and whose names match pattern, as far as q selects them.
+// zsets returns the semaphores and the wait groups whose keys these are, and whose names match pattern, as far as q selects them.
 func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
-	if q.Kind != Crew {
+	if q.Kind != WaitGroup {
 		if found, err = a.semaphores(ctx, zsets, q, pattern); err != nil {
 			return nil, err
 		}
@@ -84,18 +84,18 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 		return found, nil
 	}
 	for _, key := range zsets {
-		name, ok := keys.CrewOf(key)
+		name, ok := keys.WaitGroupOf(key)
 		if !ok || !matches(pattern, name) || keys.Check("", name) != nil {
 			continue
 		}
-		l, ok, err := a.crew(ctx, name)
+		l, ok, err := a.waitGroup(ctx, name)
 		if command.Refused(err) {
 			continue // this user may not read it, and so lists it no more than the keys of strangers
 		}
 		if err != nil {
 			return nil, err
 		}
-		if ok && (l.Locked() || q.lists(Crew) && len(l.Lost) > 0) {
+		if ok && (l.Locked() || q.lists(WaitGroup) && len(l.Lost) > 0) {
 			l.Holders, l.Lost = l.Holders[:min(len(l.Holders), someHolds)], l.Lost[:min(len(l.Lost), someHolds)]
 			found = append(found, l)
 		}

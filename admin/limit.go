@@ -18,19 +18,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// LimitState is what a rate limiter (package ratelimit) owes of one key. Redis has the debts, and not the limits, which only the
-// applications know.
+// LimitState is the used quota of one key of a rate limiter (package ratelimit). Redis stores the
+// used quota but not the limits, which only the applications know.
 type LimitState struct {
-	Owed  []Owed        // of each limit, in the order in which the application gave them
-	Ahead time.Duration // the time until the turn of the latest reservation; 0 if nobody waits for a turn
-	Reset time.Duration // the time until nothing is owed
+	Usage []Usage       // for each limit, in the order in which the application gave them
+	Ahead time.Duration // time until the turn of the latest reservation; 0 if no caller waits for a turn
+	Reset time.Duration // time until the full quota is available again
 }
 
-// Owed is what is owed of one limit.
-type Owed struct {
-	Full time.Duration // the time until the bucket is full again
+// Usage is the used quota of one limit.
+type Usage struct {
+	Full time.Duration // time until the bucket is full again
 
-	// Of an aligned limit instead: the units that were taken in its window, and the time until the window ends.
+	// For an aligned limit instead: the permits that were taken in its window, and the time until the
+	// window ends.
 	Aligned bool
 	Used    int64
 	End     time.Duration
@@ -62,14 +63,14 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 	s = &LimitState{Ahead: ahead}
 	longest := ahead
 	for _, word := range strings.Fields(m[3]) {
-		var o Owed
+		var o Usage
 		if end, used, aligned := strings.Cut(word, ":"); aligned {
 			stop, err1 := strconv.ParseInt(end, 10, 64)
 			n, err2 := strconv.ParseInt(used, 10, 64)
 			if err1 != nil || err2 != nil || stop-last >= math.MaxInt64/1000 {
 				return nil, false
 			}
-			o = Owed{Aligned: true, Used: n, End: time.Duration(stop-last) * time.Microsecond}
+			o = Usage{Aligned: true, Used: n, End: time.Duration(stop-last) * time.Microsecond}
 		} else {
 			var err error
 			if o.Full, err = micros(word); err != nil {
@@ -77,7 +78,7 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 			}
 		}
 		longest = max(longest, o.Full, o.End)
-		s.Owed = append(s.Owed, o)
+		s.Usage = append(s.Usage, o)
 	}
 	// The key ends a moment after the last debt, so what is left of its time tells how old the string is by the server's clock.
 	age := longest.Truncate(time.Millisecond) + 2*time.Millisecond - left
@@ -86,8 +87,8 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 	}
 	age = max(age, 0)
 	s.Ahead, s.Reset = max(s.Ahead-age, 0), max(longest-age, 0)
-	for i := range s.Owed {
-		o := &s.Owed[i]
+	for i := range s.Usage {
+		o := &s.Usage[i]
 		if o.Full, o.End = max(o.Full-age, 0), max(o.End-age, 0); o.End == 0 {
 			o.Used = 0
 		}
@@ -106,7 +107,7 @@ func micros(word string) (time.Duration, error) {
 
 // limits returns the limiters' keys among these strings. It reads five bytes of each key, and more only of those that begin as one.
 func (a *Admin) limits(ctx context.Context, names []string) (found []Lock, err error) {
-	for part := range slices.Chunk(names, scanCount) {
+	for part := range slices.Chunk(names, atOnce) {
 		mine, err := a.marked(ctx, part)
 		if err != nil {
 			return nil, err
@@ -182,21 +183,23 @@ func (a *Admin) limit(ctx context.Context, name string) (l Lock, ok bool, err er
 	return found[0], true, nil
 }
 
-// WindowState is how a window stands: a rate limiter in Redisson's layout (ratelimit.Window, RRateLimiter).
-type WindowState struct {
+// RedissonLimitState is the state of a Redisson-compatible rate limiter (ratelimit.RedissonLimiter,
+// RRateLimiter).
+type RedissonLimitState struct {
 	Rate int64
 	Per  time.Duration
 
-	// Each client of Redisson has the rate for itself (RateType.PER_CLIENT), and what is left to each is not known.
+	// Each client of Redisson has the whole rate (RateType.PER_CLIENT), and what remains for each is
+	// not known.
 	PerClient bool
 
-	Left  int64         // the units that a caller can take now; there can be more if the window has over a thousand entries
-	Next  time.Duration // the time until there is a unit; 0 if there is one
-	Reset time.Duration // the time until no unit counts as taken
+	Left  int64         // permits that a caller can take now; there can be more if the limiter has more than 1,000 entries
+	Next  time.Duration // time until a permit is available; 0 if one is
+	Reset time.Duration // time until no permit counts as taken
 }
 
 // String returns the rate, such as "10 per 1h".
-func (w *WindowState) String() string {
+func (w *RedissonLimitState) String() string {
 	per := w.Per.String()
 	for _, zero := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(per, zero) {
@@ -207,11 +210,11 @@ func (w *WindowState) String() string {
 }
 
 // windowShape returns the rate of a hash that has the fields of a window, and no others.
-func windowShape(p part) (s *WindowState, ok bool) {
+func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	if !p.whole {
 		return nil, false
 	}
-	s = &WindowState{}
+	s = &RedissonLimitState{}
 	seen := 0
 	for _, f := range p.fields {
 		n, err := strconv.ParseInt(f.Value, 10, 64)
@@ -264,8 +267,8 @@ func (a *Admin) windows(ctx context.Context, names []string) (found []Lock, err 
 }
 
 // windowAt reads how a window stands.
-func (a *Admin) windowAt(ctx context.Context, name string, s *WindowState) (l Lock, ok bool, err error) {
-	l = Lock{State: lock.State{Name: name}, Kind: Window, Window: s}
+func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState) (l Lock, ok bool, err error) {
+	l = Lock{State: lock.State{Name: name}, Kind: RedissonRateLimit, RedissonLimit: s}
 	if s.PerClient {
 		return l, true, nil
 	}
@@ -275,9 +278,9 @@ func (a *Admin) windowAt(ctx context.Context, name string, s *WindowState) (l Lo
 	if err != nil || is.Verdict != luascripts.Done {
 		return Lock{}, false, err
 	}
-	*s = WindowState{Rate: is.Rate, Per: is.Per, Left: is.Left, Next: is.Next, Reset: is.Reset}
+	*s = RedissonLimitState{Rate: is.Rate, Per: is.Per, Left: is.Left, Next: is.Next, Reset: is.Reset}
 	if !is.Used {
-		l.Unsure = "nobody has taken a unit of it: only the fields of the hash show that it is a rate limiter"
+		l.Ambiguous = "nobody has taken a unit of it: only the fields of the hash show that it is a rate limiter"
 	}
 	return l, true, nil
 }

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -18,16 +21,18 @@ import (
 
 // A Query selects the locks to list.
 type Query struct {
-	// Match is a Redis pattern for the names, such as "orders:*": * stands for any text, ? for any
-	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
+	// Match is a Redis pattern for the names, such as "orders:*": * matches any text, ? any character,
+	// [ab] one of these, and \ makes the next character literal. "" selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
-	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle. Rate limiters and filters are listed
-	// only if Kind names them: of a limiter there can be a key for each user of an application.
+	// Kind is the kind of the locks to list. "" selects all that have holders. Latches, which have
+	// none, and wait groups that have only lost workers are listed if Kind is Latch or WaitGroup, or
+	// with Idle. Rate limiters and filters are listed only if Kind names them: a limiter can have a
+	// key for each user of an application.
 	Kind Kind
 
-	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and crews of which only lost members are left.
+	// Idle also lists locks without holders if Kind is "": latches that are not released, and wait
+	// groups that have only lost workers.
 	Idle bool
 }
 
@@ -41,31 +46,33 @@ func Prefix(prefix string) string {
 
 // A Page is a part of a list of locks.
 type Page struct {
-	Locks []Lock // in no order; can be empty before the last page
-	Next  string // the cursor of the next page; empty on the last page
+	Locks   []Lock    // in no order; can be empty before the last page
+	Next    string    // cursor of the next page; "" on the last page
+	Scanned float64   // the share of the keys that have been scanned after this page: from 0 to 1
+	Missing []Missing // the primaries of a cluster that do not respond: the list lacks what they store
 }
 
-// The bounds of a page. Pipelines and the steps of SCAN are short, as a server answers no other
-// client meanwhile.
+// The bounds of a page. A server processes no other command during a step of SCAN, which takes less than a millisecond, and other clients'
+// commands are processed between the commands of a pipeline.
 const (
-	scanCount = 100
-	pageScans = 100 // calls of SCAN for a page
+	scanCount = 500
+	pageScans = 20  // steps of SCAN for a page
 	pageLocks = 200 // a page ends when it has this number of locks
-	atOnce    = 25  // hashes in one pipeline
+	atOnce    = 100 // keys in one pipeline
 	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
 )
 
-// ErrCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
-// has changed since then.
-var ErrCursor = errors.New("the list cannot go on there; begin anew")
+// ErrBadCursor is returned when the cursor does not come from a page, or the cluster has changed
+// since. Start with the first page.
+var ErrBadCursor = errors.New("the list cannot go on there; begin anew")
 
-// Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
-// page before. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
-// time of a call does not grow with the number of keys.
+// Page lists some locks. It starts at the beginning if cursor is "", and otherwise at cursor, the
+// Next of the previous page with the same q. It stops after about 10,000 keys or 200 locks,
+// whichever comes first, so the time of a call does not grow with the number of keys.
 //
 // Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
-// and can be on two. Of a lock with many readers, Holders has only some. Page counts the waiters and
-// does not list them: see Inspect.
+// and can be on two. For a lock with many readers, Holders has only some of them. Page counts the
+// waiters and does not list them: see Inspect.
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {
@@ -74,15 +81,22 @@ func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// Locks lists each lock that matches q, page by page and once. It ends after an error.
+// Locks lists each lock that matches q once, page by page. It ends after an error. If primaries of
+// a cluster do not respond, it lists what the others store, and the error then matches
+// [*IncompleteError].
 func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		seen := make(map[string]bool)
+		var lacks IncompleteError
 		for cursor, first := "", true; first || cursor != ""; first = false {
 			page, err := a.Page(ctx, q, cursor)
 			if err != nil {
 				yield(Lock{}, err)
 				return
+			}
+			lacks.add(page.Missing)
+			if a.progress != nil {
+				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
 				if seen[l.Name] {
@@ -95,208 +109,247 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 			}
 			cursor = page.Next
 		}
+		if len(lacks.Missing) > 0 {
+			yield(Lock{}, a.failed(ctx, "list", "", &lacks))
+		}
 	}
 }
 
-func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) {
-	if q.Kind != "" && !slices.Contains(Kinds(), q.Kind) {
-		return Page{}, fmt.Errorf("there is no kind called %q; there are %q", q.Kind, Kinds())
+func (a *Admin) page(ctx context.Context, q Query, cursor string) (page Page, err error) {
+	scans, err := a.scans(q)
+	if err != nil {
+		return Page{}, err
 	}
-	var page Page
-	at, from := 0, cursor
-	for i, p := range parts {
-		if rest, ok := strings.CutPrefix(cursor, p.cursor); ok && p.cursor != "" {
-			at, from = i, rest
+	page.Next, page.Scanned, err = a.walk(ctx, scans, cursor, func(found []Lock) (more bool) {
+		page.Locks = append(page.Locks, found...)
+		return len(page.Locks) < pageLocks
+	})
+	if err != nil {
+		if missing := a.missing(); len(missing) > 0 { // the reason why a cluster is down
+			err = fmt.Errorf("%w; %v", err, &IncompleteError{missing})
 		}
-	}
-	for ; at < len(parts); at, from = at+1, "" {
-		p := parts[at]
-		if !slices.ContainsFunc(p.kinds, func(k Kind) bool { return q.Kind == k || q.Kind == "" && (!p.idle || q.Idle) && !p.named }) {
-			continue
-		}
-		if len(page.Locks) >= pageLocks {
-			page.Next = p.cursor
-			break
-		}
-		next, err := p.list(a, ctx, q, from, &page)
-		if err != nil {
-			return Page{}, err
-		}
-		if next != "" {
-			page.Next = p.cursor + next
-			break
-		}
+		return Page{}, err
 	}
 	a.name(ctx, page.Locks)
+	page.Missing = a.missing()
 	return page, nil
 }
 
 // Kinds returns the kinds that a Query can have.
-func Kinds() (all []Kind) {
-	for _, p := range parts {
-		all = append(all, p.kinds...)
+func Kinds() []Kind {
+	return []Kind{Plain, Fair, ReadWrite, Semaphore, WaitGroup, Latch, Election, RateLimit, RedissonRateLimit, Bloom}
+}
+
+// scan selects keys by a pattern and a type, and finds the locks that they show.
+type scan struct {
+	match, kind string
+	find        func(ctx context.Context, names []string) ([]Lock, error)
+}
+
+// braced matches every zset of a semaphore or a wait group. SCAN compares names at a fraction of the cost of looking up types.
+const braced = "*{*"
+
+// scans returns what to scan for q. Each needs one pass over all keys, and walk makes the passes together: locks that can be held need
+// two, one over the hashes and one over the zsets.
+func (a *Admin) scans(q Query) ([]scan, error) {
+	pattern := q.pattern()
+	zsets := func(ctx context.Context, names []string) ([]Lock, error) { return a.zsets(ctx, names, q, pattern) }
+	latches := scan{keys.Latches, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.latches(ctx, names, pattern) }}
+	hashes := scan{pattern, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.hashes(ctx, names, q.Kind) }}
+	switch q.Kind {
+	case "":
+		scans := []scan{hashes, {braced, "zset", zsets}}
+		switch {
+		case q.Idle && q.Match == "":
+			scans[0].find = func(ctx context.Context, names []string) ([]Lock, error) {
+				locks, err := hashes.find(ctx, names)
+				if err != nil {
+					return nil, err
+				}
+				closed, err := latches.find(ctx, names)
+				return append(locks, closed...), err
+			}
+		case q.Idle:
+			scans = append(scans, latches)
+		}
+		return scans, nil
+	case Plain, Fair, ReadWrite:
+		return []scan{hashes}, nil
+	case Semaphore:
+		return []scan{{"*" + held, "zset", zsets}}, nil
+	case WaitGroup:
+		return []scan{{keys.WaitGroups, "zset", zsets}}, nil
+	case Latch:
+		return []scan{latches}, nil
+	case Election:
+		return []scan{{keys.Leaders, "hash", func(ctx context.Context, boards []string) ([]Lock, error) { return a.elections(ctx, boards, pattern) }}}, nil
+	case RateLimit:
+		return []scan{{pattern, "string", a.limits}}, nil
+	case RedissonRateLimit:
+		return []scan{{pattern, "hash", a.windows}}, nil
+	case Bloom:
+		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
 	}
-	return all
-}
-
-// listed is a part of a list: what keys of one type show.
-type listed struct {
-	cursor string // how its cursors begin
-	kinds  []Kind
-	idle   bool // only if the query asks for what has no holders
-	named  bool // only if the query names the kind
-	list   func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (next string, err error)
-}
-
-// parts are the parts of a list, in order.
-var parts = []listed{
-	{kinds: []Kind{Plain, Fair, ReadWrite}, list: (*Admin).hashes},
-	{cursor: "zsets ", kinds: []Kind{Semaphore, Crew}, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		match := map[Kind]string{Semaphore: "*" + held, Crew: keys.Crews}[q.Kind]
-		return a.each(ctx, cmp.Or(match, "*"), "zset", cursor, page, func(zsets []string) ([]Lock, error) {
-			return a.zsets(ctx, zsets, q, q.pattern())
-		})
-	}},
-	{cursor: "latches ", kinds: []Kind{Latch}, idle: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.each(ctx, keys.Latches, "hash", cursor, page, func(rounds []string) ([]Lock, error) {
-			return a.latches(ctx, rounds, q.pattern())
-		})
-	}},
-	{cursor: "leaders ", kinds: []Kind{Election}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.each(ctx, keys.Leaders, "hash", cursor, page, func(boards []string) ([]Lock, error) {
-			return a.elections(ctx, boards, q.pattern())
-		})
-	}},
-	{cursor: "limits ", kinds: []Kind{RateLimit}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.each(ctx, q.pattern(), "string", cursor, page, func(names []string) ([]Lock, error) { return a.limits(ctx, names) })
-	}},
-	{cursor: "windows ", kinds: []Kind{Window}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.each(ctx, q.pattern(), "hash", cursor, page, func(names []string) ([]Lock, error) { return a.windows(ctx, names) })
-	}},
-	{cursor: "filters ", kinds: []Kind{Bloom}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.each(ctx, keys.Filters, "hash", cursor, page, func(configs []string) ([]Lock, error) {
-			return a.filters(ctx, configs, q.pattern())
-		})
-	}},
+	return nil, fmt.Errorf("there is no kind called %q; there are %q", q.Kind, Kinds())
 }
 
 // pattern returns the pattern of the names that q selects.
 func (q Query) pattern() string { return cmp.Or(q.Match, "*") }
 
-// each adds to page what find finds among keys of this type, and returns the cursor of the next page.
-func (a *Admin) each(ctx context.Context, match, kind, cursor string, page *Page, find func(names []string) ([]Lock, error)) (next string, err error) {
-	return a.scan(ctx, match, kind, cursor, func(names []string) (bool, error) {
-		found, err := find(names)
-		page.Locks = append(page.Locks, found...)
-		return len(page.Locks) < pageLocks, err
-	})
-}
-
-// hashes adds the locks that are hashes to page, and returns the cursor of the next page of them.
-func (a *Admin) hashes(ctx context.Context, q Query, cursor string, page *Page) (next string, err error) {
-	return a.scan(ctx, cmp.Or(q.Match, "*"), "hash", cursor, func(names []string) (bool, error) {
-		names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
-		for part := range slices.Chunk(names, atOnce) {
-			locks, err := a.look(ctx, part)
-			if err != nil {
-				return false, err
-			}
-			for _, l := range locks {
-				if q.Kind == "" || l.Kind == q.Kind {
-					page.Locks = append(page.Locks, l)
-				}
+// hashes returns the locks of a kind among hashes; an empty kind stands for all that are hashes.
+func (a *Admin) hashes(ctx context.Context, names []string, kind Kind) (found []Lock, err error) {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return keys.Check("", name) != nil })
+	for part := range slices.Chunk(names, atOnce) {
+		likely, err := a.sift(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		locks, err := a.look(ctx, likely)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range locks {
+			if kind == "" || l.Kind == kind {
+				found = append(found, l)
 			}
 		}
-		return len(page.Locks) < pageLocks, nil
-	})
+	}
+	return found, nil
 }
 
-// scan calls f with names of keys of this type, from cursor on, until f returns false or
-// scan has looked at a page of keys. It returns the cursor of the next page, empty at the end.
-func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(names []string) (more bool, err error)) (next string, err error) {
+// sift returns the hashes that can be locks by one of their fields, which is enough to rule out nearly all others at a third of the
+// cost of reading them.
+func (a *Admin) sift(ctx context.Context, names []string) (likely []string, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	questions := make(rueidis.Commands, len(names))
+	for i, name := range names {
+		questions[i] = a.rdb.B().Hrandfield().Key(name).Build()
+	}
+	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
+		field, err := reply.ToString()
+		_, refused := rueidis.IsRedisErr(err)
+		switch {
+		case rueidis.IsRedisNil(err) || wrongType(err): // it has expired
+		case refused || err == nil && plausible(field): // a server or a user without HRANDFIELD: look reads the hash
+			likely = append(likely, names[i])
+		case err != nil:
+			return nil, err
+		}
+	}
+	return likely, nil
+}
+
+// end takes the place of the cursor of a scan that has seen all keys of a node.
+const end = "-"
+
+// walk makes passes over all keys, side by side, from cursor on: each step goes through the same part of the keys for all scans while the server
+// has it in its caches. It calls found after each step, until found returns false or walk has looked at a page of keys. It
+// returns the cursor of the next page, empty at the end, and the share of the keys that are behind it.
+func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found func([]Lock) (more bool)) (next string, scanned float64, err error) {
 	nodes, err := a.masters(ctx)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	at, from := 0, uint64(0)
+	begin := slices.Repeat([]string{"0"}, len(scans))
+	at, from := 0, slices.Clone(begin)
 	if cursor != "" {
-		addr, number, ok := strings.Cut(cursor, " ")
-		at = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr })
-		if _, err := fmt.Sscanf(number, "%d", &from); err != nil || !ok || at < 0 {
-			return "", ErrCursor
+		addr, numbers, _ := strings.Cut(cursor, " ")
+		at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr }), strings.Split(numbers, ",")
+		if len(from) != len(scans) || slices.ContainsFunc(from, func(c string) bool {
+			_, err := strconv.ParseUint(c, 10, 64)
+			return err != nil && c != end
+		}) {
+			return "", 0, ErrBadCursor
+		}
+		if at < 0 { // it no longer responds
+			if !slices.ContainsFunc(a.missing(), func(m Missing) bool { return m.Server == addr }) {
+				return "", 0, ErrBadCursor
+			}
+			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr > addr }), slices.Clone(begin); at < 0 {
+				return "", 1, nil
+			}
 		}
 	}
-	for scans := 0; at < len(nodes); at, from = at+1, 0 {
-		for {
-			if scans == pageScans {
-				return fmt.Sprintf("%s %d", nodes[at].addr, from), nil
+	for steps, more := 0, true; at < len(nodes); at, from = at+1, slices.Clone(begin) {
+		for slices.ContainsFunc(from, func(c string) bool { return c != end }) {
+			if steps == pageScans || !more {
+				return nodes[at].addr + " " + strings.Join(from, ","), (float64(at) + behind(from)) / float64(len(nodes)), nil
 			}
-			scans++
-			entry, err := a.step(ctx, nodes[at], match, kind, from)
-			if err != nil {
-				return "", err
-			}
-			more, err := f(entry.Elements)
-			if err != nil {
-				return "", err
-			}
-			from = entry.Cursor
-			if from == 0 {
-				if at+1 == len(nodes) {
-					return "", nil
-				}
-				if !more {
-					return nodes[at+1].addr + " 0", nil
-				}
+			steps++
+			names, err := a.step(ctx, nodes[at], scans, from)
+			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
+				a.lose(nodes[at].addr, err)
 				break
 			}
-			if !more {
-				return fmt.Sprintf("%s %d", nodes[at].addr, from), nil
+			if err != nil {
+				return "", 0, err
 			}
+			var locks []Lock
+			for i, s := range scans {
+				some, err := s.find(ctx, names[i])
+				if err != nil {
+					return "", 0, err
+				}
+				locks = append(locks, some...)
+			}
+			more = found(locks)
 		}
 	}
-	return "", nil
+	return "", 1, nil
 }
 
-// step makes one call of SCAN.
-func (a *Admin) step(ctx context.Context, n node, match, kind string, from uint64) (rueidis.ScanEntry, error) {
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	return n.Do(ctx, n.B().Scan().Cursor(from).Match(match).Count(scanCount).Type(kind).Build()).AsScanEntry()
-}
-
-// node is a server that has keys of its own: a master.
-type node struct {
-	rueidis.Client
-	addr string
-}
-
-// masters returns the servers that have keys of their own, always in the same order.
-func (a *Admin) masters(ctx context.Context) ([]node, error) {
-	if a.rdb.Mode() != rueidis.ClientModeCluster {
-		return []node{{a.rdb, "-"}}, nil
+// behind returns the share of the keys of a node that its scans have seen. A cursor counts in its bits from the highest to the
+// lowest. On the nodes of a cluster its lowest bits can be a slot, which makes the share a guess.
+func behind(from []string) float64 {
+	share := 0.0
+	for _, c := range from {
+		part := 1.0
+		if n, err := strconv.ParseUint(c, 10, 64); err == nil {
+			part = float64(bits.Reverse64(n)) / (1 << 64)
+		}
+		share += part / float64(len(from))
 	}
+	return share
+}
+
+// step makes one call of SCAN for each scan that has not seen all keys of the node yet, moves its cursor, and returns the names by scan.
+func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (names [][]string, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	var nodes []node
-	for addr, c := range a.rdb.Nodes() {
-		role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
+	var questions rueidis.Commands
+	for i, s := range scans {
+		if at, err := strconv.ParseUint(from[i], 10, 64); err == nil {
+			questions = append(questions, n.B().Scan().Cursor(at).Match(s.match).Count(scanCount).Type(s.kind).Build())
+		}
+	}
+	replies := n.DoMulti(ctx, questions...)
+	names = make([][]string, len(scans))
+	for i := range scans {
+		if from[i] == end {
+			continue
+		}
+		entry, err := replies[0].AsScanEntry()
+		replies = replies[1:]
 		if err != nil {
-			return nil, fmt.Errorf("the node at %s: %w", addr, err)
+			return nil, err
 		}
-		if len(role) > 0 {
-			if name, _ := role[0].ToString(); name == "master" {
-				nodes = append(nodes, node{c, addr})
-			}
+		names[i], from[i] = entry.Elements, end
+		if entry.Cursor != 0 {
+			from[i] = strconv.FormatUint(entry.Cursor, 10)
 		}
 	}
-	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
-	return nodes, nil
+	return names, nil
 }
 
-// look returns the locks among names, without their clients. It asks one question about
-// each key, and more only about a key that may be a lock.
+// look returns the locks among names, without their clients. It reads each hash, and what is beside it only of those that may be locks.
 func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
 	parts, err := a.parts(ctx, names)
 	if err != nil {
 		return nil, err
@@ -307,21 +360,18 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	const each = 6
-	questions := make(rueidis.Commands, 0, each*len(parts))
+	var questions rueidis.Commands
 	for _, p := range parts {
-		questions = append(questions,
-			a.rdb.B().Pttl().Key(p.name).Build(),
-			a.rdb.B().Hlen().Key(p.name).Build(),
-			a.rdb.B().Hget().Key(p.name).Field("mode").Build(),
-			a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build(),
-			a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build(),
-			a.board(p.name))
+		questions = append(questions, a.rdb.B().Pttl().Key(p.name).Build(), a.board(p.name), a.beside(p))
+		if !p.whole {
+			questions = append(questions, a.rdb.B().Hget().Key(p.name).Field("mode").Build(), a.rdb.B().Hlen().Key(p.name).Build())
+		}
 	}
 	replies := a.rdb.DoMulti(ctx, questions...)
 	var locks []Lock
-	for i, p := range parts {
-		l, ok, err := p.lock(replies[each*i:])
+	for _, p := range parts {
+		l, ok, err := p.lock(replies)
+		replies = replies[p.questions():]
 		if err != nil {
 			return nil, err
 		}
@@ -330,6 +380,14 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 		}
 	}
 	return locks, nil
+}
+
+// beside returns the question for those that wait beside the hash: the writer of a read/write lock, or the queue of a fair lock.
+func (a *Admin) beside(p part) rueidis.Completed {
+	if !p.whole || p.has("mode") {
+		return a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build()
+	}
+	return a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build()
 }
 
 // parts returns the first fields of those of the names that are hashes.
@@ -366,29 +424,52 @@ type part struct {
 
 // plausible reports whether the hash may be a lock.
 func (p *part) plausible() bool {
-	return !slices.ContainsFunc(p.fields, func(f luascripts.Field) bool {
-		return f.Name != "mode" && f.Name != luascripts.LineField && !owners.MatchString(strings.TrimSuffix(f.Name, luascripts.Writing))
-	})
+	return !slices.ContainsFunc(p.fields, func(f luascripts.Field) bool { return !plausible(f.Name) })
+}
+
+// plausible reports whether a lock can have this field.
+func plausible(field string) bool {
+	return field == "mode" || field == luascripts.LineField || owners.MatchString(strings.TrimSuffix(field, luascripts.Writing))
+}
+
+// has reports whether the part has a field.
+func (p *part) has(field string) bool {
+	return slices.ContainsFunc(p.fields, func(f luascripts.Field) bool { return f.Name == field })
+}
+
+// questions is the number of the second questions of look.
+func (p *part) questions() int {
+	if p.whole {
+		return 3
+	}
+	return 5
 }
 
 // lock reads the answers to the second questions of look. ok reports whether the hash is a lock.
 func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
-	left, err1 := replies[0].AsInt64()
-	size, err2 := replies[1].AsInt64()
-	mode, err3 := replies[2].ToString()
-	if rueidis.IsRedisNil(err3) {
-		err3 = nil
+	left, err := replies[0].AsInt64()
+	if err != nil {
+		return Lock{}, false, err
 	}
-	for _, err := range []error{err1, err2, err3} {
-		if wrongType(err) {
-			return Lock{}, false, nil
+	size := int64(0)
+	if !p.whole {
+		mode, err1 := replies[3].ToString() // it may be in another part
+		if rueidis.IsRedisNil(err1) {
+			err1 = nil
 		}
-		if err != nil {
-			return Lock{}, false, err
+		var err2 error
+		size, err2 = replies[4].AsInt64()
+		for _, err := range []error{err1, err2} {
+			if wrongType(err) {
+				return Lock{}, false, nil
+			}
+			if err != nil {
+				return Lock{}, false, err
+			}
 		}
-	}
-	if !p.whole && mode != "" { // the mode may be in another part
-		p.fields = append(p.fields, luascripts.Field{Name: "mode", Value: mode})
+		if mode != "" {
+			p.fields = append(p.fields, luascripts.Field{Name: "mode", Value: mode})
+		}
 	}
 	s := shapeOf(p.fields, p.whole)
 	if s.kind == "" || left == -2 {
@@ -402,15 +483,11 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	if left >= 0 {
 		state.Lease = ms(left)
 	}
-	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: s.waiting}
+	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: len(s.line), line: s.line}
 	if !p.whole {
 		l.Holding = int(size) - 1 // the mode is one of the fields
 	}
-	beside := replies[3]
-	if l.Kind == ReadWrite {
-		beside = replies[4]
-	}
-	waiting, err := beside.AsInt64()
+	waiting, err := replies[2].AsInt64()
 	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: a foreign key, or no right to such a kind
 		return Lock{}, false, err
 	}
@@ -422,7 +499,7 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 		}
 	}
 	l.Waiting += int(waiting)
-	l.Leader, err = said(replies[5])
+	l.Leader, err = said(replies[1])
 	return l, err == nil, err
 }
 
@@ -438,23 +515,31 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 	for i := range locks {
 		ids = append(ids, registry.Name(&locks[i].State, nil)...)
 		ids = append(ids, registry.Name(&lock.State{Holders: locks[i].Lost}, nil)...)
+		ids = append(ids, locks[i].line...)
 	}
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	clients := make(map[string]lock.Client)
-	for part := range slices.Chunk(ids, registry.MostRead) {
-		ctx, cancel := a.within(ctx)
-		some, err := registry.Read(ctx, a.rdb, part)
-		cancel()
-		for id, c := range some {
-			clients[id] = c
-		}
-		if err != nil {
-			break
+	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return a.lacks(keys.Client(id)) })
+	clients, err := a.entries(ctx, ids)
+	nowhere := make(map[string]bool)
+	if err == nil {
+		for _, id := range ids {
+			nowhere[id] = leaseholds(id) && !clients[id].Known()
 		}
 	}
 	for i := range locks {
-		registry.Name(&locks[i].State, clients)
-		registry.Name(&lock.State{Holders: locks[i].Lost}, clients)
+		l := &locks[i]
+		registry.Name(&l.State, clients)
+		registry.Name(&lock.State{Holders: l.Lost}, clients)
+		l.nowhere, l.Gone = nowhere, 0
+		for _, id := range l.line {
+			if nowhere[id] {
+				l.Gone++
+			}
+		}
+		for _, w := range l.Waiters {
+			if l.IsGone(w) {
+				l.Gone++
+			}
+		}
 	}
 }

@@ -33,7 +33,7 @@ func near(d, was time.Duration) bool { return d <= was && d > was-patience }
 func TestRateLimit(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		day := ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Aligned: true}
-		l := s.c.NewRateLimiter("api", ratelimit.Closed().After(patience), ratelimit.PerHour(10), ratelimit.PerHour(20), day)
+		l := s.c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), ratelimit.PerHour(10), ratelimit.PerHour(20), day)
 		for _, key := range []string{"alice", "a}b{c:d", "{bob}"} {
 			d, err := l.Take(s.Context(), key, 4)
 			s.must(err)
@@ -41,7 +41,7 @@ func TestRateLimit(t *testing.T) {
 				s.Fatal(d)
 			}
 		}
-		queue := s.c.NewRateLimiter("mail", ratelimit.Closed().After(patience), ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1})
+		queue := s.c.NewRateLimiter("mail", ratelimit.FailClosed().After(patience), ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1})
 		for range 3 {
 			_, err := queue.Reserve(s.Context(), "partner", 1)
 			s.must(err)
@@ -65,10 +65,10 @@ func TestRateLimit(t *testing.T) {
 		}
 		for _, name := range []string{"api:alice", "api:a}b{c:d"} {
 			is := s.inspect(name)
-			if is.Kind != admin.RateLimit || is.Limit == nil || len(is.Limit.Owed) != 3 || is.Locked() {
+			if is.Kind != admin.RateLimit || is.Limit == nil || len(is.Limit.Usage) != 3 || is.Locked() {
 				s.Fatalf("%s: %+v", name, is)
 			}
-			hour, two, day := is.Limit.Owed[0], is.Limit.Owed[1], is.Limit.Owed[2]
+			hour, two, day := is.Limit.Usage[0], is.Limit.Usage[1], is.Limit.Usage[2]
 			if !near(hour.Full, 24*time.Minute) || !near(two.Full, 12*time.Minute) || hour.Aligned || !day.Aligned || day.Used != 4 || day.End <= 0 || day.End > 24*time.Hour || is.Limit.Reset < hour.Full || is.Limit.Ahead != 0 {
 				s.Errorf("%s: %+v", name, is.Limit)
 			}
@@ -76,24 +76,24 @@ func TestRateLimit(t *testing.T) {
 				s.Errorf("%+v, %v", found, err)
 			}
 		}
-		if is := s.inspect("mail:partner"); is.Limit == nil || !near(is.Limit.Ahead, 30*time.Minute) || !near(is.Limit.Owed[0].Full, 45*time.Minute) {
+		if is := s.inspect("mail:partner"); is.Limit == nil || !near(is.Limit.Ahead, 30*time.Minute) || !near(is.Limit.Usage[0].Full, 45*time.Minute) {
 			s.Errorf("reservations: %+v", is.Limit)
 		}
 		s.do("PERSIST", "api:alice")
-		if is := s.inspect("api:alice"); is.Limit == nil || !near(is.Limit.Owed[0].Full, 24*time.Minute) {
+		if is := s.inspect("api:alice"); is.Limit == nil || !near(is.Limit.Usage[0].Full, 24*time.Minute) {
 			s.Errorf("without an expiry: %+v", is.Limit)
 		}
 		s.do("SET", "api:old", "gcra 1700000000000000 0 3600000000 1700007200000000:5 5400000000", "PX", "2400000") // it is 80 minutes old
-		if is := s.inspect("api:old"); is.Limit == nil || is.Limit.Owed[0].Full != 0 || !near(is.Limit.Owed[1].End, 40*time.Minute) || is.Limit.Owed[1].Used != 5 || !near(is.Limit.Owed[2].Full, 10*time.Minute) || is.Limit.Reset != is.Limit.Owed[1].End {
+		if is := s.inspect("api:old"); is.Limit == nil || is.Limit.Usage[0].Full != 0 || !near(is.Limit.Usage[1].End, 40*time.Minute) || is.Limit.Usage[1].Used != 5 || !near(is.Limit.Usage[2].Full, 10*time.Minute) || is.Limit.Reset != is.Limit.Usage[1].End {
 			s.Errorf("an old one: %+v", is.Limit)
 		}
-		if _, err := s.admin.Inspect(s.Context(), "api:word"); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := s.admin.Inspect(s.Context(), "api:word"); !errors.Is(err, lock.ErrWrongType) {
 			s.Errorf("text: %v", err)
 		}
 		if _, err := s.admin.Inspect(s.Context(), "a}b{"); !errors.Is(err, lock.ErrBadName) {
 			s.Errorf("a bad name: %v", err)
 		}
-		if _, err := s.admin.Unlock(s.Context(), "api:alice", "", ""); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := s.admin.ForceUnlock(s.Context(), "api:alice", "", ""); !errors.Is(err, lock.ErrWrongType) {
 			s.Errorf("unlock: %v", err)
 		}
 	})
@@ -103,7 +103,7 @@ func TestRateLimit(t *testing.T) {
 func TestWindow(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		for _, name := range []string{"sms", "a{b}c"} {
-			w := s.c.NewWindow(name)
+			w := s.c.NewRedissonRateLimiter(name)
 			_, err := w.Init(s.Context(), 10, time.Hour)
 			s.must(err)
 			d, err := w.Take(s.Context(), 7)
@@ -112,7 +112,7 @@ func TestWindow(t *testing.T) {
 				s.Fatal(d)
 			}
 		}
-		_, err := s.c.NewWindow("new").Init(s.Context(), 10, time.Hour)
+		_, err := s.c.NewRedissonRateLimiter("new").Init(s.Context(), 10, time.Hour)
 		s.must(err)
 		s.do("HSET", "java", "rate", "5", "interval", "1000", "type", "1", "keepAliveTime", "0")
 		for name, fields := range map[string][]string{"tariff": {"rate", "5", "interval", "1000"}, "price": {"rate", "5", "interval", "1000", "type", "0", "vat", "7"}, "words": {"rate", "5", "interval", "often", "type", "0"}, "third": {"rate", "5", "interval", "1000", "type", "2"}, "zero": {"rate", "0", "interval", "1000", "type", "0"}} {
@@ -126,33 +126,33 @@ func TestWindow(t *testing.T) {
 			want  string
 		}{
 			{admin.Query{Idle: true}, "orders plain 1 0"},
-			{admin.Query{Kind: admin.Window}, "a{b}c window 0 0|java window 0 0|new window 0 0|sms window 0 0"},
-			{admin.Query{Kind: admin.Window, Match: "s*"}, "sms window 0 0"},
+			{admin.Query{Kind: admin.RedissonRateLimit}, "a{b}c redisson-ratelimit 0 0|java redisson-ratelimit 0 0|new redisson-ratelimit 0 0|sms redisson-ratelimit 0 0"},
+			{admin.Query{Kind: admin.RedissonRateLimit, Match: "s*"}, "sms redisson-ratelimit 0 0"},
 		} {
 			if got := strings.Join(s.list(test.query), "|"); got != test.want {
 				s.Errorf("%+v: %s, want %s", test.query, got, test.want)
 			}
 		}
 		l := s.inspect("sms")
-		if w := l.Window; l.Kind != admin.Window || w == nil || w.Rate != 10 || w.Per != time.Hour || w.PerClient || w.Left != 3 || w.Next != 0 || !near(w.Reset, time.Hour+time.Millisecond) || l.Unsure != "" {
-			s.Errorf("%+v of %+v", l.Window, l)
+		if w := l.RedissonLimit; l.Kind != admin.RedissonRateLimit || w == nil || w.Rate != 10 || w.Per != time.Hour || w.PerClient || w.Left != 3 || w.Next != 0 || !near(w.Reset, time.Hour+time.Millisecond) || l.Ambiguous != "" {
+			s.Errorf("%+v of %+v", l.RedissonLimit, l)
 		}
 		if found, err := s.admin.Keys(s.Context(), l); err != nil || len(found) != 3 || found[0].Name != "sms" || found[1].Name != "{sms}:value" || found[2].Name != "{sms}:permits" {
 			s.Errorf("%+v, %v", found, err)
 		}
 		for per, want := range map[time.Duration]string{time.Hour: "10 per 1h", 90 * time.Minute: "10 per 1h30m", 10 * time.Second: "10 per 10s", 10 * time.Minute: "10 per 10m", time.Hour + time.Second: "10 per 1h0m1s", 1500 * time.Millisecond: "10 per 1.5s"} {
-			if got := (&admin.WindowState{Rate: 10, Per: per}).String(); got != want {
+			if got := (&admin.RedissonLimitState{Rate: 10, Per: per}).String(); got != want {
 				s.Errorf("%v: %s, want %s", per, got, want)
 			}
 		}
-		if l := s.inspect("new"); l.Window == nil || l.Window.Left != 10 || l.Unsure == "" {
+		if l := s.inspect("new"); l.RedissonLimit == nil || l.RedissonLimit.Left != 10 || l.Ambiguous == "" {
 			s.Errorf("nobody has taken of it: %+v", l)
 		}
-		if l := s.inspect("java"); l.Window == nil || !l.Window.PerClient || l.Window.Rate != 5 || l.Window.Per != time.Second {
-			s.Errorf("a rate for each client: %+v", l.Window)
+		if l := s.inspect("java"); l.RedissonLimit == nil || !l.RedissonLimit.PerClient || l.RedissonLimit.Rate != 5 || l.RedissonLimit.Per != time.Second {
+			s.Errorf("a rate for each client: %+v", l.RedissonLimit)
 		}
 		for _, name := range []string{"price", "tariff", "taken"} {
-			if _, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, lock.ErrForeignKey) {
+			if _, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, lock.ErrWrongType) {
 				s.Errorf("%s: %v", name, err)
 			}
 		}
@@ -221,7 +221,7 @@ func TestBloom(t *testing.T) {
 		for l, err := range s.admin.Locks(s.Context(), admin.Query{Kind: admin.Bloom}) {
 			s.must(err)
 			is := s.inspect(l.Name)
-			if f, g := l.Filter, is.Filter; g == nil || f.Size != g.Size || f.Expected != g.Expected || f.Hashes != g.Hashes || f.P != g.P || f.Shards != g.Shards || l.Unsure != is.Unsure {
+			if f, g := l.Filter, is.Filter; g == nil || f.Size != g.Size || f.Expected != g.Expected || f.Hashes != g.Hashes || f.P != g.P || f.Shards != g.Shards || l.Ambiguous != is.Ambiguous {
 				s.Errorf("%s is listed as %+v, and shown as %+v", l.Name, f, g)
 			}
 			switch l.Name {
@@ -251,7 +251,7 @@ func TestBloom(t *testing.T) {
 					s.Errorf("%+v, %v", found, err)
 				}
 			case "java", "{hash}":
-				if is.Unsure == "" || is.Filter.Elements() != 0 || is.Filter.Bytes != 0 {
+				if is.Ambiguous == "" || is.Filter.Elements() != 0 || is.Filter.Bytes != 0 {
 					s.Errorf("without bits: %+v", is)
 				}
 			}
@@ -281,18 +281,18 @@ func TestBloom(t *testing.T) {
 		if got := strings.Join(s.list(admin.Query{Kind: admin.Bloom, Match: "c*"}), "|"); got != "crawl bloom 0 0" {
 			s.Errorf("the first is gone: %s", got)
 		}
-		if _, err := s.admin.Inspect(s.Context(), "hash"); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := s.admin.Inspect(s.Context(), "hash"); !errors.Is(err, lock.ErrWrongType) {
 			s.Errorf("a hash: %v", err)
 		}
 		// x and {x} share the parameters, and may have bits both.
 		s.do("SETBIT", "java", "7", "1")
-		if l := s.inspect("java"); l.Unsure != "" {
+		if l := s.inspect("java"); l.Ambiguous != "" {
 			s.Errorf("%+v", l)
 		}
 		s.do("SETBIT", "{java}", "7", "1")
 		for l, err := range s.admin.Locks(s.Context(), admin.Query{Kind: admin.Bloom, Match: "*java*"}) {
 			s.must(err)
-			if l.Unsure == "" {
+			if l.Ambiguous == "" {
 				s.Errorf("%+v", l)
 			}
 		}
@@ -342,8 +342,9 @@ func TestElection(t *testing.T) {
 
 // To see limiters, windows and filters, a user needs the rights under admin and those of the kind, and no other.
 func TestLeastRights_others(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
-	for kind, head := range map[admin.Kind]string{admin.RateLimit: "NewRateLimiter", admin.Window: "NewWindow", admin.Bloom: "NewBloomFilter"} {
+	for kind, head := range map[admin.Kind]string{admin.RateLimit: "NewRateLimiter", admin.RedissonRateLimit: "NewRedissonRateLimiter", admin.Bloom: "NewBloomFilter"} {
 		user := "ops" + string(kind)
 		rights := append(redistest.RightsWithoutLocks(t, head), append(redistest.Rights(t, "admin")[len(redistest.Rights(t)):], "+cluster|slots", "+cluster|shards")...)
 		as := s.AddUser(t, user, rights...)
@@ -351,8 +352,8 @@ func TestLeastRights_others(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err1 := c.NewRateLimiter("api", ratelimit.Closed().After(patience), ratelimit.PerHour(10)).Take(t.Context(), "alice", 1)
-		_, err2 := c.NewWindow("sms").Init(t.Context(), 10, time.Hour)
+		_, err1 := c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), ratelimit.PerHour(10)).Take(t.Context(), "alice", 1)
+		_, err2 := c.NewRedissonRateLimiter("sms").Init(t.Context(), 10, time.Hour)
 		_, err3 := c.NewBloomFilter("seen").Init(t.Context(), 100, .1)
 		if err := errors.Join(err1, err2, err3, c.Close(t.Context())); err != nil {
 			t.Fatal(err)
@@ -368,9 +369,9 @@ func TestLeastRights_others(t *testing.T) {
 			}
 		}
 		if denied := s.Denied(t, user); found != 1 || len(denied) > 0 {
-			t.Errorf("%s: %d found; docs/SECURITY.md does not cover %q", kind, found, denied)
+			t.Errorf("%s: %d found; docs/operate/security.md does not cover %q", kind, found, denied)
 		}
-		name := map[admin.Kind]string{admin.RateLimit: "orders:api:alice", admin.Window: "orders:sms", admin.Bloom: "orders:seen"}[kind]
+		name := map[admin.Kind]string{admin.RateLimit: "orders:api:alice", admin.RedissonRateLimit: "orders:sms", admin.Bloom: "orders:seen"}[kind]
 		if l, err := a.Inspect(t.Context(), name); err != nil || l.Kind != kind { // the rights to look for locks are missing
 			t.Errorf("%s: %+v, %v", name, l, err)
 		}
@@ -403,6 +404,7 @@ func TestInspect_noAnswerForAFilter(t *testing.T) {
 
 // An Inspect that gets no answer to one of its questions says so, and does not take what it did not see for free.
 func TestInspect_noAnswer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
@@ -410,7 +412,7 @@ func TestInspect_noAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
-	if _, err := sc.c.NewCrew("crew").Join(t.Context()); err != nil {
+	if _, err := sc.c.NewWaitGroup("waitgroup").Add(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	sc.lock(sc.c.NewSemaphore("semaphore", 2))
@@ -419,7 +421,7 @@ func TestInspect_noAnswer(t *testing.T) {
 	}
 	sc.lock(sc.c.NewRWLock("rw").Read())
 	sc.lock(sc.c.NewFairLock("fair"))
-	for _, name := range []string{"crew", "semaphore", "latch", "rw", "fair"} {
+	for _, name := range []string{"waitgroup", "semaphore", "latch", "rw", "fair"} {
 		want := sc.inspect(name).Kind
 		for n := int32(1); ; n++ { // the n-th question loses its answer
 			var asked atomic.Int32
@@ -433,7 +435,7 @@ func TestInspect_noAnswer(t *testing.T) {
 			if err == nil && l.Kind != want {
 				t.Errorf("%s, without the answer to question %d: it is shown as %q", name, n, l.Kind)
 			}
-			if errors.Is(err, lock.ErrForeignKey) {
+			if errors.Is(err, lock.ErrWrongType) {
 				t.Errorf("%s, without the answer to question %d: %v", name, n, err)
 			}
 			if asked.Load() < n {
@@ -445,6 +447,7 @@ func TestInspect_noAnswer(t *testing.T) {
 
 // A lease that is longer than a time.Duration can say is shown as a hundred years.
 func TestLease_veryLong(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	const (
@@ -478,6 +481,7 @@ func TestLease_veryLong(t *testing.T) {
 
 // An Inspect of a server that is silent asks one question, and says so once that one had its time.
 func TestInspect_silentServer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(time.Second))

@@ -33,6 +33,13 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 	return l, stock.Exists && (l.Locked() || l.Waiting > 0), nil
 }
 
+// idleSemaphore reads name as a semaphore that no owner holds or waits for.
+func (a *Admin) idleSemaphore(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	l, used, err := a.semaphore(ctx, name)
+	l.Ambiguous = "the key has only a number: it is an idle semaphore, or a counter of an application"
+	return l, err == nil && !used && l.Free > 0, err
+}
+
 // semaphores returns the semaphores whose zsets of permits these are, and whose names match pattern.
 func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	for _, zset := range zsets {

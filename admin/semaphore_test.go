@@ -49,7 +49,7 @@ func TestSemaphore(t *testing.T) {
 		if err != nil || len(found) < 4 || found[0].Type != "string" || found[1].Name != "{gpus}:timeout" {
 			s.Errorf("%+v, %v", found, err)
 		}
-		u, err := s.admin.Unlock(s.Context(), "gpus", one.Owner(), "it hangs")
+		u, err := s.admin.ForceUnlock(s.Context(), "gpus", one.Owner(), "it hangs")
 		if err != nil || len(u.Holders) != 1 {
 			s.Errorf("%+v, %v", u, err)
 		}
@@ -60,14 +60,33 @@ func TestSemaphore(t *testing.T) {
 			s.Errorf("the other holder: %v", err)
 		}
 		s.do("ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10")
-		if u, err := s.admin.Unlock(s.Context(), "gpus", "0102030405060708090a0b0c0d0e0f10", ""); err != nil || len(u.Holders) != 1 {
+		if u, err := s.admin.ForceUnlock(s.Context(), "gpus", "0102030405060708090a0b0c0d0e0f10", ""); err != nil || len(u.Holders) != 1 {
 			s.Errorf("Redisson's permit: %+v, %v", u, err)
 		}
 		if l, err := s.admin.Inspect(s.Context(), "left"); err != nil || l.Locked() || l.Kind != admin.Semaphore || len(l.Waiters) != 1 || l.Free != 1 || l.Permits != 1 {
 			s.Errorf("of the dead: %+v, %v", l, err)
 		}
-		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrForeignKey) {
-			s.Errorf("a number: %v", err)
+	})
+}
+
+// A semaphore that nobody holds is a number like any other. Inspect shows it as one, and says that it may be a counter; a list does not.
+func TestSemaphore_idle(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		if err := s.lock(s.c.NewSemaphore("gpus", 4)).Unlock(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		l, err := s.admin.Inspect(s.Context(), "gpus")
+		if err != nil || l.Kind != admin.Semaphore || l.Locked() || l.Permits != 4 || l.Free != 4 || l.Ambiguous == "" {
+			s.Errorf("%+v, %v", l, err)
+		}
+		if got := s.list(admin.Query{}); len(got) > 0 {
+			s.Errorf("the list has %q", got)
+		}
+		for _, value := range []string{"0", "-1", "4.5", "text", "2147483648000"} {
+			s.do("SET", "other", value)
+			if _, err := s.admin.Inspect(s.Context(), "other"); !errors.Is(err, lock.ErrWrongType) {
+				s.Errorf("%s: %v", value, err)
+			}
 		}
 	})
 }

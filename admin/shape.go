@@ -20,10 +20,10 @@ var owners = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]
 
 // shape is what the fields of a hash, or some of them, show.
 type shape struct {
-	kind    Kind               // Plain or ReadWrite; empty if it is no lock
-	mode    string             // of ReadWrite: read or write
-	holds   []luascripts.Field // by owner
-	waiting int                // of Plain: the number of waiters in its line
+	kind  Kind               // Plain or ReadWrite; empty if it is no lock
+	mode  string             // of ReadWrite: read or write
+	holds []luascripts.Field // by owner
+	line  []string           // of Plain: the clients that wait
 }
 
 // shapeOf returns the shape of a hash with these fields. whole says that the hash has no others.
@@ -34,7 +34,12 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 		case f.Name == "mode":
 			s.mode = f.Value
 		case f.Name == luascripts.LineField:
-			s.waiting = strings.Count(f.Value, ";")
+			_, text, _ := strings.Cut(f.Value, "|")
+			for entry := range strings.SplitSeq(strings.TrimSuffix(text, ";"), ";") {
+				if client := lock.ClientID(entry); client != "" {
+					s.line = append(s.line, client)
+				}
+			}
 		default:
 			writes := strings.HasSuffix(f.Name, luascripts.Writing)
 			if !owners.MatchString(strings.TrimSuffix(f.Name, luascripts.Writing)) || !counts(f.Value) {

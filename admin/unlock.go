@@ -16,55 +16,58 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Forced tells how a lock was unlocked by force.
-type Forced struct {
-	At     time.Time `json:"at"`               // by the operator's clock
+// ForceUnlockRecord is the audit record of a force-unlock.
+type ForceUnlockRecord struct {
+	At     time.Time `json:"at"`               // by the clock of the operator
 	By     string    `json:"by"`               // the operator: see WithOperator
-	Reason string    `json:"reason,omitempty"` // the operator's reason
-	From   []string  `json:"from"`             // the holders, as lock.Client shows them
+	Reason string    `json:"reason,omitempty"` // the reason that the operator gave
+	From   []string  `json:"from"`             // the former holders, as lock.Client.String returns them
 }
 
-// ErrReason: the reason of a forced unlock is not text on one line of up to 256 bytes. Nothing was changed.
-var ErrReason = errors.New("bad reason")
+// ErrBadReason is returned when the reason of a force-unlock is not one line of at most 256 bytes.
+// Nothing was changed.
+var ErrBadReason = errors.New("bad reason")
 
-// Unlocked is the outcome of Unlock.
-type Unlocked struct {
-	Holders []lock.Holder // the holders that lost the lock
-	Told    int           // how many of them the message reached. On a cluster with plain Pub/Sub some are not counted
-	NoteErr error         // why there is no note in Redis; nil if there is one
+// ForceUnlockResult is the result of ForceUnlock.
+type ForceUnlockResult struct {
+	Holders   []lock.Holder // the holders that lost the lock
+	Notified  int           // number of them that received the message; some are not counted on a cluster with plain Pub/Sub
+	RecordErr error         // why there is no audit record in Redis; nil if there is one
 }
 
-// Unlock takes the lock called name from its holders by force, or from owner alone if owner is
-// not empty. The lock goes to the next waiter, as if the holders had given it back.
+// ForceUnlock removes the holders of the lock called name, or only owner if owner is not "". The
+// lock goes to the next waiter, as if the holders had released it.
 //
-// Unlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
-// keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and ErrReason if the reason is not fit.
+// It removes only holders that it has read: an owner that acquires the lock in the meantime keeps
+// it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
+// ErrBadReason if the reason is not valid.
 //
-// A message tells the client of each holder at once, and the hold is lost with a cause that
-// matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message once it has
-// held a lock for a second. A younger hold is told when it is a second old. A client that cannot listen learns of
-// the loss from its next renewal, within a third of the lease, or from its Unlock; the cause is the same, as it reads the note. A client of Redisson learns of it when it unlocks. Until then the old
-// holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
+// A message notifies the client of each holder immediately, and the hold is lost with a cause that
+// matches lock.ErrLost and lock.ErrForceUnlocked and names the operator. A client is subscribed
+// once it has held a lock for one second; a younger hold is notified then. A client that cannot
+// subscribe detects the loss with its next renewal, within a third of the lease, or with its
+// Unlock; the cause is the same, because it reads the audit record. A client of Redisson detects it
+// when it unlocks. Until then, both the old and the new holder may act as the holder, and only
+// fencing tokens protect the data.
 //
-// Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
-//
-// Also after an error, Holders has those that have lost the lock. If Redis gave no answer about a holder, the error names that
-// holder, and whether it has lost the lock is not known.
-func (a *Admin) Unlock(ctx context.Context, name, owner, reason string) (Unlocked, error) {
+// ForceUnlock stores an audit record in leasehold_forced:{name} for a week, which Inspect returns.
+// Even after an error, Holders has those that have lost the lock. If Redis did not reply about a
+// holder, the error names that holder, and it is not known whether it has lost the lock.
+func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (ForceUnlockResult, error) {
 	if owner == "" {
 		return a.unlockIf(ctx, name, reason, func(lock.Holder) bool { return true })
 	}
-	return a.UnlockFrom(ctx, name, []string{owner}, reason)
+	return a.ForceUnlockOwners(ctx, name, []string{owner}, reason)
 }
 
-// UnlockFrom is Unlock for those of owners that hold the lock. The note names all that have lost it. The error matches
-// lock.ErrNotHeld if none of owners holds it.
-func (a *Admin) UnlockFrom(ctx context.Context, name string, owners []string, reason string) (Unlocked, error) {
+// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The audit record names
+// all that have lost it. The error matches lock.ErrNotHeld if none of owners holds it.
+func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []string, reason string) (ForceUnlockResult, error) {
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
 }
 
 // unlockIf takes the lock from the holders that are meant.
-func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (Unlocked, error) {
+func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (ForceUnlockResult, error) {
 	u, err := a.unlock(ctx, name, reason, meant)
 	if err != nil {
 		return u, a.failed(ctx, "unlock by force", name, err)
@@ -72,9 +75,9 @@ func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lo
 	return u, nil
 }
 
-func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (u Unlocked, err error) {
+func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (u ForceUnlockResult, err error) {
 	if err := legible(reason); err != nil {
-		return u, fmt.Errorf("%w: %w", ErrReason, err)
+		return u, fmt.Errorf("%w: %w", ErrBadReason, err)
 	}
 	publish, err := a.publishes(ctx)
 	if err != nil {
@@ -92,15 +95,15 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
 	}
 	// The note comes first: a client that sees the lock go finds the reason there.
-	u.NoteErr = a.note(ctx, name, a.noteOf(reason, from))
+	u.RecordErr = a.note(ctx, name, a.noteOf(reason, from))
 	defer func() {
-		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrForeignKey) // after other errors some may have been released
-		if known && len(u.Holders) < len(from) && u.NoteErr == nil {                                 // the note names too many holders
-			note := l.Forced
+		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrWrongType) // after other errors some may have been released
+		if known && len(u.Holders) < len(from) && u.RecordErr == nil {                              // the note names too many holders
+			note := l.ForceUnlock
 			if len(u.Holders) > 0 {
 				note = a.noteOf(reason, u.Holders)
 			}
-			u.NoteErr = a.note(context.WithoutCancel(ctx), name, note)
+			u.RecordErr = a.note(context.WithoutCancel(ctx), name, note)
 		}
 	}()
 	for _, h := range from {
@@ -109,11 +112,11 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		case err != nil:
 			return u, a.unsure(ctx, h, err)
 		case verdict == luascripts.Foreign:
-			return u, lock.ErrForeignKey
+			return u, lock.ErrWrongType
 		case verdict == luascripts.Done:
 			u.Holders = append(u.Holders, h)
 			if a.tell(ctx, publish, h.Owner, reason) {
-				u.Told++
+				u.Notified++
 			}
 		}
 	}
@@ -142,9 +145,9 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 	switch {
 	case kind == Fair:
 		k, release = keys.Fair(name), luascripts.ReleaseFair
-	case kind == Crew:
-		k, release = keys.Crew(name), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
-			return luascripts.LeaveCrew(ctx, rdb, k, owner, leave, luascripts.MemberLost)
+	case kind == WaitGroup:
+		k, release = keys.WaitGroup(name), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
+			return luascripts.LeaveWaitGroup(ctx, rdb, k, owner, leave, luascripts.WorkerLost)
 		}
 	case kind == Semaphore:
 		k, release = keys.Semaphore(name), luascripts.ReleaseSemaphore
@@ -177,8 +180,8 @@ func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 }
 
 // noteOf returns the note that these holders have lost the lock.
-func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
-	f := &Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
+func (a *Admin) noteOf(reason string, holders []lock.Holder) *ForceUnlockRecord {
+	f := &ForceUnlockRecord{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
 	for _, h := range holders[:min(len(holders), registry.MostNoted)] {
 		f.From = append(f.From, h.Client.String())
 	}
@@ -186,7 +189,7 @@ func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
 }
 
 // note writes f, which ends a week after the unlock that it is about. A nil f removes the note.
-func (a *Admin) note(ctx context.Context, name string, f *Forced) error {
+func (a *Admin) note(ctx context.Context, name string, f *ForceUnlockRecord) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	if f == nil {

@@ -53,7 +53,7 @@ func TestUnlock(t *testing.T) {
 			"write": func(c *client.Client) lock.Locker { return c.NewRWLock("write").Write() },
 			"read":  func(c *client.Client) lock.Locker { return c.NewRWLock("read").Read() },
 		} {
-			if _, err := s.admin.Unlock(s.Context(), kind, "", ""); !errors.Is(err, lock.ErrNotHeld) {
+			if _, err := s.admin.ForceUnlock(s.Context(), kind, "", ""); !errors.Is(err, lock.ErrNotHeld) {
 				s.Errorf("%s, free: %v", kind, err)
 			}
 			h := s.lock(of(s.c))
@@ -62,15 +62,15 @@ func TestUnlock(t *testing.T) {
 				waiter = second.NewRWLock(kind).Write()
 			}
 			next, cancel := s.waits(waiter, 1)
-			if _, err := s.admin.Unlock(s.Context(), kind, second.ID()+":1", ""); !errors.Is(err, lock.ErrNotHeld) || h.Err() != nil {
+			if _, err := s.admin.ForceUnlock(s.Context(), kind, second.ID()+":1", ""); !errors.Is(err, lock.ErrNotHeld) || h.Err() != nil {
 				s.Errorf("%s, of somebody else: %v, %v", kind, err, h.Err())
 			}
-			u, err := s.admin.Unlock(s.Context(), kind, "", "stuck")
-			if err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != h.Owner() || u.Holders[0].Client.Name != "billing" || !s.one(u.Told) || u.NoteErr != nil {
+			u, err := s.admin.ForceUnlock(s.Context(), kind, "", "stuck")
+			if err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != h.Owner() || u.Holders[0].Client.Name != "billing" || !s.one(u.Notified) || u.RecordErr != nil {
 				s.Fatalf("%s: %+v, %v", kind, u, err)
 			}
 			<-h.Context().Done()
-			if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice@desk: stuck") {
+			if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice@desk: stuck") {
 				s.Errorf("%s: the holder is told %v", kind, err)
 			}
 			select {
@@ -84,7 +84,7 @@ func TestUnlock(t *testing.T) {
 				s.Errorf("%s: the waiter does not get the lock", kind)
 			}
 			cancel()
-			if f := s.inspect(kind).Forced; f == nil || f.By != "alice@desk" || f.Reason != "stuck" || len(f.From) != 1 || !strings.HasPrefix(f.From[0], "billing on ") || time.Since(f.At).Abs() > time.Minute {
+			if f := s.inspect(kind).ForceUnlock; f == nil || f.By != "alice@desk" || f.Reason != "stuck" || len(f.From) != 1 || !strings.HasPrefix(f.From[0], "billing on ") || time.Since(f.At).Abs() > time.Minute {
 				s.Errorf("%s: the note is %+v", kind, f)
 			}
 			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrLost) {
@@ -103,11 +103,11 @@ func TestUnlock_fixedLease(t *testing.T) {
 		}
 		h := s.lock(s.c.NewLock("fixed", lock.WithFixedLease(time.Hour)))
 		s.hears(s.c)
-		if u, err := s.admin.Unlock(s.Context(), "fixed", "", "stuck"); err != nil || !s.one(u.Told) {
+		if u, err := s.admin.ForceUnlock(s.Context(), "fixed", "", "stuck"); err != nil || !s.one(u.Notified) {
 			s.Fatalf("%+v, %v", u, err)
 		}
 		<-h.Context().Done()
-		if err := h.Err(); !errors.Is(err, lock.ErrForced) {
+		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) {
 			s.Errorf("the holder is told %v", err)
 		}
 	})
@@ -141,10 +141,10 @@ func TestUnlock_youngHold(t *testing.T) {
 				if done, err := quick.NewLock(name).ForceUnlock(s.Context()); err != nil || !done {
 					s.Fatal(done, err)
 				}
-				if f := s.inspect(name).Forced; f == nil || !slices.Equal(f.From, []string{s.c.ID()}) || time.Since(f.At).Abs() > time.Minute {
+				if f := s.inspect(name).ForceUnlock; f == nil || !slices.Equal(f.From, []string{s.c.ID()}) || time.Since(f.At).Abs() > time.Minute {
 					s.Errorf("the note is %+v", f)
 				}
-			} else if u, err := s.admin.Unlock(s.Context(), name, "", "stuck"); err != nil || u.NoteErr != nil {
+			} else if u, err := s.admin.ForceUnlock(s.Context(), name, "", "stuck"); err != nil || u.RecordErr != nil {
 				s.Fatalf("%s: %+v, %v", name, u, err)
 			}
 			if c.told {
@@ -154,7 +154,7 @@ func TestUnlock_youngHold(t *testing.T) {
 			if c.told {
 				err = h.Err()
 			}
-			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), says) {
+			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), says) {
 				s.Errorf("%s: the holder is told %v", name, err)
 			}
 		}
@@ -172,19 +172,19 @@ func TestUnlock_notesOfOthers(t *testing.T) {
 			h := s.lock(s.c.NewLock(name, lock.WithFixedLease(time.Hour)))
 			s.do("SET", "leasehold_forced:{"+name+"}", note, "PX", "604800000")
 			s.do("DEL", name)
-			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForced) {
+			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) {
 				s.Errorf("%s: %v", name, err)
 			}
 		}
 		first := s.lock(s.c.NewLock("twice"))
-		if _, err := s.admin.Unlock(s.Context(), "twice", "", ""); err != nil {
+		if _, err := s.admin.ForceUnlock(s.Context(), "twice", "", ""); err != nil {
 			s.Fatal(err)
 		}
 		_ = first.Unlock(s.Context())
 		h := s.lock(s.c.NewLock("twice", lock.WithFixedLease(time.Hour)))
 		s.do("PEXPIRE", "leasehold_forced:{twice}", "604700000") // it was 100 s ago
 		s.do("DEL", "twice")
-		if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForced) {
+		if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) {
 			s.Errorf("an older note: %v", err)
 		}
 	})
@@ -195,7 +195,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
 		a, b := s.lock(s.c.NewRWLock("rw").Read()), s.lock(second.NewRWLock("rw").Read())
-		u, err := s.admin.Unlock(s.Context(), "rw", a.Owner(), "")
+		u, err := s.admin.ForceUnlock(s.Context(), "rw", a.Owner(), "")
 		if err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != a.Owner() {
 			s.Fatalf("%+v, %v", u, err)
 		}
@@ -203,7 +203,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 			s.Errorf("%+v, and its hold: %v", l, b.Err())
 		}
 		<-a.Context().Done() // the client does not listen yet: its next renewal finds the loss
-		if u, err := s.admin.Unlock(s.Context(), "rw", "", ""); err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != b.Owner() {
+		if u, err := s.admin.ForceUnlock(s.Context(), "rw", "", ""); err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != b.Owner() {
 			s.Errorf("the rest: %+v, %v", u, err)
 		}
 		if l := s.inspect("rw"); l.Locked() {
@@ -222,7 +222,7 @@ func TestUnlock_redissons(t *testing.T) {
 		} {
 			s.do(append([]string{"HSET", name}, words...)...)
 			s.do("SET", "{"+name+"}:"+redissons+":84:rwlock_timeout:1", "1")
-			if u, err := s.admin.Unlock(s.Context(), name, "", ""); err != nil || u.Holders[0].Owner != redissons+":84" || u.Told != 0 {
+			if u, err := s.admin.ForceUnlock(s.Context(), name, "", ""); err != nil || u.Holders[0].Owner != redissons+":84" || u.Notified != 0 {
 				s.Errorf("%s: %+v, %v", name, u, err)
 			}
 			if l := s.inspect(name); l.Locked() {
@@ -234,6 +234,7 @@ func TestUnlock_redissons(t *testing.T) {
 
 // A message is only a reason to ask Redis: a forged message takes no lock from its holder.
 func TestUnlock_forged(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	h, fixed := sc.lock(sc.c.NewLock("orders")), sc.lock(sc.c.NewRWLock("rw", lock.WithFixedLease(time.Hour)).Read())
@@ -259,15 +260,16 @@ func TestUnlock_forged(t *testing.T) {
 
 // Unlock fails in time if the server gives no answer. If the server denies a command, the error says what to do.
 func TestUnlock_fails(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client {
 		return s.Client(t, s.AddUser(t, "ops", "~orders:*", "+@all", "-scan"))
 	})
 	for _, err := range []error{
 		func() error { _, err := sc.admin.Inspect(t.Context(), "else"); return err }(),
-		func() error { _, err := sc.admin.Unlock(t.Context(), "else", "", ""); return err }(),
+		func() error { _, err := sc.admin.ForceUnlock(t.Context(), "else", "", ""); return err }(),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), "docs/SECURITY.md") || !strings.Contains(err.Error(), `"else"`) {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), "docs/operate/security.md") || !strings.Contains(err.Error(), `"else"`) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -277,11 +279,11 @@ func TestUnlock_fails(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "a{", strings.Repeat("x", 5000)} {
-		if _, err := sc.admin.Unlock(t.Context(), bad, "", ""); !errors.Is(err, lock.ErrBadName) {
+		if _, err := sc.admin.ForceUnlock(t.Context(), bad, "", ""); !errors.Is(err, lock.ErrBadName) {
 			t.Errorf("%.10q: %v", bad, err)
 		}
 	}
-	if _, err := sc.admin.Unlock(t.Context(), "orders:1", "", "two\nlines"); err == nil || !strings.Contains(err.Error(), "reason") {
+	if _, err := sc.admin.ForceUnlock(t.Context(), "orders:1", "", "two\nlines"); err == nil || !strings.Contains(err.Error(), "reason") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,6 +296,7 @@ func TestUnlock_fails(t *testing.T) {
 // A holder gives the lock back between the look and the release. The note does not name it,
 // and an earlier note stays.
 func TestUnlock_givenBackMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOperator("alice"))
@@ -307,10 +310,10 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Forced == nil {
+		if l.ForceUnlock == nil {
 			return ""
 		}
-		return l.Forced.Reason
+		return l.ForceUnlock.Reason
 	}
 	inVain := func() {
 		t.Helper()
@@ -321,7 +324,7 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 			return redistest.Action{}
 		})
 		take()
-		if u, err := a.Unlock(t.Context(), "orders", "", "in vain"); !errors.Is(err, lock.ErrNotHeld) || len(u.Holders) != 0 || u.NoteErr != nil {
+		if u, err := a.ForceUnlock(t.Context(), "orders", "", "in vain"); !errors.Is(err, lock.ErrNotHeld) || len(u.Holders) != 0 || u.RecordErr != nil {
 			t.Errorf("%+v, %v", u, err)
 		}
 		proxy.OnRequest(nil)
@@ -331,7 +334,7 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 		t.Errorf("noted: %q", reason)
 	}
 	take()
-	if _, err := a.Unlock(t.Context(), "orders", "", "first"); err != nil {
+	if _, err := a.ForceUnlock(t.Context(), "orders", "", "first"); err != nil {
 		t.Fatal(err)
 	}
 	inVain()
@@ -362,7 +365,7 @@ func TestForceUnlock_tellsOthers(t *testing.T) {
 				s.Fatalf("%s: %v, %v", kind, ok, err)
 			}
 			<-h.Context().Done()
-			if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "unlocked by force by ") || !strings.Contains(err.Error(), ", pid ") {
+			if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by ") || !strings.Contains(err.Error(), ", pid ") {
 				s.Errorf("%s: the holder is told %v", kind, err)
 			}
 		}
@@ -383,29 +386,31 @@ func (s *scene) readers(name string) []lock.Holder {
 	return readers
 }
 
-// UnlockFrom takes the lock from the owners that it is given, and from no others. There is one note, which names all of them.
-func TestUnlockFrom(t *testing.T) {
+// ForceUnlockOwners takes the lock from the owners that it is given, and from no others. There is one note, which names all of them.
+func TestForceUnlockOwners(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	readers := sc.readers("rw")
-	if _, err := sc.admin.UnlockFrom(t.Context(), "rw", nil, ""); !errors.Is(err, lock.ErrNotHeld) {
+	if _, err := sc.admin.ForceUnlockOwners(t.Context(), "rw", nil, ""); !errors.Is(err, lock.ErrNotHeld) {
 		t.Errorf("from nobody: %v", err)
 	}
-	u, err := sc.admin.UnlockFrom(t.Context(), "rw", []string{readers[2].Owner, redissons + ":1", readers[0].Owner}, "stuck")
-	if err != nil || len(u.Holders) != 2 || u.NoteErr != nil {
+	u, err := sc.admin.ForceUnlockOwners(t.Context(), "rw", []string{readers[2].Owner, redissons + ":1", readers[0].Owner}, "stuck")
+	if err != nil || len(u.Holders) != 2 || u.RecordErr != nil {
 		t.Errorf("%+v, %v", u, err)
 	}
 	l := sc.inspect("rw")
 	if len(l.Holders) != 1 || l.Holders[0].Owner != readers[1].Owner {
 		t.Errorf("it is held by %+v", l.Holders)
 	}
-	if want := []string{readers[0].Client.String(), readers[2].Client.String()}; l.Forced == nil || !slices.Equal(l.Forced.From, want) {
-		t.Errorf("the note: %+v, want %q", l.Forced, want)
+	if want := []string{readers[0].Client.String(), readers[2].Client.String()}; l.ForceUnlock == nil || !slices.Equal(l.ForceUnlock.From, want) {
+		t.Errorf("the note: %+v, want %q", l.ForceUnlock, want)
 	}
 }
 
 // An Unlock that gets no answer in the middle says who has lost the lock, and of whom that is not known.
 func TestUnlock_noAnswer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
@@ -414,14 +419,14 @@ func TestUnlock_noAnswer(t *testing.T) {
 	}
 	readers := newScene(t, func() rueidis.Client { return s.Client(t) }).readers("rw")
 	// unlock takes the lock from two of the readers, and does act with the command about the second of them.
-	unlock := func(ctx context.Context, i, j int, act func() redistest.Action) (admin.Unlocked, error) {
+	unlock := func(ctx context.Context, i, j int, act func() redistest.Action) (admin.ForceUnlockResult, error) {
 		proxy.OnRequest(func(req [][]byte) redistest.Action {
 			if strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(b []byte) bool { return string(b) == readers[j].Owner }) {
 				return act()
 			}
 			return redistest.Action{}
 		})
-		u, err := a.UnlockFrom(ctx, "rw", []string{readers[i].Owner, readers[j].Owner}, "")
+		u, err := a.ForceUnlockOwners(ctx, "rw", []string{readers[i].Owner, readers[j].Owner}, "")
 		if err == nil || !strings.Contains(err.Error(), "it is not known whether "+readers[j].Client.String()+" has lost it") || errors.Is(err, lock.ErrNotHeld) {
 			t.Errorf("%v", err)
 		}

@@ -12,44 +12,46 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What is the kind of an Event.
-type What string
+// EventType is the type of an Event.
+type EventType string
 
 // The events of Watch.
 const (
-	Seen     What = "seen"     // the first look: Owner holds the lock, or it is free
-	Acquired What = "acquired" // Owner obtained the lock
-	Released What = "released" // Owner gave the lock back
-	Expired  What = "expired"  // the lease of Owner ran out
-	Taken    What = "taken"    // an operator took the lock from Owner by force: see Lock.Forced
-	Renewed  What = "renewed"  // a holder renewed its lease
-	Waits    What = "waits"    // Owner began to wait
-	Leaves   What = "leaves"   // Owner stopped waiting without the lock
+	Seen          EventType = "seen"           // first look: Owner holds the lock, or it is free
+	Acquired      EventType = "acquired"       // Owner acquired the lock
+	Released      EventType = "released"       // Owner released the lock
+	Expired       EventType = "expired"        // the lease of Owner expired
+	ForceUnlocked EventType = "force_unlocked" // an operator force-unlocked the lock of Owner: see Lock.ForceUnlock
+	Renewed       EventType = "renewed"        // a holder renewed its lease
+	Queued        EventType = "queued"         // Owner began to wait
+	Dequeued      EventType = "dequeued"       // Owner stopped waiting without the lock
 )
 
-// An Event is something that happened to a lock.
+// An Event is a change of a lock.
 type Event struct {
-	What   What
-	At     time.Time   // when Watch noticed it
-	Owner  string      // the owner that the event is about; empty for Renewed, and for Seen of a free lock
-	Client lock.Client // the client of Owner
+	Type   EventType
+	At     time.Time   // when Watch detected it
+	Owner  string      // owner that the event is about; "" for Renewed, and for Seen of a free lock
+	Client lock.Client // client of Owner
 	Lock   Lock        // the lock after the event
 }
 
-// MostWatched is the most locks that one Watch watches.
-const MostWatched = 100
+// MaxWatched is the maximum number of locks of one Watch.
+const MaxWatched = 100
 
 // watchEvery is the time between two looks at a lock when no message gives a reason for one.
 const watchEvery = time.Second
 
-// Watch yields what happens to these locks, until ctx ends or the caller stops: first the holders of
-// each lock, and then every change.
+// Watch yields the changes of these locks until ctx is canceled or the caller stops: first the
+// holders of each lock, and then every change.
 //
-// Watch looks at a lock when a client publishes a release of it, and once a second. It misses what begins and ends
-// between two looks. A plain lock that goes from one goroutine of a process to the next looks as if it stayed with
-// the first. A lock that went before the end of its lease counts as released, and otherwise as expired.
+// Watch reads a lock when a client publishes a release of it, and once per second. It misses what
+// begins and ends between two reads. A plain lock that goes from one goroutine of a process to the
+// next seems to stay with the first. A lock that was free before its lease expired counts as
+// released, and otherwise as expired.
 //
-// Watch yields the error of a look that fails, and goes on. If a name can be no lock's, it yields that error and ends.
+// If a read fails, Watch yields the error and continues. If a name cannot be the name of a lock, it
+// yields that error and ends.
 func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := a.watchable(names); err != nil {
@@ -112,8 +114,8 @@ func (a *Admin) watchable(names []string) error {
 	switch {
 	case len(names) == 0:
 		return errors.New("no lock to watch")
-	case len(names) > MostWatched:
-		return fmt.Errorf("%d locks, the most is %d", len(names), MostWatched)
+	case len(names) > MaxWatched:
+		return fmt.Errorf("%d locks, the most is %d", len(names), MaxWatched)
 	}
 	for _, name := range names {
 		if err := keys.Check("", name); err != nil {
@@ -177,8 +179,8 @@ type side struct {
 
 // changes returns the events that lead from the last look to l.
 func (w *watched) changes(l Lock, now time.Time) (events []Event) {
-	add := func(what What, owner string, c lock.Client) {
-		events = append(events, Event{What: what, At: now, Owner: owner, Client: c, Lock: l})
+	add := func(what EventType, owner string, c lock.Client) {
+		events = append(events, Event{Type: what, At: now, Owner: owner, Client: c, Lock: l})
 	}
 	if !w.known {
 		for _, h := range l.Holders {
@@ -188,7 +190,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 			add(Seen, "", lock.Client{})
 		}
 		for _, waiter := range l.Waiters {
-			add(Waits, waiter.Owner, waiter.Client)
+			add(Queued, waiter.Owner, waiter.Client)
 		}
 		return events
 	}
@@ -199,8 +201,8 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		}
 		what := Released
 		switch {
-		case l.Forced != nil && (w.last.Forced == nil || l.Forced.At.After(w.last.Forced.At)):
-			what = Taken
+		case l.ForceUnlock != nil && (w.last.ForceUnlock == nil || l.ForceUnlock.At.After(w.last.ForceUnlock.At)):
+			what = ForceUnlocked
 		case w.last.Lease >= 0 && now.Sub(w.lastAt) >= w.last.Lease:
 			what = Expired
 		}
@@ -215,12 +217,12 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 	waited, waits := waitersOf(w.last), waitersOf(l)
 	for _, waiter := range w.last.Waiters {
 		if !waits[waiter.Owner] && !holds[side{waiter.Owner, lock.Exclusive}] && !holds[side{waiter.Owner, lock.Write}] && !holds[side{waiter.Owner, lock.Read}] {
-			add(Leaves, waiter.Owner, waiter.Client)
+			add(Dequeued, waiter.Owner, waiter.Client)
 		}
 	}
 	for _, waiter := range l.Waiters {
 		if !waited[waiter.Owner] {
-			add(Waits, waiter.Owner, waiter.Client)
+			add(Queued, waiter.Owner, waiter.Client)
 		}
 	}
 	if stays && l.Lease > w.last.Lease-now.Sub(w.lastAt)+watchEvery/10 && w.last.Lease >= 0 {

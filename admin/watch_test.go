@@ -45,14 +45,14 @@ func (s *scene) watch(names ...string) *watching {
 }
 
 // tells waits for an event of this kind about this lock and this owner.
-func (w *watching) tells(what admin.What, name, owner string) admin.Event {
+func (w *watching) tells(what admin.EventType, name, owner string) admin.Event {
 	w.Helper()
 	limit := time.After(patience)
 	for {
 		select {
 		case e := <-w.told:
-			w.seen = append(w.seen, fmt.Sprint(e.What, " ", e.Lock.Name))
-			if e.What == what && e.Lock.Name == name && e.Owner == owner {
+			w.seen = append(w.seen, fmt.Sprint(e.Type, " ", e.Lock.Name))
+			if e.Type == what && e.Lock.Name == name && e.Owner == owner {
 				return e
 			}
 		case <-limit:
@@ -81,7 +81,7 @@ func TestWatch(t *testing.T) {
 			}
 			next, _ := s.waits(l, 1)
 			waiter := s.inspect(name).Waiters[0].Owner
-			w.tells(admin.Waits, name, waiter)
+			w.tells(admin.Queued, name, waiter)
 			if err := held.Unlock(s.Context()); err != nil {
 				s.Error(err)
 			}
@@ -92,10 +92,10 @@ func TestWatch(t *testing.T) {
 				s.Errorf("%+v", e)
 			}
 			w.tells(admin.Renewed, name, "")
-			if _, err := s.admin.Unlock(s.Context(), name, "", ""); err != nil {
+			if _, err := s.admin.ForceUnlock(s.Context(), name, "", ""); err != nil {
 				s.Error(err)
 			}
-			if e := w.tells(admin.Taken, name, h.Owner()); e.Lock.Forced == nil {
+			if e := w.tells(admin.ForceUnlocked, name, h.Owner()); e.Lock.ForceUnlock == nil {
 				s.Errorf("%+v", e)
 			}
 		}
@@ -107,9 +107,9 @@ func TestWatch(t *testing.T) {
 		h := s.lock(s.c.NewLock("plain"))
 		_, cancel := s.waits(second.NewLock("plain"), 1)
 		owner := s.inspect("plain").Waiters[0].Owner
-		w.tells(admin.Waits, "plain", owner)
+		w.tells(admin.Queued, "plain", owner)
 		cancel()
-		w.tells(admin.Leaves, "plain", owner)
+		w.tells(admin.Dequeued, "plain", owner)
 		if err := h.Unlock(s.Context()); err != nil {
 			s.Error(err)
 		}
@@ -118,6 +118,7 @@ func TestWatch(t *testing.T) {
 
 // A watcher does not count as a waiter, for which a holder would let a plain lock go.
 func TestWatch_countsAsNobody(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	w := sc.watch("orders")
@@ -135,6 +136,7 @@ func TestWatch_countsAsNobody(t *testing.T) {
 }
 
 func TestWatch_fails(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	for want, names := range map[string][]string{
@@ -155,7 +157,7 @@ func TestWatch_fails(t *testing.T) {
 	sc.do("SET", "text", "x")
 	n := 0
 	for _, err := range sc.admin.Watch(t.Context(), "text") { // Watch goes on after the error
-		if !errors.Is(err, lock.ErrForeignKey) {
+		if !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%v", err)
 		}
 		if n++; n == 2 {

@@ -88,7 +88,7 @@ func ExampleConfig() {
 
 	_, err = words.Init(ctx, 5000, 0.01)
 	var other *bloom.ConfigError
-	fmt.Println(errors.Is(err, bloom.ErrOtherConfig), errors.As(err, &other) && other.Config == config)
+	fmt.Println(errors.Is(err, bloom.ErrConfigMismatch), errors.As(err, &other) && other.Config == config)
 	// Output:
 	// 1000 0.01 9585 7 <nil>
 	// true true

@@ -363,7 +363,7 @@ func tooLarge(t *testing.T, what string, err error) (needs int64) {
 		t.Errorf("%s: %v", what, err)
 		return 0
 	}
-	m := regexp.MustCompile(`init ".*": too large for the memory of the server: needs (\d+) bytes.*, maxmemory \d+, used \d+; raise maxmemory`).FindStringSubmatch(err.Error())
+	m := regexp.MustCompile(`init ".*": too large for the server's memory: needs (\d+) bytes.*, maxmemory \d+, used \d+; raise maxmemory`).FindStringSubmatch(err.Error())
 	if m == nil {
 		t.Errorf("%s: no figures: %v", what, err)
 		return 0
@@ -397,7 +397,7 @@ func TestInit_tooLarge(t *testing.T) {
 	if created, err := open(rdb, "f").Init(t.Context(), elements(19*mb), 0.01); created || err != nil {
 		t.Errorf("a filter that exists: %v, %v", created, err)
 	}
-	if _, err := open(rdb, "f").Init(t.Context(), elements(500*mb), 0.01); !errors.Is(err, bloom.ErrOtherConfig) {
+	if _, err := open(rdb, "f").Init(t.Context(), elements(500*mb), 0.01); !errors.Is(err, bloom.ErrConfigMismatch) {
 		t.Errorf("a filter that exists with other parameters: %v", err)
 	}
 }

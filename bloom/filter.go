@@ -19,43 +19,47 @@ import (
 )
 
 var (
-	// ErrNotInitialised: there is no filter in Redis. Call Init.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized is returned when there is no filter in Redis. Call Init first.
+	ErrNotInitialized = errors.New("not initialized: call Init first")
 
-	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
-	ErrOtherConfig = errors.New("it has other parameters")
+	// ErrConfigMismatch is returned when there is a filter with different parameters. The error is
+	// also a
+	// [*ConfigError].
+	ErrConfigMismatch = errors.New("parameters do not match")
 
-	// ErrTooLarge is returned by Init when the server has not enough memory left for the filter. The error has the figures, in bytes. Nothing
-	// was written. Raise maxmemory, choose a smaller filter, or use NewSharded on a cluster.
-	ErrTooLarge = errors.New("too large for the memory of the server")
+	// ErrTooLarge is returned by Init when the server does not have enough memory left for the filter.
+	// The error has the sizes in bytes. Nothing was written. Raise maxmemory, choose a smaller filter,
+	// or use NewSharded on a cluster.
+	ErrTooLarge = errors.New("too large for the server's memory")
 
-	// ErrConfigLost: there are bits in Redis, and their configuration is gone. Only Delete helps. Init looks for a second, as an
-	// Add that comes after a Delete takes its bits back.
-	ErrConfigLost = errors.New("its configuration is lost")
+	// ErrConfigLost is returned when there are bits in Redis and their configuration is gone. Call
+	// Delete. Init retries for a second before it returns this error, because an Add that arrives
+	// after a Delete removes its bits again.
+	ErrConfigLost = errors.New("filter configuration lost")
 )
 
-// A ConfigError has the parameters that are in Redis. It matches [ErrOtherConfig].
+// A ConfigError has the parameters that are stored in Redis. It matches [ErrConfigMismatch].
 type ConfigError struct{ Config Config }
 
 // Error names the parameters.
-func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrOtherConfig, e.Config) }
+func (e *ConfigError) Error() string { return fmt.Sprintf("%v: filter has %+v", ErrConfigMismatch, e.Config) }
 
-// Is reports whether target is [ErrOtherConfig].
-func (e *ConfigError) Is(target error) bool { return target == ErrOtherConfig }
+// Is reports whether target is [ErrConfigMismatch].
+func (e *ConfigError) Is(target error) bool { return target == ErrConfigMismatch }
 
 // Config has the parameters of a filter.
 type Config struct {
-	Size     uint64  // the number of bits
-	Hashes   uint64  // the number of bits that an element sets
+	Size     uint64  // number of bits
+	Hashes   uint64  // number of bits that an element sets
 	Expected uint64  // n of Init
 	P        float64 // p of Init
 }
 
 // A Filter is a handle of a Bloom filter in Redis. It is safe for concurrent use.
 //
-// A call waits for an answer for the operation timeout of the client, or for three seconds without a client.
-// After an Add that fails because no answer came in time, or because its context ended, some of its bits may be set. The
-// caller can repeat the Add.
+// A call waits for a reply for the operation timeout of the client, or for 3 s without a client. If
+// an Add fails because no reply came in time, or because its context was canceled, some of its bits
+// may be set. The Add can be repeated.
 type Filter struct {
 	send   *send.Sender
 	name   string
@@ -78,19 +82,19 @@ type option func(*Filter)
 
 func (o option) apply(f *Filter) { o(f) }
 
-// WithKryo5 makes the filter hash elements as Redisson's default codec encodes them (Kryo5, since 3.19). The
-// elements must be strings in UTF-8. All users of a filter must use the same codec.
+// WithKryo5 makes the filter hash elements as Redisson's default codec encodes them (Kryo5, since
+// 3.19). The elements must be strings in UTF-8. All users of a filter must use the same codec.
 func WithKryo5() Option { return option(func(f *Filter) { f.kryo = true }) }
 
-// New returns a handle of the filter called name, on rdb, which the handle never closes. New does no I/O: with
-// a bad name, every call returns the error.
+// New returns a handle of the filter called name that uses rdb, which the handle never closes. New
+// sends no command: with an invalid name, every call returns the error.
 //
-// A caller that has a client of this module uses its NewBloomFilter instead.
+// With a client of this module, use its NewBloomFilter.
 func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
 	return On(send.New(rdb, "", send.DefaultTimeout), name, opts...)
 }
 
-// On is [New] on the sender of a client of this module.
+// On is [New] with the sender of a client of this module.
 func On(s *send.Sender, name string, opts ...Option) *Filter {
 	f := &Filter{send: s, name: name, bad: keys.Check(s.Prefix, name)}
 	f.bits, f.config = keys.Bloom(s.Prefix + name)
@@ -123,14 +127,14 @@ const (
 // Delete do.
 const orphans = time.Second
 
-// Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
-// were never added. If the filter exists, Init does nothing, and fails with [ErrOtherConfig] if that filter has
-// other parameters.
+// Init creates the filter for n elements. With n elements in it, Contains reports about the share p
+// of all other elements as present. If the filter exists, Init has no effect, and fails with
+// [ErrConfigMismatch] if that filter has different parameters.
 //
-// Init takes all the memory of the filter at once. If that would leave less than a hundredth of the server's maxmemory, Init writes nothing and
-// fails with [ErrTooLarge]: a server with a full memory grants no lock. Under an allkeys policy the server
-// evicts other keys to make room, so there the filter must only be smaller than maxmemory. Init cannot check
-// this on a server where the user lacks the permission to call INFO.
+// Init allocates the whole filter at once. If less than 1 % of the server's maxmemory would remain,
+// Init writes nothing and fails with [ErrTooLarge], because a server with full memory grants no
+// lock. With an allkeys eviction policy the server evicts other keys, so the filter must only be
+// smaller than maxmemory. Init cannot check this if the user lacks permission for INFO.
 func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	const op = "init"
 	c, err := f.parameters(n, p)
@@ -160,7 +164,7 @@ func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, 
 	case r.Verdict == luascripts.Large:
 		err = fmt.Errorf("%w: needs %d bytes%s, maxmemory %d, used %d; raise maxmemory", ErrTooLarge, r.Needed, inAll(room), r.Max, r.Used)
 	case r.Verdict == luascripts.Foreign:
-		err = lock.ErrForeignKey
+		err = lock.ErrWrongType
 	case r.Verdict == luascripts.Orphaned:
 		err = ErrConfigLost
 	case r.Verdict == luascripts.Other && is != c && !(is.Size == c.Size && is.Hashes == c.Hashes && is.Expected == c.Expected && is.Shards == c.Shards && configOf(is).P == p):
@@ -186,29 +190,30 @@ func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err 
 	}
 	switch {
 	case n == 0 || n > math.MaxInt64:
-		return c, fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64))
+		return c, fmt.Errorf("%d elements: must be from 1 to %d", n, int64(math.MaxInt64))
 	case !(p > 0 && p < 1):
-		return c, fmt.Errorf("a share of %v: it must be between 0 and 1", p)
+		return c, fmt.Errorf("false-positive rate %v: must be between 0 and 1", p)
 	}
 	size, hashes := sizeOf(n, p)
 	switch {
 	case size < 1:
-		return c, fmt.Errorf("%d elements at %v: they need no bit at all", n, p)
+		return c, fmt.Errorf("%d elements at rate %v: the filter would have no bits", n, p)
 	case size > maxSize:
-		return c, fmt.Errorf("%d elements at %v: they need %.0f bits, the most is %d; see NewSharded", n, p, size, int64(maxSize))
+		return c, fmt.Errorf("%d elements at rate %v: needs %.0f bits, must be at most %d; see NewSharded", n, p, size, int64(maxSize))
 	case hashes > maxHashes:
-		return c, fmt.Errorf("%d elements at %v: each needs %d bits, the most is %d", n, p, hashes, maxHashes)
+		return c, fmt.Errorf("%d elements at rate %v: needs %d hashes, must be at most %d", n, p, hashes, maxHashes)
 	}
 	return luascripts.BloomConfig{Size: uint64(size), Hashes: hashes, Expected: n, Probability: javaText(p), Shards: f.shards}, nil
 }
 
-// Add adds elements, and returns the number of those that were not there before. An element that was probably there
-// counts as there. After an error some elements may have been added.
+// Add adds elements, and returns the number of those that were not present before. An element that
+// was probably present counts as present. After an error some elements may have been added.
 func (f *Filter) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
 	return news(f.all(ctx, "add", elements, true))
 }
 
-// Contains reports for each element whether it is probably there. An element for which it reports false was never added.
+// Contains reports for each element whether it is probably present. An element for which it reports
+// false was never added.
 func (f *Filter) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
 	return f.all(ctx, "contains", elements, false)
 }
@@ -242,7 +247,7 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 		if f.kryo {
 			encoded, ok := kryo5(e)
 			if !ok {
-				return nil, fmt.Errorf("element %d is no string in UTF-8", i+1)
+				return nil, fmt.Errorf("element %d is not valid UTF-8", i+1)
 			}
 			e = encoded
 		}
@@ -349,13 +354,13 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, bits))
 		}
 		f.known.Store(nil)
-		return nil, nil, send.Own(ErrNotInitialised)
+		return nil, nil, send.Own(ErrNotInitialized)
 	case len(bits) != len(all):
-		return nil, nil, send.Own(fmt.Errorf("the server answers with %d bits to a question for %d", len(bits), len(all)))
+		return nil, nil, send.Own(fmt.Errorf("unexpected reply: got %d bits, want %d", len(bits), len(all)))
 	}
 	found, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, nil, send.Own(lock.ErrForeignKey)
+		return nil, nil, send.Own(lock.ErrWrongType)
 	}
 	for some := range slices.Chunk(bits, int(c.Hashes)) {
 		there = append(there, !slices.Contains(some, 0))
@@ -484,7 +489,7 @@ func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 		words = append(words, text)
 	}
 	if len(words) != 5 {
-		return nil, false, send.Own(fmt.Errorf("%d words of a configuration", len(words)))
+		return nil, false, send.Own(fmt.Errorf("unexpected configuration of %d fields", len(words)))
 	}
 	return words, false, nil
 }
@@ -496,11 +501,11 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 		return nil, err
 	}
 	if gone {
-		return nil, send.Own(ErrNotInitialised)
+		return nil, send.Own(ErrNotInitialized)
 	}
 	c, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, send.Own(lock.ErrForeignKey)
+		return nil, send.Own(lock.ErrWrongType)
 	}
 	f.known.Store(&c)
 	return &c, nil
@@ -552,13 +557,14 @@ func estimate(size, hashes uint64, set int64) int64 {
 	return int64(n)
 }
 
-// Delete deletes the filter. It succeeds if there is no filter. If one of its keys holds something else, such as a lock of that name, Delete
-// changes nothing and fails with [lock.ErrForeignKey]; but it takes a string of that name without a configuration for bits whose configuration is
-// lost, and deletes it. It costs two round trips: the first one asks for the server's time.
+// Delete deletes the filter. It succeeds if there is no filter. If one of its keys holds something
+// else, such as a lock of that name, Delete changes nothing and fails with [lock.ErrWrongType]. It
+// deletes a string without a configuration, because it takes that for a filter whose configuration
+// is lost. Delete requires two round trips.
 //
-// A copy of the command that arrives late deletes no filter that was made since: it says until when it may be carried out, a second after
-// it was sent at most. If a connection broke on the way, Delete returns when that time has passed; if ctx ends before, a copy can take effect within
-// that second.
+// A delayed duplicate of the command deletes no filter that was created since: each copy may run
+// for at most one second. If a connection broke, Delete returns when that time has passed. If ctx
+// is canceled before, a copy can still run within that second.
 func (f *Filter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if f.bad != nil {
@@ -569,7 +575,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
 			v, now, err := luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
 			if err == nil && v == luascripts.Foreign {
-				err = send.Own(lock.ErrForeignKey)
+				err = send.Own(lock.ErrWrongType)
 			}
 			return now, err
 		})
@@ -583,7 +589,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 func (f *Filter) other(is luascripts.BloomConfig) error {
 	err := error(&ConfigError{configOf(is)})
 	if is.Shards != f.shards {
-		err = fmt.Errorf("%w: it is one of %d shards, not of %d", err, is.Shards, f.shards)
+		err = fmt.Errorf("%w: filter is one of %d shards, handle wants %d", err, is.Shards, f.shards)
 	}
 	return err
 }

@@ -176,7 +176,7 @@ func TestInit(t *testing.T) {
 		}
 
 		var other *bloom.ConfigError
-		if _, err := f.Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrOtherConfig) || !errors.As(err, &other) || other.Config.P != 0.01 {
+		if _, err := f.Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrConfigMismatch) || !errors.As(err, &other) || other.Config.P != 0.01 {
 			t.Errorf("other parameters: %v", err)
 		}
 		for op, err := range map[string]error{
@@ -184,7 +184,7 @@ func TestInit(t *testing.T) {
 			"count": second(open(rdb, "none").Count(t.Context())), "config": second(open(rdb, "none").Config(t.Context())),
 		} {
 			var e *lock.Error
-			if !answered(err, bloom.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "none" {
+			if !answered(err, bloom.ErrNotInitialized) || !errors.As(err, &e) || e.Op != op || e.Name != "none" {
 				t.Errorf("%s of nothing: %v", op, err)
 			}
 		}
@@ -204,7 +204,7 @@ func TestInit(t *testing.T) {
 			t.Error("an element added after a change is not there")
 		}
 		do("DEL", "{race}:config")
-		if _, err := f.Contains(t.Context(), []byte("c")); !answered(err, bloom.ErrNotInitialised) {
+		if _, err := f.Contains(t.Context(), []byte("c")); !answered(err, bloom.ErrNotInitialized) {
 			t.Errorf("a lost configuration: %v", err)
 		}
 		if _, err := f.Init(t.Context(), 77, 0.001); !errors.Is(err, bloom.ErrConfigLost) {
@@ -222,24 +222,24 @@ func TestInit(t *testing.T) {
 		do("DEL", "beside")
 		do("RPUSH", "beside", "x")
 		for _, key := range []string{"text", "hash", "partly", "beside"} {
-			if err := open(rdb, key).Delete(t.Context()); !answered(err, lock.ErrForeignKey) {
+			if err := open(rdb, key).Delete(t.Context()); !answered(err, lock.ErrWrongType) {
 				t.Errorf("delete of %s: %v", key, err)
 			}
 		}
 		do("DEL", "beside", "{beside}:config")
 		for _, name := range []string{"text", "hash", "partly"} {
-			if _, err := open(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrForeignKey) {
+			if _, err := open(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrWrongType) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		do("HSET", "{words}:config", "size", "x", "hashIterations", "3")
-		if _, err := open(rdb, "words").Add(t.Context(), nil); !answered(err, lock.ErrForeignKey) {
+		if _, err := open(rdb, "words").Add(t.Context(), nil); !answered(err, lock.ErrWrongType) {
 			t.Errorf("words: %v", err)
 		}
 		// Nobody can make a client work for as long as a number in Redis says.
 		for _, bad := range [][]string{{"100", "1000000000000"}, {"1000000000000", "3"}, {"100", "0"}, {"0", "3"}} {
 			do("HSET", "{words}:config", "size", bad[0], "hashIterations", bad[1])
-			if _, err := open(rdb, "words").Contains(t.Context(), nil); !answered(err, lock.ErrForeignKey) {
+			if _, err := open(rdb, "words").Contains(t.Context(), nil); !answered(err, lock.ErrWrongType) {
 				t.Errorf("%q: %v", bad, err)
 			}
 		}
@@ -274,7 +274,7 @@ func TestAdd_afterDelete(t *testing.T) {
 		for i := range 400 { // more bits than one script clears
 			many = append(many, fmt.Sprint(i))
 		}
-		if _, err := f.Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrNotInitialised) {
+		if _, err := f.Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrNotInitialized) {
 			t.Errorf("add after a delete: %v", err)
 		}
 		if n := exists("f"); n != 0 {
@@ -295,7 +295,7 @@ func TestAdd_afterDelete(t *testing.T) {
 		if err := rdb.Do(t.Context(), rdb.B().Del().Key("{f}:config").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Add(t.Context(), []byte("c"), []byte("d")); !errors.Is(err, bloom.ErrNotInitialised) {
+		if _, err := f.Add(t.Context(), []byte("c"), []byte("d")); !errors.Is(err, bloom.ErrNotInitialized) {
 			t.Errorf("add without a configuration: %v", err)
 		}
 		if bits() != before {
@@ -323,7 +323,7 @@ func TestInit_whileOthersAdd(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := f.Add(t.Context(), fmt.Append(nil, i, n)); err != nil && !errors.Is(err, bloom.ErrNotInitialised) {
+					if _, err := f.Add(t.Context(), fmt.Append(nil, i, n)); err != nil && !errors.Is(err, bloom.ErrNotInitialized) {
 						t.Error(err)
 					}
 				}
@@ -577,10 +577,10 @@ func TestCluster(t *testing.T) {
 	if n, err := s.Count(t.Context()); err != nil || n < 950 || n > 1050 {
 		t.Errorf("%d, %v", n, err)
 	}
-	if _, err := bloom.ShardedOn(send.New(rdb, "", patient), "s", 11).Add(t.Context(), bytes(many)...); !answered(err, bloom.ErrOtherConfig) {
+	if _, err := bloom.ShardedOn(send.New(rdb, "", patient), "s", 11).Add(t.Context(), bytes(many)...); !answered(err, bloom.ErrConfigMismatch) {
 		t.Errorf("another number of shards: %v", err)
 	}
-	if _, err := open(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !answered(err, bloom.ErrOtherConfig) {
+	if _, err := open(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !answered(err, bloom.ErrConfigMismatch) {
 		t.Errorf("one shard alone: %v", err)
 	}
 	if created, err := s.Init(t.Context(), 2000, 0.001); created || err != nil {
@@ -636,13 +636,13 @@ func TestRights(t *testing.T) {
 	play(t, "all", rights)
 	// Before Redis 7.0 a script cannot find out whether it may call INFO, which is not a required permission.
 	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return d == "command info" }); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range rights {
 		user := fmt.Sprint("less", i)
 		play(t, user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right }))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }

@@ -110,10 +110,11 @@ func javaText(p float64) string {
 	return mantissa + "E" + strconv.Itoa(n)
 }
 
-// Suggest returns a probability of at most p that gives a filter for n elements one or two bits more, and so an odd number
-// of bits, which gives fewer false positives than an even one. Both sides must pass it to Init. If p
-// already gives an odd number, or there is no such probability, Suggest returns p.
-func Suggest(n uint64, p float64) float64 {
+// SuggestProbability returns a probability of at most p that gives a filter for n elements an odd
+// number of bits, which gives fewer false positives than an even one. Both sides must pass it to
+// Init. If p already gives an odd number, or there is no such probability, SuggestProbability
+// returns p.
+func SuggestProbability(n uint64, p float64) float64 {
 	if n == 0 || !(p > 0 && p < 1) {
 		return p
 	}

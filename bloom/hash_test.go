@@ -112,7 +112,7 @@ func TestSuggest(t *testing.T) {
 	t.Parallel()
 	for range 1000 {
 		n, p := 1+rand.Uint64N(1_000_000), math.Pow(10, -6*rand.Float64())
-		got := bloom.Suggest(n, p)
+		got := bloom.SuggestProbability(n, p)
 		if size, _ := bloom.SizeOf(n, got); got > p || n > 1000 && (got < p*0.99 || uint64(size)%2 == 0) {
 			t.Errorf("%d at %v: %v, %v bits", n, p, got, size)
 		}

@@ -15,10 +15,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Sharded is one filter made of several. Each has keys of its own, <name>:{0}, <name>:{1} and so on, so they spread over
-// a cluster and none is too big. The hash of an element selects its filter. Each configuration has the number of
-// filters, and a handle with another number fails with [ErrOtherConfig]. Java cannot use such a filter. A Sharded is safe
-// for concurrent use.
+// A Sharded is one Bloom filter that is split into several, with the keys <name>:{0}, <name>:{1}
+// and so on, so that they spread over a cluster and none is too large. The hash of an element
+// selects its filter. Each configuration has the number of filters, and a handle with a different
+// number fails with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe for
+// concurrent use.
 type Sharded struct {
 	name    string
 	filters []*Filter
@@ -28,22 +29,23 @@ type Sharded struct {
 // maxShards is the most filters of a Sharded.
 const maxShards = 1024
 
-// NewSharded returns a handle of the filter called name, made of shards filters, on rdb, which the handle never closes.
-// The name must have no braces. NewSharded does no I/O: with a bad name or number, every call returns the error.
+// NewSharded returns a handle of the filter called name, split into shards filters, that uses rdb,
+// which the handle never closes. The name must not contain braces. NewSharded sends no command:
+// with an invalid name or number, every call returns the error.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
 	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
 }
 
-// ShardedOn is [NewSharded] on the sender of a client of this module.
+// ShardedOn is [NewSharded] with the sender of a client of this module.
 func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded {
 	sh := &Sharded{name: name}
 	switch {
 	case name == "":
-		sh.bad = fmt.Errorf("%w: it is empty", lock.ErrBadName)
+		sh.bad = fmt.Errorf("%w: empty", lock.ErrBadName)
 	case strings.ContainsAny(s.Prefix+name, "{}"):
 		sh.bad = fmt.Errorf("%w: braces would put all shards into one slot", lock.ErrBadName)
 	case shards < 1 || shards > maxShards:
-		sh.bad = fmt.Errorf("%d shards: it must be from 1 to %d", shards, maxShards)
+		sh.bad = fmt.Errorf("%d shards: must be from 1 to %d", shards, maxShards)
 	default:
 		for i := range shards {
 			f := On(s, name+":{"+strconv.Itoa(i)+"}", opts...)
@@ -55,15 +57,15 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 	return sh
 }
 
-// Init makes the filters for n elements together, as [Filter.Init] does. It first checks all of them, so that it writes nothing if
-// those of one server do not fit into its memory. After another error some of them may exist, and the
-// next Init makes the others.
+// Init creates the filters for n elements together, as [Filter.Init] does. It checks all of them
+// first, so it writes nothing if those of one server do not fit into its memory. After any other
+// error some of them may exist, and the next Init creates the others.
 func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	if s.bad != nil {
 		return false, s.wrap("init", s.bad)
 	}
 	if n == 0 || n > math.MaxInt64 {
-		return false, s.wrap("init", fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64)))
+		return false, s.wrap("init", fmt.Errorf("%d elements: must be from 1 to %d", n, int64(math.MaxInt64)))
 	}
 	each := (n-1)/uint64(len(s.filters)) + 1
 	missing, err := s.missing(ctx, each, p)

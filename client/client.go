@@ -1,5 +1,4 @@
-// Package client is the entry point of leasehold: it makes clients, and a client
-// hands out locks.
+// Package client provides the client, which creates the locks and synchronizers of leasehold.
 //
 //	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
 //	if err != nil {
@@ -12,11 +11,10 @@
 //		return err
 //	}
 //	defer h.Unlock(ctx)
-//	return work(h.Context()) // over as soon as the lock is not certainly held
+//	return work(h.Context()) // canceled as soon as the lock can no longer be guaranteed
 //
-// [New] takes a rueidis client that the application has already. Package lock says what
-// every lock and hold promises; the package of each kind says what that kind
-// does.
+// [New] uses a rueidis client that the application already has. Package lock documents what every
+// lock and hold guarantees; the package of each type of lock documents the rest.
 package client
 
 import (
@@ -36,9 +34,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Client hands out locks. All locks of a client share one identity in Redis,
-// one watchdog and one connection for hints; on a cluster with sharded Pub/Sub there
-// is one to each node. One client for each process is enough. A Client is safe for concurrent use.
+// Client creates locks and synchronizers. All locks of a client share one identity in Redis, one
+// watchdog and one connection for notifications; on a cluster with sharded Pub/Sub there is one
+// connection to each node in use. One client per process is enough. A Client is safe for concurrent
+// use.
 type Client struct {
 	session *session.Session
 	sender  *send.Sender // for what holds no lease
@@ -47,26 +46,27 @@ type Client struct {
 	entry   *registry.Entry // nil without a registry
 }
 
-// New returns a client on rdb. It never closes rdb: close the client first, then rdb. The
-// client cannot always see that rdb was closed: after a connection that could not be made,
-// rueidis forgets it. Then calls go on, as while the server is down, until Close.
-// It does no I/O, except for one command to a cluster, within the operation timeout:
-// see [PubSubAuto].
+// New returns a client that uses rdb. It never closes rdb: close the client first, then rdb. New
+// sends no command, except for one to a cluster, within the operation timeout: see [PubSubAuto].
 //
-// rdb may be of any kind: standalone, Sentinel or cluster. With
-// SendToReplicas it must not send EVALSHA to replicas. Its blocking pool must have a
-// free connection for the hints, on each node of a cluster, one for the entry of
-// [WithName], and one for each acquisition under way with [lock.WithReplicas]. If it has none, waiters poll
-// once per second and such acquisitions time out; the client logs that once. Its
-// ConnWriteTimeout, 10 s if not set, bounds how long a goroutine of the client can wait for
-// a server that is frozen; calls return long before that. When a call whose context
-// cannot end gets no answer within the operation timeout, rueidis may close the
-// connection, and what the application has under way there fails with it.
+// rdb may be standalone, Sentinel or cluster. With SendToReplicas, it must not send EVALSHA to
+// replicas. Its blocking pool must have a free connection for notifications, on each node of a
+// cluster, one for the entry of [WithName], and one for each acquisition in progress with
+// [lock.WithReplicas]. If it has none, waiters poll once per second and such acquisitions time out;
+// the client logs that once.
 //
-// With a ConnLifetime, rueidis sends again by itself what has no answer a second after its
-// connection has come to its end. So an answer that took a second or longer, and a failed dial, leave it in doubt
-// whether another copy runs: the client looks for that later, at some cost. An Unlock
-// whose connection breaks within that second can say that a lock was lost which it gave back.
+// The ConnWriteTimeout of rdb, 10 s by default, bounds how long a goroutine of the client can wait
+// for an unresponsive server; calls return long before that. If a call whose context cannot be
+// canceled gets no reply within the operation timeout, rueidis may close the connection, and other
+// commands on it fail too.
+//
+// With a ConnLifetime, rueidis resends commands that have no reply one second after a connection
+// reached its lifetime. The client then treats a reply that took a second or longer, and a failed
+// dial, as an unknown outcome and checks it later. An Unlock whose connection breaks within that
+// second can report a loss although it released the lock.
+//
+// If rdb is closed after a failed dial, rueidis does not report that, and calls continue as if the
+// server were down, until Close.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
@@ -107,18 +107,18 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	return c
 }
 
-// Open connects to the server at url and returns a client that owns the
-// connection: Close closes it too. It knows redis, rediss (TLS), valkey, valkeys
-// and unix URLs, as rueidis.ParseURL does; Sentinel by ?master_set=NAME and
-// further addresses by ?addr=HOST:PORT; a cluster shows itself. Sentinels are
-// asked by TLS if the URL says so, and without user and password: for what a URL
-// cannot say, such as theirs or a client's certificate, see [ParseURL]. A parameter
-// that has no meaning is an error. An error of connecting says what is at the address
-// if it can be told: a Sentinel, a port with TLS, a server that has its maxclients.
+// Open connects to the server at url and returns a client that owns the connection: Close closes it
+// too. ctx bounds connecting, not the lifetime of the client.
 //
-// The connection needs no CLIENT TRACKING, notices within 5 s that a server is
-// gone, and keeps its view of Sentinels and clusters fresh. ctx bounds the
-// connecting, not the client's life.
+// url has the scheme redis, rediss (TLS), valkey, valkeys or unix, as for rueidis.ParseURL. For
+// Sentinel, add ?master_set=NAME, and further addresses as &addr=HOST:PORT. A cluster is detected.
+// The connections to Sentinels use TLS if the URL does, and no user and password; for what a URL
+// cannot express, such as those or a client certificate, see [ParseURL]. A parameter that has no
+// effect is an error. If the connection fails, the error says what is at the address if it can be
+// detected: a Sentinel, a TLS port, or a server that has reached its maxclients.
+//
+// The connection needs no CLIENT TRACKING, detects within 5 s that a server is gone, and refreshes
+// its view of Sentinels and clusters.
 func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	config, err := configure(opts)
 	if err != nil {
@@ -128,6 +128,21 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
+	return open(ctx, option, config)
+}
+
+// OpenWithOption is [Open] for what a URL cannot express, such as the password of the Sentinels, a client certificate, or a dialer. It
+// sets the fields of option that are zero and matter to locks as [ParseURL] does.
+func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Option) (*Client, error) {
+	config, err := configure(opts)
+	if err != nil {
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	return open(ctx, tuned(option), config)
+}
+
+// open connects, and returns a client that owns the connection.
+func open(ctx context.Context, option rueidis.ClientOption, config config) (*Client, error) {
 	rdb, err := connect(ctx, option, config.lazy)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
@@ -151,7 +166,7 @@ func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rue
 	return dial.Client(ctx, option)
 }
 
-// ID returns the uuid of the client, with which the owner strings of all its locks begin.
+// ID returns the UUID of the client, with which the owner strings of all its locks begin.
 func (c *Client) ID() string { return c.session.ID() }
 
 // used returns the session for a lock that is going to be used, after which operators
@@ -163,58 +178,55 @@ func (c *Client) used() *session.Session {
 	return c.session
 }
 
-// NewLock returns a handle of the re-entrant lock called name. It does no I/O and is
-// cheap; a bad name or option shows as an error of the first call. The first
-// handle of a client makes it known to operators: see [WithName].
+// NewLock returns a handle of the plain (re-entrant) lock called name. It sends no command and is
+// cheap. An invalid name or option is an error of the first call. The first handle of a client
+// registers the client for operators: see [WithName].
 //
-// Java services lock it by RedissonClient.getLock(name).
+// Java services use RedissonClient.getLock(name).
 func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 	return reentrant.New(c.used(), name, opts...)
 }
 
-// NewFairLock returns a handle of the fair lock called name: owners are served in
-// the order in which they asked, across all processes. It does no I/O and is
-// cheap; a bad name or option is an error of the first call.
+// NewFairLock returns a handle of the fair lock called name: owners are served first-come,
+// first-served across all processes. It sends no command. An invalid name or option is an error of
+// the first call.
 //
-// Java services lock it by RedissonClient.getFairLock(name).
+// Java services use RedissonClient.getFairLock(name).
 func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 	return fairlock.New(c.used(), name, opts...)
 }
 
-// NewRWLock returns a handle of the read/write lock called name: any number of
-// readers, or one writer. It does no I/O and is cheap; a bad name or option is
-// an error of the first call.
+// NewRWLock returns a handle of the read/write lock called name: any number of readers, or one
+// writer. It sends no command. An invalid name or option is an error of the first call.
 //
-// Java services lock it by RedissonClient.getReadWriteLock(name).
+// Java services use RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 	return rwlock.New(c.used(), name, opts...)
 }
 
-// NewSemaphore returns a handle of the semaphore called name, of which so many callers can hold a permit at
-// once. With 0 permits, the handle leaves the number to the one that made the semaphore. It does no I/O and is
-// cheap; a bad name, number or option is an error of the first call.
+// NewSemaphore returns a handle of the semaphore called name, of which at most that many permits
+// can be held at once. With 0 permits, the handle accepts the number that the semaphore already
+// has. It sends no command. An invalid name, number or option is an error of the first call.
 //
-// Java services share it by RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore) cannot
-// be shared: it has no leases, and with 0 permits the handle would take its permits.
+// Java services use RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore)
+// cannot be shared: it has no leases, and a handle with 0 permits would take its permits.
 func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *semaphore.Semaphore {
 	return semaphore.New(c.used(), name, permits, opts...)
 }
 
-// Close releases every lock that the client still holds, and ends their holds and
-// all waiting calls with lock.ErrClosed. It waits until no goroutine and no
-// subscription of the client is left, until ctx is canceled, or for three operation
-// timeouts ([WithOpTimeout]), whichever comes first. If ctx is canceled already, it waits for up to two.
-// On an [Open] client it then closes the connection; if the time is up before that is done, it
-// continues in the background.
+// Close releases every lock that the client still holds, and ends their holds and all waiting calls
+// with lock.ErrClosed. It waits until all goroutines and subscriptions of the client have ended,
+// until ctx is canceled, or for three operation timeouts ([WithOpTimeout]), whichever comes first.
+// If ctx is already canceled, it waits for up to two. If the client was created by [Open], it then
+// closes the connection; if the time is up before that, it continues in the background.
 //
-// Close does not wait for functions that run under a lock, such as that of lock.Do or of an HTTP handler: it ends
-// their holds at once. Stop the server or the workers before it.
+// Close does not wait for functions that run under a lock, such as that of lock.Do or an HTTP
+// handler: it ends their holds immediately. Stop the server or the workers first.
 //
-// The error says what is left: locks that Redis did not confirm to be
-// free, which expire with their leases, or goroutines that still wait for a server
-// that does not respond, which end with the connection. It matches ctx.Err() if ctx was canceled first,
-// and lock.ErrUnavailable if the operation timeouts were over first. A second call waits
-// again.
+// The error reports what is left: locks whose release Redis did not confirm, which expire with
+// their leases, or goroutines that still wait for an unresponsive server, which end with the
+// connection. It matches ctx.Err() if ctx was canceled first, and lock.ErrUnavailable if the
+// operation timeouts passed first. A second call waits again.
 func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
 		l.stop() // a client that was never connected holds nothing, and its calls must not wait for a server

@@ -104,7 +104,7 @@ func ExampleClient_options() {
 		client.WithLabel(os.Getenv("POD_NAME")), // and this, with -o wide
 		client.WithOpTimeout(2*time.Second),     // then the outcome of a command counts as unknown
 		client.WithObserver(lock.Observer{ // leaseholdprom and leaseholdotel make one
-			Granted: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
+			Acquired: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
 		}),
 	)
 	if err != nil {
@@ -163,7 +163,7 @@ func ExampleWithLogger() {
 	if !errors.Is(err, lock.ErrMaxHold) {
 		log.Fatal(err)
 	}
-	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="held for as long as WithMaxHold allows"
+	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="maximum hold time reached (WithMaxHold)"
 }
 
 // A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is silent.

@@ -14,15 +14,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// WithLazyConnect lets [Open] return at once. The client connects in the background: again and
-// again, with pauses of up to a second, until the server answers or the client is closed.
-// Until then commands fail with the error of the last attempt. So Lock waits for the
-// server as it waits for one that went down later, TryLock returns that error within its
-// bounds, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down.
-// A command that comes during the first attempt waits for its end.
+// WithLazyConnect makes [Open] return immediately. The client connects in the background and
+// retries, with pauses of up to a second, until the server replies or the client is closed. Until
+// then commands fail with the error of the last attempt: Lock waits for the server, TryLock returns
+// that error, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down. A
+// command that is sent during the first attempt waits for its result.
 //
-// The URL must name one server, or Sentinels. On a cluster each command fails, as a cluster
-// can only be opened without this option. [New] refuses the option: its client is connected already.
+// The URL must name one server, or Sentinels. On a cluster each command fails: open a cluster
+// without this option. [New] rejects the option, because its client is already connected.
 func WithLazyConnect() Option {
 	return option(func(c *config) { c.lazy = true })
 }
@@ -212,7 +211,7 @@ func (l *lazy) stop() {
 	<-l.done
 }
 
-// Close ends the dialling, and closes the connection if there is one.
+// Close stops dialing, and closes the connection if there is one.
 func (l *lazy) Close() {
 	l.stop()
 	l.now().Close()

@@ -134,7 +134,7 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 	for _, s := range servers {
 		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(6*time.Second)).NewLock("leader"))
 	}
-	q := multilock.NewQuorum(locks, multilock.WithLongestLease(6*time.Second), multilock.WithServerTimeout(1500*time.Millisecond), multilock.WithDurableServers())
+	q := multilock.NewQuorum(locks, multilock.WithMaxLease(6*time.Second), multilock.WithServerTimeout(1500*time.Millisecond), multilock.WithDurableServers())
 	h, err := q.TryLock(t.Context())
 	if err != nil {
 		t.Fatal(err)

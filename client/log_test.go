@@ -67,7 +67,7 @@ func TestLog_nothingWhileAllGoesWell(t *testing.T) {
 }
 
 // A server that evicts keys takes locks from their holders. The client logs that once, also for a
-// user with no more rights than docs/SECURITY.md lists, if it may run the command.
+// user with no more rights than docs/operate/security.md lists, if it may run the command.
 func TestLog_evictingServer(t *testing.T) {
 	t.Parallel()
 	for policy, warns := range map[string]bool{"allkeys-lru": true, "volatile-ttl": true, "noeviction": false} {
@@ -128,7 +128,7 @@ func TestLog_evictingServerDenied(t *testing.T) {
 		t.Errorf("it says %s", all.text.String())
 	}
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool {
-		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, of which docs/SECURITY.md speaks, on 6.2 and since 7.2
+		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, of which docs/operate/security.md speaks, on 6.2 and since 7.2
 	})
 	if len(denied) > 0 {
 		t.Errorf("denied: %q", denied)
@@ -160,7 +160,7 @@ func TestLog_deniedHints(t *testing.T) {
 		defer close(done)
 		_, _ = c.NewFairLock("orders").Lock(ctx) // ends with ctx
 	}()
-	all.soon(t, "denies a subscription")
+	all.soon(t, "subscription denied")
 	all.soon(t, "channel=redisson_lock__channel:{orders} ")
 	cancel()
 	<-done

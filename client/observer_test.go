@@ -25,9 +25,9 @@ func TestWithObserver_several(t *testing.T) {
 		}
 	}
 	c := open(t, redistest.Start(t).Client(t),
-		client.WithObserver(lock.Observer{Granted: tell("first")}),
+		client.WithObserver(lock.Observer{Acquired: tell("first")}),
 		client.WithObserver(lock.Observer{}),
-		client.WithObserver(lock.Observer{Granted: tell("second"), Released: tell("second")}),
+		client.WithObserver(lock.Observer{Acquired: tell("second"), Released: tell("second")}),
 	)
 	ctx := context.WithValue(t.Context(), key{}, "caller")
 	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "read": c.NewRWLock("c").Read(), "semaphore": c.NewSemaphore("d", 2)} {
@@ -51,7 +51,7 @@ func TestWithObserver_several(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	r := observetest.Play(t, client.WithName("observed"))
-	for _, what := range []string{"Waiting", "Granted", "Refused", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "PassedOn", "Released", "Lost"} {
+	for _, what := range []string{"Waiting", "Acquired", "NotAcquired", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "HandedOff", "Released", "Lost"} {
 		all := r.Of(what)
 		if len(all) == 0 {
 			t.Errorf("the observer does not hear of %s", what)
@@ -66,8 +66,8 @@ func TestObserver(t *testing.T) {
 		t.Helper()
 		return r.Await(t, what, name)
 	}
-	for name, cause := range map[string]error{"expired": lock.ErrLost, "aged": lock.ErrMaxHold, "forced": lock.ErrForced, "gone": lock.ErrLost, "abandoned": lock.ErrAbandoned} {
-		if e := one("Lost", name); !errors.Is(e.Err, cause) || !errors.Is(e.Err, lock.ErrLost) || e.Held <= 0 || e.ID != one("Granted", name).ID || e.Ctx != one("Granted", name).Ctx {
+	for name, cause := range map[string]error{"expired": lock.ErrLost, "aged": lock.ErrMaxHold, "forced": lock.ErrForceUnlocked, "gone": lock.ErrLost, "abandoned": lock.ErrAbandoned} {
+		if e := one("Lost", name); !errors.Is(e.Err, cause) || !errors.Is(e.Err, lock.ErrLost) || e.Held <= 0 || e.ID != one("Acquired", name).ID || e.Ctx != one("Acquired", name).Ctx {
 			t.Errorf("%s is lost by %v: %+v", name, e.Err, e)
 		}
 	}
@@ -89,7 +89,7 @@ func TestObserver(t *testing.T) {
 	if e := one("Canceled", "canceled"); e.Ctx.Err() != context.Canceled || e.Waited <= 0 || e.Took < e.Waited {
 		t.Errorf("a wait that is cancelled: %+v", e)
 	}
-	if e := one("Failed", "no lock"); !errors.Is(e.Err, lock.ErrForeignKey) || e.Waited != 0 {
+	if e := one("Failed", "no lock"); !errors.Is(e.Err, lock.ErrWrongType) || e.Waited != 0 {
 		t.Errorf("a key that is no lock: %+v", e)
 	}
 	if e := one("Released", "held"); e.Err != nil || e.Held <= 0 {

@@ -20,7 +20,7 @@ import (
 // Defaults of the options.
 const (
 	DefaultWatchdogTimeout = 30 * time.Second
-	DefaultOpTimeout       = 3 * time.Second // or a sixth of the watchdog timeout, if that is less
+	DefaultOpTimeout       = 3 * time.Second // or a sixth of the watchdog timeout if that is less
 )
 
 // poll is the longest time for which a waiter relies on hints alone.
@@ -48,9 +48,9 @@ type config struct {
 func (c *config) within(option string, d, least, most time.Duration) {
 	switch {
 	case d < least:
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, least))
 	case d > most:
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the most is %v", option, d, most))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at most %v", option, d, most))
 	}
 }
 
@@ -61,12 +61,13 @@ const (
 	minOpTimeout       = time.Millisecond
 )
 
-// WithWatchdogTimeout sets the lease of locks without a fixed one. The watchdog
-// renews it every third; when the process dies, the lock is free after at most
-// this time. The default is 30 s, the least is 100 ms, the most a year.
+// WithWatchdogTimeout sets the lease of locks without a fixed lease. The watchdog renews it every
+// third; if the process dies, the lock is free after at most this time. The default is 30 s. It
+// must be at least 100 ms and at most one year.
 //
-// The leases of readers are renewed every 10 s at least, as readers of Redisson that renew theirs shorten the lock to their own
-// watchdog timeout, which is 30 s if not set. If theirs is less than 10 s, set no longer one here.
+// Leases of readers are renewed at least every 10 s, because a reader of Redisson that renews
+// shortens the lease of the lock to its own watchdog timeout, which is 30 s by default. If
+// Redisson's watchdog timeout is less than 10 s, set no longer timeout here.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.Lease = d
@@ -74,11 +75,10 @@ func WithWatchdogTimeout(d time.Duration) Option {
 	})
 }
 
-// WithOpTimeout sets how long one command to Redis may stay unanswered before
-// its outcome counts as unknown. It bounds TryLock and Unlock also when their
-// context has no deadline. The default is 3 s, or a sixth of the watchdog
-// timeout if that is less; the least is a millisecond. It must not be more than a
-// quarter of the watchdog timeout: a renewal that gets no answer would leave no time for another try.
+// WithOpTimeout sets how long a command to Redis may take before its outcome counts as unknown. It
+// bounds TryLock and Unlock even if their context has no deadline. The default is 3 s, or a sixth
+// of the watchdog timeout if that is less. It must be at least 1 ms and at most a quarter of the
+// watchdog timeout, so that a renewal that times out can be retried.
 func WithOpTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.OpTimeout, c.opTimeoutGiven = d, true
@@ -86,33 +86,32 @@ func WithOpTimeout(d time.Duration) Option {
 	})
 }
 
-// WithKeyPrefix puts prefix before the name of every lock in Redis, as a
-// NameMapper of Redisson would.
+// WithKeyPrefix puts prefix before the name of every lock in Redis, like a NameMapper of Redisson.
 func WithKeyPrefix(prefix string) Option {
 	return option(func(c *config) { c.KeyPrefix = prefix })
 }
 
 // WithLogger makes the client log to l instead of [slog.Default].
 //
-// The client logs faults that no call returns: at Error a lock that was lost, and at Warn what can lead
-// to a loss, keeps other owners waiting, or hides the client from operators. docs/TELEMETRY.md lists all
-// messages. While all goes well, it logs nothing. It logs each message about one lock at most once in
-// 10 s, and about up to ten locks in that time; the next such message counts in left_out how many it left out.
-// No message has a password or an owner in it.
+// The client logs faults that no call returns: at Error a lock that was lost, and at Warn what can
+// lead to a loss, keeps other owners waiting, or hides the client from operators. It logs nothing
+// else. The same message about one lock is logged at most once in 10 s, and about at most 10 locks
+// in that time; the next such message counts the ones that were left out. No message contains a
+// password or an owner. docs/operate/telemetry.md lists all messages.
 //
-// With a logger from this option the client also logs at Debug. A logger on
-// [slog.DiscardHandler] silences it.
+// With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
+// silences it.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) {
 		if c.Logger = l; l == nil {
-			c.errs = append(c.errs, errors.New("WithLogger(nil): leave the option away, or give slog.New(slog.DiscardHandler)"))
+			c.errs = append(c.errs, errors.New("WithLogger(nil): omit the option, or pass slog.New(slog.DiscardHandler)"))
 		}
 	})
 }
 
-// WithObserver makes the client call the functions of o for what happens to its locks, for metrics
-// and traces: packages leaseholdotel and leaseholdprom, which are modules of their own, make such
-// observers. If the option is given several times, all of them are called, in that order.
+// WithObserver makes the client call the functions of o when something happens to its locks, for
+// metrics and traces. Packages leaseholdotel and leaseholdprom, which are separate modules, create
+// such observers. If the option is given several times, all observers are called, in that order.
 func WithObserver(o lock.Observer) Option {
 	return option(func(c *config) {
 		switch {
@@ -146,28 +145,29 @@ func both(a, b *lock.Observer) *lock.Observer {
 	return &ab
 }
 
-// WithName says as what the client is known to operators: the name of the application or
-// of the service. It is the name of the program if not set, and at most 256 bytes.
+// WithName sets the client name shown to operators, typically the name of the service. The default
+// is the name of the program. The name must not exceed 256 bytes.
 //
-// A client whose locks are used keeps a small hash, leasehold_client:<uuid>, for as long as it lives:
-// name, label, host, process id, version of this library, and since when. An owner string begins with
-// that uuid. So Inspect and the tool tell who holds a lock, and who waits. The entry is written in
-// the background when the first handle of a lock is made, heard of every ten seconds, removed
-// by Close, and gone a minute after the process died. It takes a connection of the rueidis client's
-// blocking pool, so that no lock waits for it, and none depends on it. Everybody with the
-// right to read it sees it: keep secrets out of it.
+// While its locks are used, a client keeps a small hash, leasehold_client:<uuid>, with its name,
+// label, host, process ID, version of this library and start time. Owner strings begin with that
+// UUID, so Inspect and the leasehold tool can show which process holds a lock and which ones wait.
+// Anyone who can read the key sees the entry: do not put secrets into it.
+//
+// The entry is written in the background when the first handle of a lock is created, refreshed
+// every 10 s, removed by Close, and expires a minute after the process died. It uses one connection
+// of the blocking pool of the rueidis client. No lock waits for it or depends on it.
 func WithName(name string) Option {
 	return option(func(c *config) {
 		c.name = name
 		c.text("WithName", name)
 		if name == "" {
-			c.errs = append(c.errs, errors.New(`WithName(""): leave the option away for the name of the program`))
+			c.errs = append(c.errs, errors.New(`WithName(""): omit the option to use the program name`))
 		}
 	})
 }
 
-// WithLabel adds whatever else operators should know of the client, such as a zone or a
-// revision, to what [WithName] describes. It is at most 256 bytes.
+// WithLabel adds a text for operators, such as a zone or a revision, to the entry of [WithName]. It
+// must not exceed 256 bytes.
 func WithLabel(label string) Option {
 	return option(func(c *config) {
 		c.label = label
@@ -175,8 +175,8 @@ func WithLabel(label string) Option {
 	})
 }
 
-// WithoutRegistry keeps the client from telling who it is: see [WithName]. It then
-// writes no key but those of its locks, and operators see its uuid alone.
+// WithoutRegistry keeps the client from writing the entry of [WithName]. It then writes no keys
+// other than those of its locks, and operators see only its UUID.
 func WithoutRegistry() Option {
 	return option(func(c *config) { c.unregistered = true })
 }
@@ -185,14 +185,14 @@ func WithoutRegistry() Option {
 func (c *config) text(option, text string) {
 	switch {
 	case len(text) > registry.MostText:
-		c.errs = append(c.errs, fmt.Errorf("%s: %d bytes, the most is %d", option, len(text), registry.MostText))
+		c.errs = append(c.errs, fmt.Errorf("%s: %d bytes: must be at most %d", option, len(text), registry.MostText))
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
-		c.errs = append(c.errs, fmt.Errorf("%s(%q): it must be text on one line", option, text))
+		c.errs = append(c.errs, fmt.Errorf("%s(%q): must be a single line of text", option, text))
 	}
 }
 
-// WithPubSub says how a release reaches the waiters. It only matters on a cluster;
-// everywhere else it is plain. The default is PubSubAuto.
+// WithPubSub sets how a release notifies the waiters on a cluster. The default is PubSubAuto. It
+// has no effect elsewhere.
 func WithPubSub(p PubSub) Option {
 	return option(func(c *config) { c.pubsub = p })
 }
@@ -218,11 +218,11 @@ func configure(opts []Option) (config, error) {
 	case len(c.errs) > 0:
 		return c, errors.Join(c.errs...)
 	case c.OpTimeout > c.Lease/4:
-		return c, fmt.Errorf("WithOpTimeout(%v): it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+		return c, fmt.Errorf("WithOpTimeout(%v): must be at most a quarter of the watchdog timeout (%v)", c.OpTimeout, c.Lease)
 	case c.unregistered && (c.name != "" || c.label != ""):
-		return c, errors.New("WithoutRegistry: nobody would see what WithName and WithLabel say; leave them away")
+		return c, errors.New("WithoutRegistry: WithName and WithLabel have no effect with it; remove them")
 	case c.pubsub < PubSubAuto || c.pubsub > PubSubSharded:
-		return c, fmt.Errorf("WithPubSub(%v): it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
+		return c, fmt.Errorf("WithPubSub(%v): must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
 	}
 	c.Lease = c.Lease.Truncate(time.Millisecond)
 	return c, keys.CheckPrefix(c.KeyPrefix)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/board"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/leader"
@@ -11,61 +12,66 @@ import (
 
 // What a client hands out that holds no lease.
 
-// NewLatch returns a handle of the latch called name, which opens after so many count downs. It does no I/O; a bad name shows
-// as an error of the first call. The name, with the client's key prefix, must have no braces.
+// NewLatch returns a handle of the countdown latch called name: callers wait until its count
+// reaches zero. It sends no command. An invalid name is an error of the first call. The name, with
+// the key prefix of the client, must not contain braces.
 //
-// Java services share it by RedissonClient.getCountDownLatch(name).
+// Java services use RedissonClient.getCountDownLatch(name).
 func (c *Client) NewLatch(name string) *latch.Latch {
 	return c.latches.New(name)
 }
 
-// NewCrew returns a handle of the crew called name: members with leases, and others that wait until all are done. It does no
-// I/O; a bad name or option shows as an error of the first call.
-func (c *Client) NewCrew(name string, opts ...lock.Option) *latch.Crew {
+// NewWaitGroup returns a handle of the wait group called name: workers with leases, and callers
+// that wait until all workers are done. It sends no command. An invalid name or option is an error
+// of the first call.
+func (c *Client) NewWaitGroup(name string, opts ...lock.Option) *latch.WaitGroup {
 	c.used()
-	return c.latches.NewCrew(name, opts...)
+	return c.latches.NewWaitGroup(name, opts...)
 }
 
-// NewElection returns a handle of the election called name: the one that holds the fair lock of that name leads, and those that want to lead
-// do so in turn. It does no I/O; a bad name or option shows as an error of the first call.
+// NewElection returns a handle of the leader election called name. The holder of the fair lock of
+// that name is the leader, and candidates become leader first-come, first-served. It sends no
+// command. An invalid name or option is an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
-	return leader.New(c.NewFairLock(name, opts...), c.NewBoard(name))
+	return leader.New(fairlock.NewForElection(c.used(), name, opts...), c.NewLeaderStore(name))
 }
 
-// NewBoard returns the board of the leader called name, for an election by another lock than a fair one: leader.New(l, c.NewBoard(l.Name())). It
-// does no I/O; a bad name shows as an error of the first call.
-func (c *Client) NewBoard(name string) leader.Board {
+// NewLeaderStore returns the value store of the leader called name, for an election by a lock other
+// than a fair lock: leader.New(l, c.NewLeaderStore(l.Name())). It sends no command. An invalid name
+// is an error of the first call.
+func (c *Client) NewLeaderStore(name string) leader.Store {
 	return board.New(c.session, name)
 }
 
-// NewRateLimiter returns a limiter whose limits hold for each key, in all processes that use
-// the name. onFailure says what it decides when Redis gives no answer; there is no default. It
-// does no I/O; a bad name, policy or limit shows as an error of the first call. Make it
-// once: what callers have in common is kept in it.
+// NewRateLimiter returns a rate limiter whose limits apply to each key, across all processes that
+// use the name. onFailure sets what it decides when Redis is unavailable; there is no default. It
+// sends no command. An invalid name, policy or limit is an error of the first call. Create it once:
+// it batches the calls of its callers.
 func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits ...ratelimit.Limit) *ratelimit.Limiter {
 	return ratelimit.On(c.sender, name, onFailure, limits...)
 }
 
-// NewWindow returns a handle of the rate limiter called name in Redisson's layout. It does no I/O; a bad
-// name shows as an error of the first call. Where no Java service has a part in it, NewRateLimiter
-// costs less and does more.
+// NewRedissonRateLimiter returns a handle of the Redisson-compatible rate limiter called name. It
+// sends no command. An invalid name is an error of the first call. If no Java service shares the
+// limiter, NewRateLimiter costs less and does more.
 //
-// Java services have it by RedissonClient.getRateLimiter(name), with RateType.OVERALL.
-func (c *Client) NewWindow(name string) *ratelimit.Window {
-	return ratelimit.WindowOn(c.sender, name)
+// Java services use RedissonClient.getRateLimiter(name) with RateType.OVERALL.
+func (c *Client) NewRedissonRateLimiter(name string) *ratelimit.RedissonLimiter {
+	return ratelimit.RedissonLimiterOn(c.sender, name)
 }
 
-// NewBloomFilter returns a handle of the Bloom filter called name. It does no I/O; a bad name shows as an error of the
-// first call.
+// NewBloomFilter returns a handle of the Bloom filter called name. It sends no command. An invalid
+// name is an error of the first call.
 //
-// Java services have it by RedissonClient.getBloomFilter(name, StringCodec.INSTANCE), or without a codec and
-// [bloom.WithKryo5] here.
+// Java services use RedissonClient.getBloomFilter(name, StringCodec.INSTANCE), or no codec if the
+// handle has [bloom.WithKryo5].
 func (c *Client) NewBloomFilter(name string, opts ...bloom.Option) *bloom.Filter {
 	return bloom.On(c.sender, name, opts...)
 }
 
-// NewShardedBloomFilter returns a handle of the filter called name that is made of several, for a cluster or for more
-// than 512 MB. It does no I/O; a bad name or number shows as an error of the first call.
+// NewShardedBloomFilter returns a handle of the Bloom filter called name that is split into several
+// filters, for a cluster or for more than 512 MB. It sends no command. An invalid name or number is
+// an error of the first call.
 func (c *Client) NewShardedBloomFilter(name string, shards int, opts ...bloom.Option) *bloom.Sharded {
 	return bloom.ShardedOn(c.sender, name, shards, opts...)
 }

@@ -20,8 +20,8 @@ func TestWithoutLocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerMinute(1))
-		w := c.NewWindow("window")
+		l := c.NewRateLimiter("api", ratelimit.FailClosed(), ratelimit.PerMinute(1))
+		w := c.NewRedissonRateLimiter("window")
 		f := c.NewBloomFilter("filter")
 		s := c.NewShardedBloomFilter("shards", 2)
 		if d, err := l.Take(t.Context(), "ann", 1); err != nil || !d.OK {

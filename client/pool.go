@@ -62,7 +62,7 @@ func (p pooled) tell() {
 			if logger == nil {
 				logger = slog.Default()
 			}
-			logger.Warn("client: no free connection in the blocking pool; raise BlockingPoolSize of the rueidis client", "waited", 2*p.pool.sender.Timeout)
+			logger.Warn("blocking pool exhausted; raise BlockingPoolSize of the rueidis client", "waited", 2*p.pool.sender.Timeout)
 		})
 	})
 }

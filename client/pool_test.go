@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const noConnection = "no free connection in the blocking pool"
+const noConnection = "blocking pool exhausted"
 
 // count returns how often the log contains what.
 func (s *said) count(what string) int {

@@ -9,19 +9,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// PubSub says how a release reaches the waiters, on a cluster. All clients of a
-// lock should use the same way. Otherwise they still exclude each other, but
-// their waiters hear of a release only when they ask the next time: waiters
-// of leasehold ask after a second, waiters of Redisson when the lease ends.
+// PubSub is how a release notifies the waiters on a cluster. All clients of a lock should use the
+// same way. Otherwise they still exclude each other, but waiters detect a release only by polling:
+// waiters of leasehold within a second, waiters of Redisson when the lease expires.
 type PubSub int
 
 const (
-	// PubSubAuto is sharded where the cluster supports it (since Redis 7.0), and plain
-	// elsewhere. Redisson's default is the same.
+	// PubSubAuto uses sharded Pub/Sub if the cluster supports it (since Redis 7.0), and plain Pub/Sub
+	// otherwise. It is the default of Redisson too.
 	PubSubAuto PubSub = iota
 
-	// PubSubPlain publishes each message to all nodes of the cluster (PUBLISH). So do
-	// Redisson before 3.22.0, and later ones with shardedSubscriptionMode OFF.
+	// PubSubPlain publishes each message to all nodes of the cluster (PUBLISH), like Redisson before
+	// 3.22.0, and later versions with shardedSubscriptionMode OFF.
 	PubSubPlain
 
 	// PubSubSharded publishes each message to the nodes of one shard (SPUBLISH).
@@ -49,7 +48,7 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	}
 	sharded, err := hint.Sharded(ctx, rdb, timeout)
 	if err != nil {
-		return false, fmt.Errorf("asking the cluster for sharded Pub/Sub (see WithPubSub): %w", err)
+		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)
 	}
 	return sharded, nil
 }

@@ -56,7 +56,7 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 		soon      = opTimeout / 4 // on a busy machine
 	)
 	c := open(t, rdb, client.WithWatchdogTimeout(4*opTimeout), client.WithOpTimeout(opTimeout))
-	limiter, window := c.NewRateLimiter("calls", ratelimit.Closed(), ratelimit.Limit{Rate: 1, Per: time.Second}), c.NewWindow("window")
+	limiter, window := c.NewRateLimiter("calls", ratelimit.FailClosed(), ratelimit.Limit{Rate: 1, Per: time.Second}), c.NewRedissonRateLimiter("window")
 	if _, err := window.Init(t.Context(), 1, time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +68,9 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 		"semaphore": func(name string) lock.Locker { return c.NewSemaphore(name, 1) },
 	}
 	calls := map[string]func(i int) error{
-		"Take":        func(i int) error { _, err := limiter.Take(t.Context(), fmt.Sprint(i), 1); return err },
-		"Window.Take": func(int) error { _, err := window.Take(t.Context(), 1); return err },
-		"Inspect":     func(i int) error { _, err := c.NewLock(fmt.Sprint("held:", i)).Inspect(t.Context()); return err },
+		"Take":                 func(i int) error { _, err := limiter.Take(t.Context(), fmt.Sprint(i), 1); return err },
+		"RedissonLimiter.Take": func(int) error { _, err := window.Take(t.Context(), 1); return err },
+		"Inspect":              func(i int) error { _, err := c.NewLock(fmt.Sprint("held:", i)).Inspect(t.Context()); return err },
 	}
 	for kind, of := range kinds {
 		var inner []lock.Hold

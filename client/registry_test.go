@@ -171,7 +171,7 @@ func TestRegistry_denied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all.soon(t, "refuses the entry")
+	all.soon(t, "registry entry denied")
 	state, err := l.Inspect(t.Context())
 	if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: c.ID()}) {
 		t.Errorf("%+v, %v", state, err)
@@ -211,13 +211,13 @@ func TestRegistry_leastRights(t *testing.T) {
 	}
 	rw := redistest.Rights(t, "NewRWLock")
 	if denied := with("full", append(rights, rw...)); len(denied) > 0 {
-		t.Errorf("docs/SECURITY.md does not cover %q", denied)
+		t.Errorf("docs/operate/security.md does not cover %q", denied)
 	}
 	for i, right := range rights[len(redistest.Rights(t)):] {
 		less := append(append([]string{}, rw...), rights[len(redistest.Rights(t)):]...)
 		less = append(less[:len(rw)+i], less[len(rw)+i+1:]...)
 		if denied := with("less"+string(rune('a'+i)), less); len(denied) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }

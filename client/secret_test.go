@@ -47,6 +47,7 @@ func (s *said) contains(what string) bool {
 // password, without rights, after a loss, with something else in the key, and
 // while the server is down.
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	const password = "hunter2-hunter2"
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">"+password, "~*", "&*", "+@all")
@@ -134,7 +135,7 @@ func TestSecrets(t *testing.T) {
 		_, inspect := o.Inspect(t.Context())
 		_, force := o.ForceUnlock(t.Context())
 		all.errors(inspect, force)
-		if !errors.Is(inspect, lock.ErrForeignKey) {
+		if !errors.Is(inspect, lock.ErrWrongType) {
 			t.Errorf("Inspect of somebody else's hash: %v", inspect)
 		}
 	}
@@ -151,7 +152,7 @@ func TestSecrets(t *testing.T) {
 	lose(h)
 	all.errors(c.Close(t.Context()))
 
-	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrForeignKey.Error()} {
+	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrWrongType.Error()} {
 		if !all.contains(want) {
 			t.Errorf("nothing said %q: the test looks at too little", want)
 		}

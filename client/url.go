@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,14 +14,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ParseURL returns the options that [Open] connects with, for an application
-// that wants the rueidis client for itself too: change them, make the client
-// with rueidis.NewClient, and give it to [New].
+// ParseURL returns the options that [Open] connects with, for an application that needs the rueidis
+// client itself: change them, create the client with rueidis.NewClient, and pass it to [New].
 //
 // A URL can have these parameters: db, addr (further addresses, each "host:port"), master_set,
 // client_name, dial_timeout, write_timeout, skip_verify (only with TLS), protocol (2 or 3),
-// client_cache=0 and max_retries=0. Any other parameter or value that would have no effect
-// is an error, and so is a fragment. An error never repeats the password.
+// client_cache=0 and max_retries=0. Any other parameter, a value without effect, and a fragment are
+// errors. An error never repeats the password.
 func ParseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {
@@ -31,26 +31,27 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	if err != nil {
 		return rueidis.ClientOption{}, err
 	}
-	option.DisableCache = true
-	if option.ClientName == "" {
-		option.ClientName = "leasehold"
-	}
-	if option.ConnWriteTimeout == 0 {
-		option.ConnWriteTimeout = 5 * time.Second
-	}
-	// One connection keeps the commands about a lock in order, and shares each write
-	// among more callers; a short wait for more of them halves what a busy client spends
-	// on writing. A caller that is alone does not wait.
-	option.PipelineMultiplex = -1
-	option.MaxFlushDelay = 20 * time.Microsecond
-	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
 	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
 		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
 		option.TLSConfig.ServerName = ""
-		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
+		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would connect to them in plain text
 	}
-	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
-	return option, nil
+	return tuned(option), nil
+}
+
+// tuned returns option with what suits locks, where it says nothing.
+func tuned(option rueidis.ClientOption) rueidis.ClientOption {
+	option.DisableCache = true
+	option.ClientName = cmp.Or(option.ClientName, "leasehold")
+	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// One connection keeps the commands about a lock in order, and shares each write
+	// among more callers; a short wait for more of them halves what a busy client spends
+	// on writing. A caller that is alone does not wait.
+	option.PipelineMultiplex = cmp.Or(option.PipelineMultiplex, -1)
+	option.MaxFlushDelay = cmp.Or(option.MaxFlushDelay, 20*time.Microsecond)
+	option.Sentinel.TopologyRefreshInterval = cmp.Or(option.Sentinel.TopologyRefreshInterval, 5*time.Second)
+	option.ClusterOption.ShardsRefreshInterval = cmp.Or(option.ClusterOption.ShardsRefreshInterval, 15*time.Second)
+	return option
 }
 
 var (

@@ -2,6 +2,7 @@
 package docs
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +47,7 @@ func texts(t *testing.T, end string) map[string]string {
 
 // The pages name every kind that events can have: the kinds that are acquired.
 func TestKinds(t *testing.T) {
-	telemetry, err := os.ReadFile("TELEMETRY.md")
+	telemetry, err := os.ReadFile("operate/telemetry.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,7 @@ func TestKinds(t *testing.T) {
 		for _, kind := range name.FindAllStringSubmatch(text, -1) {
 			found++
 			if line, _, _ := strings.Cut(string(telemetry[bytes.Index(telemetry, []byte("`leasehold.lock.kind` is")):]), "\n"); !strings.Contains(line, "`"+kind[1]+"`") {
-				t.Errorf("TELEMETRY.md does not name the kind %q of %s: %s", kind[1], path, line)
+				t.Errorf("operate/telemetry.md does not name the kind %q of %s: %s", kind[1], path, line)
 			}
 			if _, line, _ := strings.Cut(sources["lock/observer.go"], "Kind string"); !strings.Contains(line[:strings.Index(line, "\n")], kind[0][len(kind[0])-len(kind[1])-2:]) {
 				t.Errorf("lock.Event.Kind does not name the kind %q of %s", kind[1], path)
@@ -179,7 +181,7 @@ func slug(heading string) string {
 	return b.String()
 }
 
-// The program of the README runs as it stands on the page.
+// The program of the README runs as it stands on the page. Started twice, the second process waits until the first one is done.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile(root + "/README.md")
 	if err != nil {
@@ -198,14 +200,63 @@ func TestReadme(t *testing.T) {
 	if !bytes.Contains(block[1], []byte(address)) {
 		t.Fatalf("the program does not connect to %s", address)
 	}
-	main := filepath.Join(t.TempDir(), "main.go")
+	dir := t.TempDir()
+	main, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
 	if err := os.WriteFile(main, bytes.ReplaceAll(block[1], []byte(address), []byte(s.Addr())), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "run", main).CombinedOutput()
-	want := "shipping, step 1\nshipping, step 2\nshipping, step 3\n"
-	if err != nil || string(out) != want {
-		t.Errorf("%v, %q, want %q", err, out, want)
+	if out, err := exec.Command("go", "build", "-o", program, main).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	var both []string // what the two processes print, in this order
+	printed := make(chan string)
+	start := func(name string) {
+		cmd := exec.CommandContext(t.Context(), program)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = cmd.Stdout
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				printed <- name + lines.Text()
+			}
+			if err := cmd.Wait(); err != nil {
+				printed <- name + err.Error()
+			}
+			printed <- name + "exits"
+		}()
+	}
+	start("1: ")
+	for ends := 0; ends < 2; {
+		line := <-printed
+		both = append(both, line)
+		switch line {
+		case "1: lock held, step 1 of 3":
+			start("2: ")
+		case "1: exits", "2: exits":
+			ends++
+		}
+	}
+	steps := "lock held, step 1 of 3\nlock held, step 2 of 3\nlock held, step 3 of 3\ndone, lock released\nexits\n"
+	for i, name := range []string{"1: ", "2: "} {
+		got := ""
+		for _, line := range both {
+			if text, ok := strings.CutPrefix(line, name); ok {
+				got += text + "\n"
+			}
+		}
+		if want := "waiting for the lock\n" + steps; got != want {
+			t.Errorf("process %d prints %q, want %q", i+1, got, want)
+		}
+	}
+	first, second := slices.Index(both, "1: lock held, step 3 of 3"), slices.Index(both, "2: lock held, step 1 of 3")
+	if waits := slices.Index(both, "2: waiting for the lock"); waits > first || second < first {
+		t.Errorf("the second process does not wait for the first: %q", both)
 	}
 	if keys := s.Keys(); len(keys) != 0 {
 		t.Errorf("it leaves %s", fmt.Sprint(keys))
@@ -266,38 +317,63 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// comparison finds the rows of the table that compares leasehold with others.
-var comparison = regexp.MustCompile(`(?ms)^\| \| leasehold \|[^\n]*\n\|[-|]*\n(.*?)^$`)
+// comparison finds the table that compares leasehold with others.
+var comparison = regexp.MustCompile(`(?m)^\| \| leasehold \|[^\n]*\n(?:\|[^\n]*\n)+`)
 
-// Each cell of the table has its proof: those about leasehold a test or a measurement.
+// Each cell of the comparison has its proof: those about leasehold a test or a measurement. The README has the same table, without
+// the proofs.
 func TestComparison(t *testing.T) {
-	problems := func(readme string) (problems []string) {
-		table := comparison.FindStringSubmatch(readme)
-		if table == nil {
+	problems := func(page, readme string) (problems []string) {
+		table := comparison.FindString(page)
+		if table == "" {
 			return []string{"there is no table"}
 		}
-		for row := range strings.Lines(table[1]) {
-			cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
+		for _, row := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
+			cells := strings.Split(strings.Trim(row, "|"), "|")
 			for i, cell := range cells[1:] {
 				links := link.FindAllStringSubmatch(cell, -1)
 				if len(links) == 0 {
 					problems = append(problems, cells[0]+": a cell without proof: "+cell)
 				}
 				for _, l := range links {
-					if i == 0 && !strings.HasSuffix(l[1], "_test.go") && !strings.HasPrefix(l[1], "docs/PERFORMANCE.md#") {
+					if i == 0 && !strings.HasSuffix(l[1], "_test.go") && !strings.HasPrefix(l[1], "performance.md#") {
 						problems = append(problems, cells[0]+": neither a test nor a measurement: "+l[1])
 					}
 				}
 			}
 		}
+		bare := regexp.MustCompile(` \[\(2\)\]\([^)]*\)`).ReplaceAllString(table, "")
+		bare = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(bare, "$1")
+		if !strings.Contains(readme, "\n"+bare) {
+			problems = append(problems, "the README has another table")
+		}
 		return problems
 	}
-	for _, p := range problems(pages(t)["README.md"]) {
+	all := pages(t)
+	for _, p := range problems(all["docs/evidence/comparison.md"], all["README.md"]) {
 		t.Error(p)
 	}
 	bad := "| | leasehold | other |\n|---|---|---|\n| safe | [yes](README.md) | no |\n\n"
-	if p := problems(bad); len(p) != 2 {
+	if p := problems(bad, "| safe | yes | yes |\n"); len(p) != 3 {
 		t.Errorf("the test finds %q", p)
+	}
+}
+
+// The figures of the chart are measurements.
+func TestChart(t *testing.T) {
+	chart, err := os.ReadFile("pictures/performance.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := pages(t)["docs/evidence/performance.md"]
+	figures := regexp.MustCompile(`>([0-9,]+)</text>`).FindAllSubmatch(chart, -1)
+	for _, f := range figures {
+		if !strings.Contains(measured, "| "+string(f[1])+" |") {
+			t.Errorf("the chart has %s, which evidence/performance.md does not have", f[1])
+		}
+	}
+	if len(figures) != 15 {
+		t.Errorf("%d figures were found", len(figures))
 	}
 }
 
@@ -305,7 +381,7 @@ var warning = regexp.MustCompile(`(?:report\.warn\(|\.say\(slog\.Level\w+, )"([^
 
 // The runbook has an entry for each warning and each error that a client can log.
 func TestRunbook(t *testing.T) {
-	runbook := pages(t)["docs/RUNBOOK.md"]
+	runbook := pages(t)["docs/operate/runbook.md"]
 	found := 0
 	for path, text := range texts(t, ".go") {
 		for _, w := range warning.FindAllStringSubmatch(text, -1) {
@@ -359,7 +435,7 @@ func TestTrackRecord(t *testing.T) {
 		}
 		return problems, found
 	}
-	all, found := problems(pages(t)["docs/TRACK_RECORD.md"])
+	all, found := problems(pages(t)["docs/evidence/track-record.md"])
 	for _, p := range all {
 		t.Error(p)
 	}
@@ -403,7 +479,7 @@ func TestTrackRecord_commits(t *testing.T) {
 		}
 		return problems
 	}
-	for _, p := range problems(pages(t)["docs/TRACK_RECORD.md"]) {
+	for _, p := range problems(pages(t)["docs/evidence/track-record.md"]) {
 		t.Error(p)
 	}
 	first := git("rev-list", "--max-parents=0", "HEAD")[:12]
@@ -417,7 +493,7 @@ func TestTrackRecord_commits(t *testing.T) {
 
 // The track record says how many mutants of the models, and of the locks in chaos and in the simulation, must be caught.
 func TestTrackRecord_mutants(t *testing.T) {
-	page, n := pages(t)["docs/TRACK_RECORD.md"], make(map[string]int)
+	page, n := pages(t)["docs/evidence/track-record.md"], make(map[string]int)
 	for _, run := range regexp.MustCompile(`(?m)^(fair-|rw-|)\S+ +(\w+) +-D`).FindAllStringSubmatch(texts(t, "check.sh")["proof/model/check.sh"], -1) {
 		if run[2] != "holds" {
 			n[run[1]]++

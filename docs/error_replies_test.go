@@ -12,11 +12,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-var update = flag.Bool("update", false, "write the tables of ERROR_REPLIES.md anew")
+var update = flag.Bool("update", false, "write the files and tables that tests compare with")
 
-// The tables of ERROR_REPLIES.md are those that the library goes by.
+// The tables of reference/errors.md are those that the library goes by.
 func TestErrorReplies(t *testing.T) {
-	const file = "ERROR_REPLIES.md"
+	const file = "reference/errors.md"
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func cells(f retry.Fault) string {
 	case f.Is != nil:
 		single = ""
 	}
-	for name, err := range map[string]error{"ErrUnavailable": lock.ErrUnavailable, "ErrForeignKey": lock.ErrForeignKey, "ErrClosed": lock.ErrClosed} {
+	for name, err := range map[string]error{"ErrUnavailable": lock.ErrUnavailable, "ErrWrongType": lock.ErrWrongType, "ErrClosed": lock.ErrClosed} {
 		if errors.Is(f.Is, err) {
 			single += "`lock." + name + "`"
 		}

@@ -37,14 +37,14 @@ var shownBy = map[string]string{
 	"multilock.WithMaxHold":            "ExampleQuorum_options", //
 	"multilock.WithMinValidity":        "ExampleQuorum_options", //
 	"multilock.WithServerTimeout":      "ExampleQuorum_options", //
-	"multilock.WithLongestLease":       "ExampleWithDurableServers",
+	"multilock.WithMaxLease":           "ExampleWithDurableServers",
 	"multilock.Lock":                   "Example",
-	"fence.RedisOption":                "ExampleWithRegisterExpiry",
+	"fence.RedisOption":                "ExampleWithHighestTokenExpiry",
 	"fence.Script":                     "ExampleRedis_Run", //
 	"fencesql.Dialect":                 "ExampleGuard",     //
-	"latch.LostError":                  "ExampleCrew",
+	"latch.LostError":                  "ExampleWaitGroup",
 	"latch.Latches":                    "Example", // for package client
-	"leader.Board":                     "Example", // beside the lock of an Election
+	"leader.Store":                     "Example", // beside the lock of an Election
 	"leader.Election":                  "Example",
 	"leader.Leader":                    "Example",
 	"leaseholdotel.Option":             "Example", //
@@ -52,56 +52,58 @@ var shownBy = map[string]string{
 	"leaseholdotel.WithTracerProvider": "Example",
 	"leaseholdprom.Metrics":            "Example",              //
 	"leaseholdprom.Option":             "ExampleWithNameLabel", //
-	"bridge.Old":                       "ExampleDo",            //
-	"ratelimit.Policy":                 "ExampleNew",           //
-	"bloom.Filter":                     "Example",              //
-	"bloom.Option":                     "ExampleWithKryo5",     //
-	"bloom.ConfigError":                "ExampleConfig",        //
-	"admin.Option":                     "ExampleAdmin_Unlock",  //
-	"admin.WithOperator":               "ExampleAdmin_Unlock",  //
-	"admin.WithOpTimeout":              "ExampleAdmin_Unlock",  //
-	"admin.Unlocked":                   "ExampleAdmin_Unlock",  //
-	"admin.Forced":                     "ExampleAdmin_Unlock",  //
-	"admin.Admin":                      "Example",              //
-	"admin.Lock":                       "Example",              //
-	"admin.Query":                      "Example",              //
-	"admin.Kind":                       "Example",              //
-	"admin.Page":                       "ExampleAdmin_Page",    //
-	"admin.ClientPage":                 "ExampleAdmin_Page",    // the same for clients
-	"admin.Key":                        "ExampleAdmin_Keys",    //
-	"admin.Event":                      "ExampleAdmin_Watch",   //
-	"admin.LimitState":                 "ExampleAdmin_Inspect", //
-	"admin.Owed":                       "ExampleAdmin_Inspect", //
-	"admin.WindowState":                "ExampleAdmin_Inspect", //
-	"admin.FilterState":                "ExampleAdmin_Inspect", //
-	"admin.What":                       "ExampleAdmin_Watch",   //
-	"dashboard.Option":                 "ExampleHandler",       //
-	"dashboard.WithLogger":             "ExampleHandler",       //
-	"dashboard.WithUnlock":             "ExampleHandler",       //
-	"locktest.RW":                      "ExampleRunRW",         // which no example can call, as it takes a *testing.T
-	"locktest.RWHarness":               "ExampleRunRW",         //
-	"locktest.Harness":                 "ExampleRun",           //
-	"locktest.SemaphoreHarness":        "ExampleRunSemaphore",  //
-	"locktest.Latch":                   "ExampleRunLatch",      //
-	"locktest.LatchHarness":            "ExampleRunLatch",      //
-	"locktest.Crew":                    "ExampleRunCrew",       //
-	"locktest.CrewHarness":             "ExampleRunCrew",       //
-	"locktest.ElectionHarness":         "ExampleRunElection",   //
-	"locktest.Limiter":                 "ExampleRunLimiter",    //
-	"locktest.LimiterHarness":          "ExampleRunLimiter",    //
-	"locktest.Filter":                  "ExampleRunFilter",     //
-	"locktest.FilterHarness":           "ExampleRunFilter",     //
+	"bridge.OldLock":                   "ExampleDo",            //
+	"httplock.Option":                  "ExampleWithErrorResponse",
+	"ratelimit.HandlerOption":          "ExampleWithErrorResponse",
+	"ratelimit.Policy":                 "ExampleNew",               //
+	"bloom.Filter":                     "Example",                  //
+	"bloom.Option":                     "ExampleWithKryo5",         //
+	"bloom.ConfigError":                "ExampleConfig",            //
+	"admin.Option":                     "ExampleAdmin_ForceUnlock", //
+	"admin.WithOperator":               "ExampleAdmin_ForceUnlock", //
+	"admin.WithOpTimeout":              "ExampleAdmin_ForceUnlock", //
+	"admin.ForceUnlockResult":          "ExampleAdmin_ForceUnlock", //
+	"admin.ForceUnlockRecord":          "ExampleAdmin_ForceUnlock", //
+	"admin.Admin":                      "Example",                  //
+	"admin.Lock":                       "Example",                  //
+	"admin.Query":                      "Example",                  //
+	"admin.Kind":                       "Example",                  //
+	"admin.Page":                       "ExampleAdmin_Page",        //
+	"admin.ClientPage":                 "ExampleAdmin_Page",        // the same for clients
+	"admin.Key":                        "ExampleAdmin_Keys",        //
+	"admin.Event":                      "ExampleAdmin_Watch",       //
+	"admin.LimitState":                 "ExampleAdmin_Inspect",     //
+	"admin.Usage":                      "ExampleAdmin_Inspect",     //
+	"admin.RedissonLimitState":         "ExampleAdmin_Inspect",     //
+	"admin.FilterState":                "ExampleAdmin_Inspect",     //
+	"admin.EventType":                  "ExampleAdmin_Watch",       //
+	"dashboard.Option":                 "ExampleHandler",           //
+	"dashboard.WithLogger":             "ExampleHandler",           //
+	"dashboard.WithForceUnlock":        "ExampleHandler",           //
+	"locktest.RW":                      "ExampleRunRW",             // which no example can call, as it takes a *testing.T
+	"locktest.RWHarness":               "ExampleRunRW",             //
+	"locktest.Harness":                 "ExampleRun",               //
+	"locktest.SemaphoreHarness":        "ExampleRunSemaphore",      //
+	"locktest.Latch":                   "ExampleRunLatch",          //
+	"locktest.LatchHarness":            "ExampleRunLatch",          //
+	"locktest.WaitGroup":               "ExampleRunWaitGroup",      //
+	"locktest.WaitGroupHarness":        "ExampleRunWaitGroup",      //
+	"locktest.ElectionHarness":         "ExampleRunElection",       //
+	"locktest.Limiter":                 "ExampleRunLimiter",        //
+	"locktest.LimiterHarness":          "ExampleRunLimiter",        //
+	"locktest.Filter":                  "ExampleRunFilter",         //
+	"locktest.FilterHarness":           "ExampleRunFilter",         //
 }
 
 // notRun are the examples that only compile: they take what an example does not have.
 var notRun = map[string]string{
-	"latch.ExampleCrewState":       "the server in memory gives scripts no scores of a range",
+	"latch.ExampleWaitGroupState":  "the server in memory gives scripts no scores of a range",
 	"fencesql.ExampleUnchanged":    "needs a database: integration runs the same code on PostgreSQL",
 	"locktest.ExampleRun":          "needs a *testing.T; the tests of locktest call Run in the same way",
 	"locktest.ExampleRunRW":        "needs a *testing.T",
 	"locktest.ExampleRunSemaphore": "needs a *testing.T",
 	"locktest.ExampleRunLatch":     "needs a *testing.T",
-	"locktest.ExampleRunCrew":      "needs a *testing.T",
+	"locktest.ExampleRunWaitGroup": "needs a *testing.T",
 	"locktest.ExampleRunElection":  "needs a *testing.T",
 	"locktest.ExampleRunLimiter":   "needs a *testing.T",
 	"locktest.ExampleRunFilter":    "needs a *testing.T",

@@ -23,7 +23,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 var _ lock.Locker = (*fairlock.Lock)(nil)
 
@@ -73,7 +73,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	locktest.RunFair(t, h)
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a fair lock does,
+// The rights that docs/operate/security.md lists are enough for everything a fair lock does,
 // also with dead waiters, with owners of Redisson, and with a queue
 // that was deleted by hand.
 func TestRules_withTheLeastRights(t *testing.T) {
@@ -113,7 +113,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 
 // forever is a patience that no test outlasts: a waiter that is no longer in the
 // queue was taken out of it.
-var forever = lock.WithPatience(time.Hour)
+var forever = lock.WithWaiterTimeout(time.Hour)
 
 // Owners of other programs: one of leasehold, and one of Redisson, which sends no
 // heartbeats. The version in the uuid tells.
@@ -245,8 +245,8 @@ func TestKinds_toldApart(t *testing.T) {
 	plain, fair := handle(b.NewLock("orders")), handle(b.NewFairLock("orders"))
 	foreign := func(what string, err error, says string) {
 		t.Helper()
-		if !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(err.Error(), says) || errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("%s: %v, want ErrForeignKey, and %q", what, err, says)
+		if !errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), says) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: %v, want ErrWrongType, and %q", what, err, says)
 		}
 	}
 	for says, c := range map[string]struct {

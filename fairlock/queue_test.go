@@ -144,7 +144,7 @@ func TestMemoryFull_inLine(t *testing.T) {
 	t.Parallel()
 	const patience = 3 * time.Second // a heartbeat each second
 	sc := held(t)
-	waiters := sc.joinAll(t, 4, lock.WithPatience(patience))
+	waiters := sc.joinAll(t, 4, lock.WithWaiterTimeout(patience))
 	owners, before := sc.owners(t), sc.deadlines(t)
 	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 	kindtest.WaitFor(t, "all were heard from for longer than their patience", func() bool {
@@ -237,7 +237,7 @@ func TestDeadWaiters(t *testing.T) {
 	defer die()
 	var dead []*kindtest.Waiter
 	for range 5 {
-		dead = append(dead, sc.joinUnder(t, ctx, c, "orders", lock.WithPatience(patience)))
+		dead = append(dead, sc.joinUnder(t, ctx, c, "orders", lock.WithWaiterTimeout(patience)))
 	}
 	owners := sc.owners(t)
 	alive := sc.joinAll(t, 2, forever)

@@ -66,7 +66,7 @@ func ExampleRedis() {
 	fmt.Println(guard.Set(ctx, first, "stock:7", "11")) // this holder was paused
 	// Output:
 	// <nil>
-	// leasehold: fenced set "stock:7": stale fencing token 1795225388576199: 1795225388576200 was seen
+	// leasehold: fenced set "stock:7": stale fencing token 1795225388576199: highest token seen is 1795225388576200
 }
 
 // A script of your own sees its own KEYS and ARGV, and runs only with a token that
@@ -109,7 +109,7 @@ func ExampleMark_Do() {
 	fmt.Println(set(first, 10), price)
 	// Output:
 	// <nil> 20
-	// leasehold: fence: stale fencing token 1795225388576199: 1795225388576200 was seen 20
+	// leasehold: fence: stale fencing token 1795225388576199: highest token seen is 1795225388576200 20
 }
 
 func ExampleMarks() {
@@ -121,7 +121,7 @@ func ExampleMarks() {
 	// Output:
 	// <nil>
 	// <nil>
-	// leasehold: fence "account:1": stale fencing token 1795225388576199: 1795225388576200 was seen
+	// leasehold: fence "account:1": stale fencing token 1795225388576199: highest token seen is 1795225388576200
 }
 
 // The error has both tokens.
@@ -136,14 +136,14 @@ func ExampleStaleError() {
 }
 
 // Registers of keys that come and go do not stay for ever. No holder comes back after three days.
-func ExampleWithRegisterExpiry() {
+func ExampleWithHighestTokenExpiry() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	guard, err := fence.NewRedis(rdb, fence.WithRegisterExpiry(72*time.Hour))
+	guard, err := fence.NewRedis(rdb, fence.WithHighestTokenExpiry(72*time.Hour))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,24 +8,24 @@ import (
 )
 
 var (
-	// ErrStale: a larger token was seen, so the sender of this one does not hold the
-	// lock any more. Nothing was written. The error is also a [*StaleError].
+	// ErrStale is returned when a larger token was seen, so the sender of this token no longer holds
+	// the lock. Nothing was written. The error is also a [*StaleError].
 	ErrStale = errors.New("stale fencing token")
 
-	// ErrNoToken: the token is 0, as that of a read hold without
-	// [lock.WithFencing], or there is none at all. Nothing was written.
+	// ErrNoToken is returned when the token is 0, as for a read hold without [lock.WithFencing], or
+	// missing. Nothing was written.
 	ErrNoToken = errors.New("no fencing token")
 )
 
 // StaleError has both tokens. It matches [ErrStale].
 type StaleError struct {
-	Token   uint64 // the token that was refused
-	Highest uint64 // the largest that was seen before
+	Token   uint64 // the rejected token
+	Highest uint64 // the largest token that was seen before
 }
 
 // Error names both tokens.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("%v %d: %d was seen", ErrStale, e.Token, e.Highest)
+	return fmt.Sprintf("%v %d: highest token seen is %d", ErrStale, e.Token, e.Highest)
 }
 
 // Is reports whether target is [ErrStale].
@@ -39,9 +39,9 @@ func wrap(op, name string, err error) error {
 	return &lock.Error{Op: op, Name: name, Err: err}
 }
 
-// Check compares a token with the largest one that was seen before, for guards of your own. It
-// fails with [ErrNoToken] if token is 0, and with a [*StaleError] if highest is larger. It keeps
-// nothing: to raise the register is one step with the write, and the guard's.
+// Check compares token with the largest one that was seen before, for custom guards. It fails with
+// [ErrNoToken] if token is 0, and with a [*StaleError] if highest is larger. It stores nothing: the
+// guard must raise the counter and write in one step.
 func Check(token, highest uint64) error {
 	switch {
 	case token == 0:

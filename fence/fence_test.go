@@ -13,15 +13,12 @@ import (
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"go.uber.org/goleak"
 )
 
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(redistest.WithMemory(m, &addr), redistest.NotOurs())
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 const (
 	younger uint64 = fencetest.Younger
@@ -36,7 +33,7 @@ func TestStaleError(t *testing.T) {
 	}
 	err := mark.Check(5)
 	fencetest.IsStale(t, "check", err, 5, 9)
-	if want := `leasehold: fence "orders:42": stale fencing token 5: 9 was seen`; err.Error() != want {
+	if want := `leasehold: fence "orders:42": stale fencing token 5: highest token seen is 9`; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
 }

@@ -5,12 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// Mark is the largest token that was seen, in memory: a guard for data that
-// lives in one process. The zero value has seen none. It is safe for concurrent
-// use, and must not be copied.
+// Mark stores the largest token seen in memory: a guard for data that lives in one process. The
+// zero value has seen none. It is safe for concurrent use, and must not be copied.
 //
-// It ends with the process. If the data outlives the process, raise the mark to the largest known token
-// before the first write, or use a guard that lives with the data.
+// It is lost with the process. If the data outlives the process, raise the mark to the largest
+// known token before the first write, or use a guard that lives with the data.
 type Mark struct {
 	highest atomic.Uint64 // only grows
 
@@ -19,10 +18,10 @@ type Mark struct {
 	name string // set once, by Marks
 }
 
-// Check raises the mark to token, or fails with [ErrStale] when a larger one was
-// seen. It does not wait.
+// Check raises the mark to token, or fails with [ErrStale] if a larger one was seen. It does not
+// wait.
 //
-// By itself it is an early answer and no guard: a newer holder can write between
+// On its own it rejects stale requests early, and is not a guard: a newer holder can write between
 // the check and the write. To exclude that, write in [Mark.Do].
 func (m *Mark) Check(token uint64) error { return wrap("fence", m.name, m.raise(token)) }
 
@@ -38,10 +37,10 @@ func (m *Mark) raise(token uint64) error {
 	}
 }
 
-// Do calls write unless a larger token was seen, and returns its error as it is.
-// Only one function runs under a Mark at a time, so no function with a smaller token
-// runs after one with a larger token, or at the same time. When write fails, the mark stays
-// raised. A write that calls Do of the same Mark waits for itself.
+// Do calls write unless a larger token was seen, and returns the error of write. Only one function
+// runs under a Mark at a time, so no function with a smaller token runs after one with a larger
+// token, or at the same time. If write fails, the mark stays raised. A write that calls Do of the
+// same Mark deadlocks.
 func (m *Mark) Do(token uint64, write func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,22 +50,22 @@ func (m *Mark) Do(token uint64, write func() error) error {
 	return write()
 }
 
-// Highest returns the largest token seen, 0 before the first.
+// Highest returns the largest token seen, or 0 before the first.
 func (m *Mark) Highest() uint64 { return m.highest.Load() }
 
-// Marks are the marks of many resources, by name. The zero value has none. It is
-// safe for concurrent use, and must not be copied.
+// Marks has the marks of many resources, by name. The zero value has none. It is safe for
+// concurrent use, and must not be copied.
 //
-// A mark stays, with about a hundred bytes and the length of its name, until
-// [Marks.Forget]: a mark that was dropped by age, or to make room, would let a stale
-// holder in. So check that a resource exists before you ask for its mark. Otherwise
-// a client that can name resources can fill the memory.
+// A mark stays until [Marks.Forget], with about 100 bytes and the length of its name: a mark that
+// was dropped because of its age, or to free memory, would admit a stale holder. Check that a
+// resource exists before you request its mark. Otherwise a client that can name resources can fill
+// the memory.
 type Marks struct {
 	mu sync.RWMutex
 	of map[string]*Mark // guarded by mu
 }
 
-// Of returns the mark of a resource, the same at every call.
+// Of returns the mark of a resource, the same on every call.
 func (m *Marks) Of(name string) *Mark {
 	m.mu.RLock()
 	mark := m.of[name]
@@ -86,7 +85,7 @@ func (m *Marks) Of(name string) *Mark {
 	return mark
 }
 
-// Forget drops the mark of a resource that is gone for good. If it comes back,
+// Forget removes the mark of a resource that is gone permanently. If the resource is created again,
 // the first token is accepted, whatever it is.
 func (m *Marks) Forget(name string) {
 	m.mu.Lock()
@@ -94,7 +93,7 @@ func (m *Marks) Forget(name string) {
 	delete(m.of, name)
 }
 
-// Len returns how many resources have a mark.
+// Len returns the number of resources that have a mark.
 func (m *Marks) Len() int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -14,26 +14,26 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Redis guards writes to keys of a Redis server, or of a cluster. Check and write
-// are one script. It is safe for concurrent use.
+// Redis guards writes to keys of a Redis server or cluster. Check and write are one script. It is
+// safe for concurrent use.
 //
-// The register of a key is a string in a key of its own, with the largest token in decimal:
+// The token counter of a key is a string in a separate key, with the largest token in decimal:
 //
 //	orders:42      leasehold_fence:{orders:42}
 //	{orders}:42    leasehold_fence:{orders}:42:
 //
-// They share a slot, and no two keys have the same register. All writers of a key must go through the guard. The key must
-// not be the name of the lock, which is the key of the lock itself.
+// Both share a slot, and no two keys have the same counter. All writers of a key must use the
+// guard. The key must not be the name of the lock, which is the key of the lock itself.
 //
-// An error that may pass matches [lock.ErrUnavailable]. After a timeout or a broken connection nobody knows
-// whether the write was executed. Set, HSet and Del can be repeated with the
-// same token. A copy that a broken connection delivers late is refused once a
-// newer holder wrote, but can undo a later write of the same holder.
+// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is not
+// known whether the write was executed. Set, HSet and Del can be repeated with the same token. A
+// delayed duplicate is rejected once a newer holder wrote, but can undo a later write of the same
+// holder.
 //
-// Registers are as durable as the data, and go back with it when a
-// failover loses the last writes. They must not be evicted (maxmemory-policy
-// noeviction). A user needs +evalsha +eval +get +set, for Set +strlen, for HSet
-// +hlen +hset, for Del +persist +del, on the data and on leasehold_fence:*.
+// Counters are as durable as the data, and go back with it if a failover loses the latest writes.
+// They must not be evicted (maxmemory-policy noeviction). A user needs +evalsha +eval +get +set,
+// for Set +strlen, for HSet +hlen +hset, for Del +persist +del, on the data and on
+// leasehold_fence:*.
 type Redis struct {
 	rdb  rueidis.Client
 	keep time.Duration
@@ -46,16 +46,15 @@ type redisOption func(*Redis)
 
 func (o redisOption) apply(r *Redis) { o(r) }
 
-// WithRegisterExpiry lets a register expire d after the last accepted write to its
-// key. d is then your promise that no holder comes back after being stopped for
-// longer; days are right. Without it a register stays for ever, about a hundred
-// bytes and the length of the key, also when the data is deleted or expires.
-func WithRegisterExpiry(d time.Duration) RedisOption {
+// WithHighestTokenExpiry sets an expiry of the token counter: d after the last accepted write to
+// its key. By default it has none, and stays even if the data is deleted or expires, with about 100
+// bytes and the length of the key. Choose d so that no holder resumes after a longer pause; days
+// are appropriate.
+func WithHighestTokenExpiry(d time.Duration) RedisOption {
 	return redisOption(func(r *Redis) { r.keep = d })
 }
 
-// NewRedis returns a guard on rdb, which it borrows and never closes. It does no
-// I/O.
+// NewRedis returns a guard that uses rdb, which it never closes. It sends no command.
 func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 	r := &Redis{rdb: rdb}
 	for i, o := range opts {
@@ -64,30 +63,29 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		}
 		o.apply(r)
 		if r.keep < time.Millisecond {
-			return nil, wrap("fence", "", fmt.Errorf("WithRegisterExpiry(%v): the least is 1ms", r.keep))
+			return nil, wrap("fence", "", fmt.Errorf("WithHighestTokenExpiry(%v): must be at least 1ms", r.keep))
 		}
 	}
 	if rdb == nil {
-		return nil, wrap("fence", "", errors.New("no client"))
+		return nil, wrap("fence", "", errors.New("the rueidis client is nil"))
 	}
 	return r, nil
 }
 
-// Set sets a string, as SET does: an expiry that it had is gone. It fails with
-// [ErrStale] when a larger token was seen for key, with Redis' WRONGTYPE when the
-// key is not a string, and with OOM, which also matches lock.ErrUnavailable, when memory is full;
-// nothing was written then.
+// Set sets a string, like SET, and removes its expiry. It fails with [ErrStale] if a larger token
+// was seen for key, with WRONGTYPE if the key is not a string, and with OOM, which also matches
+// lock.ErrUnavailable, if memory is full. Nothing was written then.
 func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
 	return r.guard("fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.SetFenced(ctx, r.rdb, f, value)
 	})
 }
 
-// HSet sets fields of a hash, all or none, and leaves its other fields as they
-// are. It fails as [Redis.Set] does.
+// HSet sets fields of a hash, all or none, and leaves its other fields unchanged. It fails like
+// [Redis.Set].
 func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[string]string) error {
 	if len(fields) == 0 {
-		return wrap("fenced hset", key, errors.New("no fields"))
+		return wrap("fenced hset", key, errors.New("want at least 1 field, got 0"))
 	}
 	pairs := make([]string, 0, 2*len(fields))
 	for name, value := range fields {
@@ -98,32 +96,32 @@ func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[s
 	})
 }
 
-// Del deletes a key of any type; it is no error when there is none. The register
-// stays, so that no stale holder makes the key anew. It fails with [ErrStale]
-// when a larger token was seen, and works when memory is full.
+// Del deletes a key of any type. It is not an error if there is none. The counter stays, so that no
+// stale holder creates the key again. Del fails with [ErrStale] if a larger token was seen, and
+// works even if memory is full.
 func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
 	return r.guard("fenced del", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.DelFenced(ctx, r.rdb, f)
 	})
 }
 
-// Script is a Lua script of yours, for writes beyond Set, HSet and Del. It runs
-// behind the guard, in one step with the check; see [Redis.Run].
+// Script is a Lua script for writes other than Set, HSet and Del. It runs behind the guard, in one
+// step with the check; see [Redis.Run].
 type Script struct{ own *luascripts.OwnFenced }
 
-// NewScript returns a [Script] with this text, which finds its KEYS and ARGV as it
-// would without a guard. The text is code: let it be a constant of your program.
+// NewScript returns a [Script] with this text, whose KEYS and ARGV are those of a script without a
+// guard. The text is code: use a constant of your program.
 func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(text)} }
 
-// Run runs s, unless a larger token was seen for the first of keys, and returns what
-// the script returns; a nil reply is no error. On a cluster all keys must be in
-// one slot. A script that fails leaves the register raised.
+// Run runs s unless a larger token was seen for the first of keys, and returns the result of the
+// script; a nil reply is not an error. On a cluster all keys must be in one slot. If the script
+// fails, the counter stays raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	if len(keys) == 0 {
-		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
+		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("want at least 1 key, got 0"))
 	}
 	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
-		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
+		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
 	}
 	var reply rueidis.RedisMessage
 	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
@@ -140,7 +138,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	}
 	register, err := keys.Fence(key)
 	if err != nil {
-		return wrap(op, key, fmt.Errorf("bad key: %w", err))
+		return wrap(op, key, fmt.Errorf("invalid key: %w", err))
 	}
 	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
 	switch {
@@ -153,7 +151,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:
-		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrForeignKey, register))
+		return wrap(op, key, fmt.Errorf("%w: token counter %s", lock.ErrWrongType, register))
 	}
 	return nil
 }

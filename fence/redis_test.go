@@ -78,7 +78,7 @@ func TestRedis(t *testing.T) {
 			before := text(t, s, "TYPE", "data")
 			err := write(t.Context(), g, older, "data")
 			fencetest.IsStale(t, op, err, older, younger)
-			if want := fmt.Sprintf(`leasehold: %s "data": stale fencing token %d: %d was seen`, op, older, younger); err == nil || err.Error() != want {
+			if want := fmt.Sprintf(`leasehold: %s "data": stale fencing token %d: highest token seen is %d`, op, older, younger); err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}
 			if after := text(t, s, "TYPE", "data"); after != before {
@@ -92,7 +92,7 @@ func TestRedis(t *testing.T) {
 			}
 
 			s.Do(t, "SET", "leasehold_fence:{data}", "something")
-			if err := write(t.Context(), g, younger, "data"); !errors.Is(err, lock.ErrForeignKey) {
+			if err := write(t.Context(), g, younger, "data"); !errors.Is(err, lock.ErrWrongType) {
 				t.Errorf("over a register that is none: %v", err)
 			}
 
@@ -108,7 +108,7 @@ func TestRedis(t *testing.T) {
 // Each write leaves the right value, and a script's reply is returned.
 func TestRedis_writes(t *testing.T) {
 	s := redistest.Start(t)
-	g := newGuard(t, s.Client(t), fence.WithRegisterExpiry(time.Hour))
+	g := newGuard(t, s.Client(t), fence.WithHighestTokenExpiry(time.Hour))
 	if err := g.Set(t.Context(), older, "s", "one\x00\xff"); err != nil {
 		t.Error(err)
 	}
@@ -209,7 +209,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 		t.Error("a guard of no client")
 	}
 	for _, d := range []time.Duration{0, -time.Hour, time.Microsecond} {
-		if _, err := fence.NewRedis(rdb, fence.WithRegisterExpiry(d)); err == nil {
+		if _, err := fence.NewRedis(rdb, fence.WithHighestTokenExpiry(d)); err == nil {
 			t.Errorf("an expiry of %v", d)
 		}
 	}
@@ -239,7 +239,7 @@ func TestRedis_onACluster(t *testing.T) {
 	if _, err := g.Run(t.Context(), 1000, set, []string{"{k}", "k"}, "v"); err != nil {
 		t.Error(err)
 	}
-	if _, err := g.Run(t.Context(), 1001, set, []string{"{k}", "elsewhere"}, "v"); err == nil || !strings.Contains(err.Error(), `"elsewhere" is in another slot`) {
+	if _, err := g.Run(t.Context(), 1001, set, []string{"{k}", "elsewhere"}, "v"); err == nil || !strings.Contains(err.Error(), `"elsewhere" is in a different hash slot`) {
 		t.Errorf("a key in another slot: %v", err)
 	}
 }

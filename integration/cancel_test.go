@@ -117,7 +117,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 					k := kinds[random.IntN(len(kinds))]
 					var options []lock.Option
 					if k != plain {
-						options = append(options, lock.WithPatience(time.Hour))
+						options = append(options, lock.WithWaiterTimeout(time.Hour))
 					}
 					h, err := k.lock(c, name, options...).Lock(ctx)
 					if err != nil {
@@ -270,7 +270,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 		wg.Go(func() {
 			for j := range n {
 				l := k.lock(c, fmt.Sprintf("reentry%d.%d", i, j))
-				owner := lock.WithOwner(t.Context())
+				owner := lock.ContextWithNewOwner(t.Context())
 				h, err := l.Lock(owner)
 				if err != nil {
 					t.Error(err)

@@ -56,7 +56,7 @@ var suites = map[string]suite{
 	"NewRWLock":    {rules: rwRules},
 	"NewSemaphore": {rules: semaphoreRules, traces: true},
 	"NewLatch":     {rules: latchRules, traces: true, noLease: true},
-	"NewCrew":      {rules: crewRules, traces: true},
+	"NewWaitGroup": {rules: waitGroupRules, traces: true},
 	"NewElection":  {rules: electionRules, traces: true},
 
 	"NewRateLimiter": {rules: limiterRules, traces: true, noLease: true},
@@ -111,18 +111,18 @@ func latchRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 	})
 }
 
-func crewRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
-	locktest.RunCrew(t, locktest.CrewHarness{
-		New:      func(name string, o ...lock.Option) locktest.Crew { return a.NewCrew(name, o...) },
-		Other:    func(name string, o ...lock.Option) locktest.Crew { return b.NewCrew(name, o...) },
+func waitGroupRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	locktest.RunWaitGroup(t, locktest.WaitGroupHarness{
+		New:      func(name string, o ...lock.Option) locktest.WaitGroup { return a.NewWaitGroup(name, o...) },
+		Other:    func(name string, o ...lock.Option) locktest.WaitGroup { return b.NewWaitGroup(name, o...) },
 		Watchdog: watchdog,
 	})
 }
 
 func electionRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
-	maker := func(c *client.Client) func(string, ...lock.Option) (lock.Locker, leader.Board) {
-		return func(name string, o ...lock.Option) (lock.Locker, leader.Board) {
-			return c.NewFairLock(name, o...), c.NewBoard(name)
+	maker := func(c *client.Client) func(string, ...lock.Option) (lock.Locker, leader.Store) {
+		return func(name string, o ...lock.Option) (lock.Locker, leader.Store) {
+			return c.NewFairLock(name, o...), c.NewLeaderStore(name)
 		}
 	}
 	locktest.RunElection(t, locktest.ElectionHarness{New: maker(a), Other: maker(b), Watchdog: watchdog})
@@ -131,7 +131,7 @@ func electionRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
 func limiterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 	maker := func(c *client.Client) func(string, ...ratelimit.Limit) locktest.Limiter {
 		return func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return c.NewRateLimiter(name, ratelimit.Closed().After(patience), limits...)
+			return c.NewRateLimiter(name, ratelimit.FailClosed().After(patience), limits...)
 		}
 	}
 	locktest.RunLimiter(t, locktest.LimiterHarness{New: maker(a), Other: maker(b)})

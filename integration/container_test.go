@@ -8,10 +8,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
 	"github.com/redis/rueidis"
@@ -103,5 +106,44 @@ func connectTo(t *testing.T, url string) connector {
 		}
 		tb.Cleanup(rdb.Close)
 		return rdb
+	}
+}
+
+// The image of the tool has the tool and the certificates of the public authorities, and runs without root.
+func TestContainer_tool(t *testing.T) {
+	docker := func(args ...string) (string, error) {
+		out, err := exec.Command("docker", args...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := docker("version"); err != nil {
+		if os.Getenv("LEASEHOLD_REQUIRE_CONTAINERS") == "1" {
+			t.Fatalf("this test must not be skipped here (LEASEHOLD_REQUIRE_CONTAINERS is set): %v\n%s", err, out)
+		}
+		t.Skipf("NOT TESTED: no container engine: %v", err)
+	}
+	const image = "leasehold-tool:test"
+	if out, err := exec.Command("sh", "../scripts/image.sh", image).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := redistest.Start(t)
+	h, err := ours(t, s.Client(t)).NewLock("in a container").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Unlock(context.WithoutCancel(t.Context()))
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"version"}, "linux/"},
+		{[]string{"ls", "-u", s.URL()}, "in a container"},
+		{[]string{"ls", "-u", "rediss://" + s.Addr()}, "TLS"}, // it has no TLS, which the certificates are for
+	} {
+		if out, err := docker(append([]string{"run", "--rm", "--network", "host", image}, c.args...)...); !strings.Contains(out, c.want) {
+			t.Errorf("%q: %v\n%s", c.args, err, out)
+		}
+	}
+	if out, err := docker("image", "inspect", "--format", "{{.Config.User}} {{.Config.Entrypoint}}", image); strings.TrimSpace(out) != "65534:65534 [/leasehold]" {
+		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -140,9 +140,9 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 		doomed := startWorker(t)
 		doomed.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-		doomed.send(t, request{Do: "lock", Kind: k, Name: name, Patience: stay, Wait: patience})
+		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
 		waiters(1)
-		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, Patience: stay, Wait: patience})
+		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
 		waiters(2)
 
 		sharp := round%2 == 1
@@ -306,7 +306,7 @@ func TestCrash_waitingWriter(t *testing.T) {
 	for _, w := range []*worker{writer, reader} {
 		w.do(t, request{Do: "open", Addr: server.Addr()})
 	}
-	writer.send(t, request{Do: "lock", Kind: write, Name: name, Patience: stay, Wait: time.Hour})
+	writer.send(t, request{Do: "lock", Kind: write, Name: name, WaiterTimeout: stay, Wait: time.Hour})
 	subscribers(t, rdb, write.channel(name), 1)
 	waiting := reader.send(t, request{Do: "lock", Kind: read, Name: name, Wait: time.Hour})
 	subscribers(t, rdb, read.channel(name), 2)

@@ -32,11 +32,11 @@
 //	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
 //	hot          a lock that is passed on millions of times, under an exact checker
 //	neighbour    forged messages and rubbish of a hostile neighbour on the same server
-//	figures      what docs/RELIABILITY.md tells of, where no other test measures it
+//	figures      what docs/evidence/reliability.md tells of, where no other test measures it
 //
 // Package chaos, below, has faults of all sorts drawn from a seed. Package internal/history decides whether
 // what owners saw was legal. Programs in proof run these tests on several servers (versions) and again and
-// again (reliability), and write docs/COMPATIBILITY.md and docs/RELIABILITY.md.
+// again (reliability), and write docs/evidence/compatibility.md and docs/evidence/reliability.md.
 //
 // Each test file answers one question, and says at its head what would be a
 // wrong answer.

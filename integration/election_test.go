@@ -148,7 +148,7 @@ func TestElection_quorum(t *testing.T) {
 			defer cancel()
 			holds, dones := make(chan lock.Hold, 100), make(chan error, 3)
 			for i := range 3 {
-				candidate := noted{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
+				candidate := noted{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
 				go func() {
 					dones <- leader.Run(ctx, candidate, func(ctx context.Context) error {
 						mu.Lock()

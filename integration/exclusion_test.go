@@ -249,7 +249,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	defer cancel()
 	free := c.random.IntN(2) == 0 // the holds need not nest
 	if free {
-		ctx = lock.WithOwner(ctx)
+		ctx = lock.ContextWithNewOwner(ctx)
 	}
 	h := c.take(ctx, k, name, wait, "", options...)
 	if h == nil {

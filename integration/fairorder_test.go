@@ -130,13 +130,13 @@ func testFairOrder(t *testing.T, waiters int) {
 	took := time.Duration(served[len(served)-1].Return - released)
 	pauses, before := 0, released // times when nobody was served
 	for _, o := range served {
-		if time.Duration(o.Return-before) > lock.DefaultPatience/2 {
+		if time.Duration(o.Return-before) > lock.DefaultWaiterTimeout/2 {
 			pauses++
 		}
 		before = o.Return
 	}
 	if pauses > len(doomed) {
-		t.Errorf("nobody was served for a patience of %v, %d times; %d processes died", lock.DefaultPatience, pauses, len(doomed))
+		t.Errorf("nobody was served for a patience of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
 	}
 
 	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also drops the dead at the end of the queue
@@ -251,11 +251,11 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	var waiting []<-chan reply
 	for group := range groups {
 		for _, w := range doomed {
-			w.send(t, request{Do: "crowd", Kind: fair, Name: name, Patience: stay, Crowd: &crowd{N: perProc}})
+			w.send(t, request{Do: "crowd", Kind: fair, Name: name, WaiterTimeout: stay, Crowd: &crowd{N: perProc}})
 		}
 		inQueue := int64(group*(procs*perProc+1) + procs*perProc)
 		until(t, func() bool { return queued(t, rdb, name) == inQueue })
-		waiting = append(waiting, survivor.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour}))
+		waiting = append(waiting, survivor.send(t, request{Do: "lock", Kind: fair, Name: name, WaiterTimeout: stay, Wait: time.Hour}))
 		until(t, func() bool { return queued(t, rdb, name) == inQueue+1 })
 	}
 
@@ -374,7 +374,7 @@ func TestFairOrder_stopped(t *testing.T) {
 			for i := range workers {
 				workers[i] = startWorker(t)
 				workers[i].do(t, request{Do: "open", Addr: server.Addr()})
-				answers[i] = workers[i].send(t, request{Do: "crowd", Kind: fair, Name: name, Patience: test.stay, Crowd: &crowd{N: 1}})
+				answers[i] = workers[i].send(t, request{Do: "crowd", Kind: fair, Name: name, WaiterTimeout: test.stay, Crowd: &crowd{N: 1}})
 				until(t, func() bool { return queued(t, rdb, name) == int64(i+1) })
 			}
 			workers[0].stop(t) // 2

@@ -111,8 +111,8 @@ func (s *fairScene) sound(most time.Duration) {
 		s.Fatal(err)
 	}
 	for i, w := range state.Waiters {
-		if w.Patience > most {
-			s.Errorf("number %d in the queue counts as alive for %v more, want %v at the most", i+1, w.Patience, most)
+		if w.WaiterTimeout > most {
+			s.Errorf("number %d in the queue counts as alive for %v more, want %v at the most", i+1, w.WaiterTimeout, most)
 		}
 	}
 	list, zset := queue(fairName)
@@ -138,7 +138,7 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				_, err := s.c.NewFairLock(fairName, lock.WithWait(500*time.Millisecond), lock.WithPatience(stay)).Lock(t.Context())
+				_, err := s.c.NewFairLock(fairName, lock.WithWait(500*time.Millisecond), lock.WithWaiterTimeout(stay)).Lock(t.Context())
 				if !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
 					t.Errorf("a waiter that gives up: %v", err)
 				}
@@ -151,12 +151,12 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 	s.waiters(0)
 	doomed := startWorker(t)
 	doomed.do(t, request{Do: "open", Addr: s.server.Addr()})
-	doomed.send(t, request{Do: "lock", Kind: fair, Name: fairName, Patience: stay, Wait: time.Hour})
+	doomed.send(t, request{Do: "lock", Kind: fair, Name: fairName, WaiterTimeout: stay, Wait: time.Hour})
 	s.waiters(1)
 	come()
 	s.waiters(1)
 	doomed.kill()
-	w := s.wait(2, lock.WithPatience(stay))
+	w := s.wait(2, lock.WithWaiterTimeout(stay))
 	come()
 	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead waiter may have been dropped
 	s.sound(stay)
@@ -181,7 +181,7 @@ func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
 	h := s.lock() // 1
 	var waiting []*fairWaiter
 	for i := range 4 {
-		waiting = append(waiting, s.wait(i+1, lock.WithPatience(stay)))
+		waiting = append(waiting, s.wait(i+1, lock.WithWaiterTimeout(stay)))
 		s.sound(stay)
 	}
 	waiting[1].cancel() // 2
@@ -242,7 +242,7 @@ func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
 	h := s.lock() // 1
 	w := startWorker(t)
 	w.do(t, request{Do: "open", Addr: s.server.Addr()})
-	answer := w.send(t, request{Do: "lock", Kind: fair, Name: fairName, Patience: time.Minute, Wait: time.Hour})
+	answer := w.send(t, request{Do: "lock", Kind: fair, Name: fairName, WaiterTimeout: time.Minute, Wait: time.Hour})
 	s.waiters(1)
 	w.stop(t)
 	s.unlock(h) // 2
@@ -305,7 +305,7 @@ func TestFairQueue_serverTakesNoWrites(t *testing.T) {
 		go func() {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			_, err := c.NewFairLock(fairName, lock.WithPatience(time.Minute)).Lock(ctx)
+			_, err := c.NewFairLock(fairName, lock.WithWaiterTimeout(time.Minute)).Lock(ctx)
 			failed <- err
 		}()
 		return failed

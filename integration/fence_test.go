@@ -485,7 +485,7 @@ func Example_fencedTransaction() {
 	fmt.Println(withdraw(33, 50)) // it was paused, and has lost the lock
 	// Output:
 	// <nil>
-	// leasehold: fence "account": stale fencing token 33: 34 was seen
+	// leasehold: fence "account": stale fencing token 33: highest token seen is 34
 }
 
 // openSQLite returns a database in a file, which many connections share.

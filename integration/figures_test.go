@@ -22,7 +22,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The tests below measure what docs/RELIABILITY.md tells of, where no other test does. What is promised
+// The tests below measure what docs/evidence/reliability.md tells of, where no other test does. What is promised
 // fails them; how long something took does not.
 
 // figure is how often a figure is measured: n times, or a tenth of it in a usual run of the tests.

@@ -97,7 +97,7 @@ func TestJavaBloom(t *testing.T) {
 			}
 		}
 		// Redisson returns false for other parameters, and then ignores them. Go returns an error.
-		if _, err := s.c.NewBloomFilter("javastring0.03").Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrOtherConfig) {
+		if _, err := s.c.NewBloomFilter("javastring0.03").Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrConfigMismatch) {
 			t.Errorf("other parameters: %v", err)
 		}
 	})

@@ -239,8 +239,8 @@ func (s *javaScene) deadlines(name string, served, rest []*inLine, most time.Dur
 		if w.Owner != rest[i].owner {
 			s.Errorf("number %d in the queue is %s, want %s", i+1, w.Owner, rest[i].owner)
 		}
-		if w.Patience <= 0 || w.Patience > most {
-			s.Errorf("number %d in the queue, of %s, counts as alive for %v, want %v at the most", i+1, rest[i].who, w.Patience, most)
+		if w.WaiterTimeout <= 0 || w.WaiterTimeout > most {
+			s.Errorf("number %d in the queue, of %s, counts as alive for %v, want %v at the most", i+1, rest[i].who, w.WaiterTimeout, most)
 		}
 	}
 }
@@ -286,7 +286,7 @@ func TestJavaFair_longWait(t *testing.T) {
 		do(t, s.rdb, "ZADD", deadlines, "XX", fmt.Sprint(s.now()+10_000), line[0].owner) // 2
 		until(t, func() bool {                                                           // and our heartbeats have seen it
 			score, err := do(t, s.rdb, "ZSCORE", deadlines, line[1].owner).AsFloat64()
-			return err == nil && score < float64(s.now())+(javaFairWait+2*lock.DefaultPatience).Seconds()*1000
+			return err == nil && score < float64(s.now())+(javaFairWait+2*lock.DefaultWaiterTimeout).Seconds()*1000
 		})
 		s.unlock(h) // 3
 		for i, w := range line {
@@ -344,7 +344,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			if err != nil || len(state.Waiters) != 2 || state.Waiters[0].Owner != dead {
 				t.Fatalf("%+v wait (%v), want %s first", state.Waiters, err, dead)
 			}
-			end := looked + int64(state.Waiters[0].Patience)
+			end := looked + int64(state.Waiters[0].WaiterTimeout)
 			calls := s.scripts(t)
 			s.unlock(h)                              // 2
 			late := time.Duration(w.granted() - end) // 3
@@ -354,7 +354,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			if late < -5*time.Millisecond || late > poll+10*time.Second {
 				t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
 			}
-			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].Patience, late, calls)
+			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].WaiterTimeout, late, calls)
 		}
 		t.Run("of Java", func(t *testing.T) {
 			s := newJavaSceneWith(t, at, dog)
@@ -372,7 +372,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			doomed.do(t, request{Do: "open", Addr: s.addr()})
 			h := s.get(fair, name) // 1
 			dead := s.line(name, func() *inLine {
-				doomed.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour})
+				doomed.send(t, request{Do: "lock", Kind: fair, Name: name, WaiterTimeout: stay, Wait: time.Hour})
 				return &inLine{over: func() bool { return false }}
 			}).owner
 			w := s.javaLine(name, "thread")

@@ -173,7 +173,7 @@ func TestJavaLatch_delete(t *testing.T) {
 		t.Fatal(err)
 	}
 	java.counts(t, 0)
-	if err := l.Wait(t.Context()); !errors.Is(err, latch.ErrNotInitialised) {
+	if err := l.Wait(t.Context()); !errors.Is(err, latch.ErrNotInitialized) {
 		t.Errorf("a deleted latch: %v", err)
 	}
 	opened(t, java.awaits(t)) // for Redisson it is open

@@ -37,7 +37,7 @@ func TestJavaWindow(t *testing.T) {
 			t.Helper()
 			return asks[int64](t, s.java, javaRequest{Do: "rate.availablePermits", Name: name})
 		}
-		takes := func(w *ratelimit.Window, n int64) ratelimit.Decision {
+		takes := func(w *ratelimit.RedissonLimiter, n int64) ratelimit.Decision {
 			t.Helper()
 			d, err := w.Take(t.Context(), n)
 			if err != nil {
@@ -46,7 +46,7 @@ func TestJavaWindow(t *testing.T) {
 			return d
 		}
 		for _, name := range []string{"calls", "{calls}:of:ann"} {
-			w := s.c.NewWindow(name)
+			w := s.c.NewRedissonRateLimiter(name)
 			t.Run(name+" made by Go", func(t *testing.T) {
 				if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
 					t.Fatal(err)
@@ -79,11 +79,11 @@ func TestJavaWindow(t *testing.T) {
 			if !asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: "java", N: 70_000, Interval: 3_600_000}) {
 				t.Fatal("Java could not make the limiter")
 			}
-			w := s.c.NewWindow("java")
+			w := s.c.NewRedissonRateLimiter("java")
 			if created, err := w.Init(t.Context(), 70_000, time.Hour); created || err != nil {
 				t.Errorf("init: %v, %v", created, err)
 			}
-			if _, err := w.Init(t.Context(), 1, time.Hour); !errors.Is(err, ratelimit.ErrOtherRate) {
+			if _, err := w.Init(t.Context(), 1, time.Hour); !errors.Is(err, ratelimit.ErrRateMismatch) {
 				t.Errorf("init with another rate: %v", err)
 			}
 			// The number of units needs more than two bytes of an entry.
@@ -98,7 +98,7 @@ func TestJavaWindow(t *testing.T) {
 			}
 		})
 		t.Run("deleted", func(t *testing.T) {
-			w := s.c.NewWindow("gone")
+			w := s.c.NewRedissonRateLimiter("gone")
 			for who, remove := range map[string]func(){
 				"Go": func() {
 					if err := w.Delete(t.Context()); err != nil {
@@ -118,7 +118,7 @@ func TestJavaWindow(t *testing.T) {
 					t.Errorf("before %s deletes it: ten units are too many", who)
 				}
 				remove()
-				if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialised) {
+				if _, err := w.Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrNotInitialized) {
 					t.Errorf("%s deleted it, and Go takes: %v", who, err)
 				}
 				answer := receive(t, s.java.java.send(t, javaRequest{Client: s.java.name, Do: "rate.tryAcquire", Name: "gone", N: 1}))
@@ -145,7 +145,7 @@ func TestJavaWindow_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
 	const rate, per = 40, 500 * time.Millisecond
-	w := s.c.NewWindow("both")
+	w := s.c.NewRedissonRateLimiter("both")
 	if _, err := w.Init(t.Context(), rate, per); err != nil {
 		t.Fatal(err)
 	}

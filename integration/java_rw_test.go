@@ -40,7 +40,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 		s := newJavaScene(t, at)
 		for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
 			java := []*javaLock{s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)} // 1
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			java[0].get(t)
 			one, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
 			if err != nil {
@@ -109,7 +109,7 @@ func TestJavaRW_manyHolds(t *testing.T) {
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		s := newJavaScene(t, at)
 		reader := s.java.lock("reader", read, javaRW)
-		ctx := lock.WithOwner(t.Context())
+		ctx := lock.ContextWithNewOwner(t.Context())
 		enter := func() (all []lock.Hold) {
 			t.Helper()
 			for range holds {
@@ -173,7 +173,7 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		s := newJavaScene(t, at)
-		ctx := lock.WithOwner(t.Context())
+		ctx := lock.ContextWithNewOwner(t.Context())
 		l := s.c.NewRWLock(javaRW)
 		w, err := l.Write().Lock(ctx)
 		if err != nil {

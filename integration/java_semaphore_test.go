@@ -239,7 +239,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 	until(t, func() bool { state, err := sem.Inspect(t.Context()); return err == nil && len(state.Waiters) == 1 })
 	java.adds(t, -2) // its message would end Redisson's own waiters
 	java.stands(t, -2, 3, 1)
-	if _, err := sem.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermits) {
+	if _, err := sem.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) {
 		t.Errorf("one of three, of which there is one: %v", err)
 	}
 	if err := h.Unlock(t.Context()); err != nil {

@@ -324,7 +324,7 @@ type javaContender struct {
 
 // once takes one lock in one of the possible ways, and releases it.
 func (p *javaContender) once(ctx context.Context, place javaPlace) {
-	ctx = lock.WithOwner(ctx)
+	ctx = lock.ContextWithNewOwner(ctx)
 	l := goLock(p.client, place.Kind, place.Name)
 	ask := l.Lock
 	switch dice := p.random.IntN(100); {

@@ -389,7 +389,7 @@ func TestJava_reentry(t *testing.T) {
 				}
 			}), "IllegalMonitorStateException")
 
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			var holds []lock.Hold
 			for i := range times {
 				h, err := goLock(s.c, k, name).Lock(ctx)

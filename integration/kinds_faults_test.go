@@ -137,7 +137,7 @@ func TestRateLimit_movingSlots(t *testing.T) {
 	c := redistest.StartCluster(t)
 	clients := []*client.Client{ours(t, c.Client(t)), ours(t, c.Client(t))}
 	const each, rate = 60, 200
-	if _, err := clients[0].NewWindow("calls").Init(t.Context(), rate, 24*time.Hour); err != nil {
+	if _, err := clients[0].NewRedissonRateLimiter("calls").Init(t.Context(), rate, 24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for what, test := range map[string]struct {
@@ -146,10 +146,10 @@ func TestRateLimit_movingSlots(t *testing.T) {
 	}{
 		"limiter": {[]string{"api:hot"}, func(c *client.Client) (ratelimit.Decision, error) {
 			limit := ratelimit.Limit{Rate: rate, Per: 24 * time.Hour}
-			return c.NewRateLimiter("api", ratelimit.Closed().After(patience), limit).Take(t.Context(), "hot", 1)
+			return c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), limit).Take(t.Context(), "hot", 1)
 		}},
 		"window": {[]string{"calls", "{calls}:value", "{calls}:permits"}, func(c *client.Client) (ratelimit.Decision, error) {
-			return c.NewWindow("calls").Take(t.Context(), 1)
+			return c.NewRedissonRateLimiter("calls").Take(t.Context(), 1)
 		}},
 	} {
 		stop := keepMoving(t, c, test.keys...)
@@ -178,13 +178,13 @@ func TestRateLimit_failover(t *testing.T) {
 	overFailover(t, "{x}", func(t *testing.T, a, b *client.Client, failover func()) {
 		limit := ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
 		limiter := func(c *client.Client) *ratelimit.Limiter {
-			return c.NewRateLimiter("{x}api", ratelimit.Closed().After(time.Second), limit)
+			return c.NewRateLimiter("{x}api", ratelimit.FailClosed().After(time.Second), limit)
 		}
-		if _, err := a.NewWindow("x").Init(t.Context(), 10, 24*time.Hour); err != nil {
+		if _, err := a.NewRedissonRateLimiter("x").Init(t.Context(), 10, 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		d, err := limiter(a).Take(t.Context(), "hot", 8)
-		w, err2 := a.NewWindow("x").Take(t.Context(), 8)
+		w, err2 := a.NewRedissonRateLimiter("x").Take(t.Context(), 8)
 		if err != nil || err2 != nil || !d.OK || !w.OK {
 			t.Fatal(d, err, w, err2)
 		}
@@ -199,7 +199,7 @@ func TestRateLimit_failover(t *testing.T) {
 				return err == nil
 			})
 			untilWithin(t, time.Minute, func() bool {
-				d, err := c.NewWindow("x").Take(t.Context(), 3)
+				d, err := c.NewRedissonRateLimiter("x").Take(t.Context(), 3)
 				if err != nil && !errors.Is(err, lock.ErrUnavailable) || d.OK {
 					t.Fatalf("11 of 10: %+v, %v", d, err)
 				}
@@ -330,7 +330,7 @@ func TestElection_movingSlots(t *testing.T) {
 	stop := keepMoving(t, c, "billing", "redisson_lock_queue:{billing}", "redisson_lock_timeout:{billing}", "leasehold_leader:{billing}")
 	for i := range 30 {
 		value := fmt.Sprint("value ", i)
-		if err := leads.Proclaim(ctx, value); err != nil {
+		if err := leads.Publish(ctx, value); err != nil {
 			t.Fatal(err)
 		}
 		l, is, err := waits.Leader(ctx)

@@ -118,29 +118,29 @@ func TestLatch_failover(t *testing.T) {
 }
 
 // Members join, are renewed and leave while their slot moves from node to node: none is lost, and each counts once.
-func TestCrew_movingSlots(t *testing.T) {
+func TestWaitGroup_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	a, b := ours(t, c.Client(t)), ours(t, c.Client(t))
 	const each = 40
-	first, err := a.NewCrew("import").Join(t.Context())
+	first, err := a.NewWaitGroup("import").Add(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiters := []<-chan error{make(chan error), make(chan error)}
 	for i, from := range []*client.Client{a, b} {
 		done := make(chan error, 1)
-		go func() { done <- from.NewCrew("import").WaitFor(t.Context(), 4*each+1) }()
+		go func() { done <- from.NewWaitGroup("import").WaitFor(t.Context(), 4*each+1) }()
 		waiters[i] = done
 	}
 	stop := keepMoving(t, c, "leasehold_crew:{import}")
 	results := make(chan error)
 	for i := range 4 {
-		crew := []*client.Client{a, b}[i%2].NewCrew("import")
+		waitGroup := []*client.Client{a, b}[i%2].NewWaitGroup("import")
 		go func() {
 			results <- func() error {
 				for range each {
-					if err := crew.Do(t.Context(), func(ctx context.Context) error { time.Sleep(2 * time.Millisecond); return ctx.Err() }); err != nil {
+					if err := waitGroup.Do(t.Context(), func(ctx context.Context) error { time.Sleep(2 * time.Millisecond); return ctx.Err() }); err != nil {
 						return err
 					}
 				}
@@ -154,7 +154,7 @@ func TestCrew_movingSlots(t *testing.T) {
 		}
 	}
 	stop()
-	state, err := b.NewCrew("import").Inspect(t.Context())
+	state, err := b.NewWaitGroup("import").Inspect(t.Context())
 	if err != nil || state.Done != 4*each || len(state.Alive) != 1 || len(state.Lost) != 0 {
 		t.Errorf("%d done, %d alive, %d lost, %v", state.Done, len(state.Alive), len(state.Lost), err)
 	}
@@ -169,10 +169,10 @@ func TestCrew_movingSlots(t *testing.T) {
 }
 
 // Members live on over a failover, on either topology, and the wait goes on.
-func TestCrew_failover(t *testing.T) {
+func TestWaitGroup_failover(t *testing.T) {
 	t.Parallel()
-	test := func(t *testing.T, a, b *latch.Crew, failover func()) {
-		m, err := a.Join(t.Context())
+	test := func(t *testing.T, a, b *latch.WaitGroup, failover func()) {
+		m, err := a.Add(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestCrew_failover(t *testing.T) {
 		t.Parallel()
 		s := redistest.StartSentinel(t, 2)
 		primary := s.Primary(t)
-		test(t, ours(t, s.Client(t)).NewCrew("import"), ours(t, s.Client(t)).NewCrew("import"), func() {
+		test(t, ours(t, s.Client(t)).NewWaitGroup("import"), ours(t, s.Client(t)).NewWaitGroup("import"), func() {
 			for _, n := range s.Nodes {
 				if n != primary {
 					n.WaitUntilFollows(t, primary)
@@ -209,7 +209,7 @@ func TestCrew_failover(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t)
-		test(t, ours(t, c.Client(t)).NewCrew("import"), ours(t, c.Client(t)).NewCrew("import"), func() {
+		test(t, ours(t, c.Client(t)).NewWaitGroup("import"), ours(t, c.Client(t)).NewWaitGroup("import"), func() {
 			master := c.Master(t, "leasehold_crew:{import}")
 			c.WaitForReplica(t, master)
 			c.Failover(t, master)

@@ -99,7 +99,7 @@ func testLostReply(t *testing.T, k kind) {
 		wg.Go(func() {
 			for left.Load() > 0 && !t.Failed() {
 				var holds []lock.Hold
-				ctx := lock.WithOwner(t.Context())
+				ctx := lock.ContextWithNewOwner(t.Context())
 				for depth := 1 + random.IntN(3); len(holds) < depth; {
 					take := l.Lock
 					if random.IntN(2) == 0 {

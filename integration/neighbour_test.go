@@ -91,7 +91,7 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// A neighbour that may write to the keys can keep a lock for itself, as docs/SECURITY.md says. But what it writes into the
+// A neighbour that may write to the keys can keep a lock for itself, as docs/operate/security.md says. But what it writes into the
 // line of a plain lock, whatever it is, gives nobody the lock beside its holder, and once it is free the lock goes to who waits.
 func TestNeighbour_line(t *testing.T) {
 	server := redistest.Start(t)

@@ -21,10 +21,10 @@ import (
 // primary stops until the new one has all that was written, nothing is forgotten: no lock has two owners, and none
 // is lost.
 //
-//	1 a lock of each kind has an owner, and an owner of the other client waits for it; a latch and a crew are waited for
+//	1 a lock of each kind has an owner, and an owner of the other client waits for it; a latch and a wait group are waited for
 //	2 the servers change their roles, while others come and go
 //	3 each owner keeps its lock: a renewal is confirmed by the new primary
-//	4 the owner unlocks, and the waiter gets the lock; the latch opens, the crew is done
+//	4 the owner unlocks, and the waiter gets the lock; the latch opens, the wait group is done
 //
 // If the change forgets, as that of Sentinels does, a lock may also be lost, with its owner told; still, one that the
 // new primary knows of has one owner.
@@ -49,12 +49,12 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 		if _, err := one.NewLatch(name("latch")).TrySetCount(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		member, err := one.NewCrew(name("crew")).Join(t.Context())
+		member, err := one.NewWaitGroup(name("waitgroup")).Add(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		opened, done := waits(t, other.NewLatch(name("latch"))), make(chan error, 1)
-		go func() { done <- other.NewCrew(name("crew")).Wait(t.Context()) }()
+		go func() { done <- other.NewWaitGroup(name("waitgroup")).Wait(t.Context()) }()
 		load.goesOn(t)
 
 		change(round) // 2
@@ -89,10 +89,10 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 			t.Error(err)
 		}
 		if err := member.Unlock(t.Context()); err != nil && !(forgets && errors.Is(err, lock.ErrLost)) {
-			t.Errorf("round %d, the crew: %v", round, err)
+			t.Errorf("round %d, the wait group: %v", round, err)
 		}
 		if err := soon(t, done); err != nil && !forgets {
-			t.Errorf("round %d, the crew: %v", round, err)
+			t.Errorf("round %d, the wait group: %v", round, err)
 		}
 		load.goesOn(t)
 	}

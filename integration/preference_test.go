@@ -81,7 +81,7 @@ func TestPreference(t *testing.T) {
 			const enough = 100 * chains
 			var options []lock.Option
 			if test.writer {
-				options = append(options, lock.WithReadersFirst())
+				options = append(options, lock.WithReaderPreference())
 			}
 			s := startStream(t, server, workers, test.readers)
 			w := s.write(options...)
@@ -111,11 +111,11 @@ func TestPreference(t *testing.T) {
 
 // stream is readers that come and go without a gap, in workers.
 type stream struct {
-	N            int           // goroutines of each worker
-	ReadersFirst bool          // on the handles
-	Seed         uint64        // of how long each stays
-	Stay         time.Duration // how long
-	For          time.Duration // for loop: its duration
+	N                int           // goroutines of each worker
+	ReaderPreference bool          // on the handles
+	Seed             uint64        // of how long each stays
+	Stay             time.Duration // how long
+	For              time.Duration // for loop: its duration
 }
 
 // streaming is a stream that runs.
@@ -134,7 +134,7 @@ func startStream(t *testing.T, server *redistest.Server, workers []*worker, read
 	s.c = ours(t, s.rdb, client.WithObserver(lock.Observer{Waiting: func(context.Context, lock.Event) { s.waits <- struct{}{} }}))
 	for i, w := range workers {
 		s.answers = append(s.answers, w.send(t, request{Do: "stream", Name: streamName, Stream: &stream{
-			N: streamChains, ReadersFirst: readersFirst, Seed: uint64(i), Stay: 2 * time.Millisecond,
+			N: streamChains, ReaderPreference: readersFirst, Seed: uint64(i), Stay: 2 * time.Millisecond,
 		}}))
 	}
 	before := s.left(t)
@@ -184,8 +184,8 @@ func (s *streaming) stop(t *testing.T) {
 func (p *process) stream(ctx context.Context, r request) (int, error) {
 	p.enough.Store(false)
 	var options []lock.Option
-	if r.Stream.ReadersFirst {
-		options = append(options, lock.WithReadersFirst())
+	if r.Stream.ReaderPreference {
+		options = append(options, lock.WithReaderPreference())
 	}
 	l := p.client.NewRWLock(r.Name, options...).Read()
 	var gaps atomic.Int64
@@ -246,7 +246,7 @@ func BenchmarkPreference(b *testing.B) {
 						w.do(b, request{Do: "open", Addr: server.Addr()})
 						workers = append(workers, w)
 						requests = append(requests, request{Do: "loop", Kind: k, Name: streamName, Stream: &stream{
-							N: n, ReadersFirst: first == "readers first", Stay: stay, For: slice,
+							N: n, ReaderPreference: first == "readers first", Stay: stay, For: slice,
 						}})
 					}
 					for range readerProcesses {
@@ -281,8 +281,8 @@ func BenchmarkPreference(b *testing.B) {
 // loop locks and unlocks for a while, and returns how often.
 func (p *process) loop(ctx context.Context, r request) (int, error) {
 	var options []lock.Option
-	if r.Stream.ReadersFirst {
-		options = append(options, lock.WithReadersFirst())
+	if r.Stream.ReaderPreference {
+		options = append(options, lock.WithReaderPreference())
 	}
 	l := r.Kind.lock(p.client, r.Name, options...)
 	end := time.Now().Add(r.Stream.For)

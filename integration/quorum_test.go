@@ -56,7 +56,7 @@ func (q *quorums) ready() {
 func (q *quorums) quorum(options ...multilock.Option) *multilock.Quorum {
 	q.Helper()
 	return multilock.NewQuorum(q.locks(), append([]multilock.Option{
-		multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.timeout),
+		multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout),
 	}, options...)...)
 }
 
@@ -304,7 +304,7 @@ func TestQuorum_guard(t *testing.T) {
 			if !guarded {
 				options = append(options, multilock.WithDurableServers())
 			}
-			options = append(options, multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.lease/4))
+			options = append(options, multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease/4))
 			// A fixed lease is not renewed, so the user is told at its end.
 			first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
 			second := multilock.NewQuorum(q.locks(), options...)
@@ -361,7 +361,7 @@ func TestQuorum_tokens(t *testing.T) {
 	}
 	var users []*multilock.Quorum
 	for range 3 {
-		users = append(users, multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithLongestLease(lease), multilock.WithServerTimeout(q.timeout)))
+		users = append(users, multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(lease), multilock.WithServerTimeout(q.timeout)))
 	}
 	latest, grown := uint64(0), 0
 	for round := range amount(30) {

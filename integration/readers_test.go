@@ -53,7 +53,7 @@ func testReaders(t *testing.T, downgrade bool) {
 	var all, last []time.Duration
 	slow := 0
 	for round := range rounds {
-		ctx := lock.WithOwner(t.Context())
+		ctx := lock.ContextWithNewOwner(t.Context())
 		h, err := l.Write().Lock(ctx) // 1
 		if err != nil {
 			t.Fatal(err)

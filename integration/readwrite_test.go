@@ -191,7 +191,7 @@ func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 	for _, k := range []kind{read, write} {
 		t.Run(string(k), func(t *testing.T) {
 			for _, first := range [][]lock.Option{{lock.WithFixedLease(long)}, nil} {
-				ctx := lock.WithOwner(t.Context())
+				ctx := lock.ContextWithNewOwner(t.Context())
 				outer := s.lock(ctx, k.lock(c, rwName, first...))
 				lives := func(when string, holds int) {
 					lease := k.lease(rwName, outer.Owner())
@@ -289,7 +289,7 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 //	5 it stops reading: the lock is free
 func TestReadWrite_writerReads(t *testing.T) {
 	s := newRWScene(t)
-	ctx := lock.WithOwner(t.Context())
+	ctx := lock.ContextWithNewOwner(t.Context())
 	w1, w2 := s.lock(ctx, s.a.Write()), s.lock(ctx, s.a.Write()) // 1
 	s.held(lock.Write, w1, 2)
 	r1, r2 := s.lock(ctx, s.a.Read()), s.lock(ctx, s.a.Read())
@@ -342,7 +342,7 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 			renewed[e.Mode]++
 		},
 	}))
-	ctx := lock.WithOwner(t.Context())
+	ctx := lock.ContextWithNewOwner(t.Context())
 	w := s.lock(ctx, s.a.Write())
 	r := s.lock(ctx, s.a.Read())
 	for _, phase := range []lock.Mode{lock.Write, lock.Read} {
@@ -381,11 +381,11 @@ func TestReadWrite_force(t *testing.T) {
 		take func() []lock.Hold
 	}{
 		{"a writer that reads", func() []lock.Hold {
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{s.lock(ctx, s.a.Write()), s.lock(ctx, s.a.Read())}
 		}},
 		{"readers of two clients", func() []lock.Hold {
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{s.lock(t.Context(), s.a.Read()), s.lock(t.Context(), s.b.Read()), s.lock(ctx, s.a.Read()), s.lock(ctx, s.a.Read())}
 		}},
 	} {

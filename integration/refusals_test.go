@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// With min-replicas-to-write 1, a new primary refuses writes until a replica follows it. Under load, no wait ends by that: locks of every kind, a latch, a crew,
+// With min-replicas-to-write 1, a new primary refuses writes until a replica follows it. Under load, no wait ends by that: locks of every kind, a latch, a wait group,
 // an election and a limiter go on as soon as the old primary follows the new one.
 func TestFailover_minReplicas(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestFailover_minReplicas(t *testing.T) {
 	})
 	joined := make(chan error, 1)
 	go func() {
-		m, err := a.NewCrew("crew").Join(t.Context()) // it begins while writes are refused
+		m, err := a.NewWaitGroup("waitgroup").Add(t.Context()) // it begins while writes are refused
 		if err == nil {
 			err = m.Unlock(t.Context())
 		}

@@ -47,7 +47,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	}
 	var options []lock.Option
 	if c.random.IntN(10) == 0 {
-		options = append(options, lock.WithReadersFirst())
+		options = append(options, lock.WithReaderPreference())
 	}
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:

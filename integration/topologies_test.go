@@ -97,7 +97,7 @@ func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 	})
 }
 
-// A user with the rights that docs/SECURITY.md lists for a kind can do with it all
+// A user with the rights that docs/operate/security.md lists for a kind can do with it all
 // that the rules need.
 func TestConformance_leastRights(t *testing.T) {
 	t.Parallel()
@@ -140,7 +140,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 		denied = append(denied, node.Denied(t, "locks")...)
 	}
 	if len(denied) > 0 {
-		t.Errorf("while a slot moves, the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("while a slot moves, the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for _, right := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
 		var calls int64
@@ -148,7 +148,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 			calls += node.CommandCalls(t, strings.TrimPrefix(right, "+"))
 		}
 		if calls == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
 		}
 	}
 }
@@ -181,7 +181,7 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 	for _, node := range nodes {
 		for maker := range suites {
 			if denied := node.Denied(t, maker); len(denied) > 0 {
-				t.Errorf("%s: the rights of docs/SECURITY.md do not cover %q", maker, denied)
+				t.Errorf("%s: the rights of docs/operate/security.md do not cover %q", maker, denied)
 			}
 		}
 	}
@@ -236,18 +236,18 @@ func TestLeastRights_multilock(t *testing.T) {
 	for range 3 {
 		votes = append(votes, start("NewLock", "NewQuorum", "WithFencing").NewLock("a", lock.WithFencing()))
 	}
-	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err != nil {
+	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err != nil {
 		t.Error(err)
 	}
 	if all := denied(); len(all) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", all)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", all)
 	}
 
 	denied = nil
 	for i := range votes {
 		votes[i] = start("NewLock").NewLock("a")
 	}
-	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err == nil || len(denied()) == 0 {
+	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err == nil || len(denied()) == 0 {
 		t.Errorf("a quorum without its rights: %v, denied %q", err, denied())
 	}
 }

@@ -33,23 +33,23 @@ const patience = 30 * time.Second
 
 // request is one command for a worker. Each command uses some of the fields.
 type request struct {
-	ID       int
-	Do       string
-	Addr     string        `json:",omitempty"`
-	Dog      time.Duration `json:",omitempty"` // the watchdog timeout
-	Kind     kind          `json:",omitempty"` // plain if empty
-	Name     string        `json:",omitempty"`
-	Lease    time.Duration `json:",omitempty"` // a fixed lease, or 0
-	Patience time.Duration `json:",omitempty"` // of lock.WithPatience, or 0
-	Wait     time.Duration `json:",omitempty"` // how long to wait; 0 tries once
-	Hold     int           `json:",omitempty"` // the number of a hold, from a reply
-	Contend  *plan         `json:",omitempty"`
-	Crowd    *crowd        `json:",omitempty"`
-	Stream   *stream       `json:",omitempty"`
-	Share    int           `json:",omitempty"` // how many goroutines share a lock
-	Fenced   bool          `json:",omitempty"` // with lock.WithFencing
-	Relay    *relay        `json:",omitempty"`
-	Hot      *hot          `json:",omitempty"`
+	ID            int
+	Do            string
+	Addr          string        `json:",omitempty"`
+	Dog           time.Duration `json:",omitempty"` // the watchdog timeout
+	Kind          kind          `json:",omitempty"` // plain if empty
+	Name          string        `json:",omitempty"`
+	Lease         time.Duration `json:",omitempty"` // a fixed lease, or 0
+	WaiterTimeout time.Duration `json:",omitempty"` // of lock.WithWaiterTimeout, or 0
+	Wait          time.Duration `json:",omitempty"` // how long to wait; 0 tries once
+	Hold          int           `json:",omitempty"` // the number of a hold, from a reply
+	Contend       *plan         `json:",omitempty"`
+	Crowd         *crowd        `json:",omitempty"`
+	Stream        *stream       `json:",omitempty"`
+	Share         int           `json:",omitempty"` // how many goroutines share a lock
+	Fenced        bool          `json:",omitempty"` // with lock.WithFencing
+	Relay         *relay        `json:",omitempty"`
+	Hot           *hot          `json:",omitempty"`
 }
 
 // options returns the options of the lock that r is about.
@@ -57,8 +57,8 @@ func (r request) options() (options []lock.Option) {
 	if r.Lease != 0 {
 		options = append(options, lock.WithFixedLease(r.Lease))
 	}
-	if r.Patience != 0 && r.Kind != plain && r.Kind != "" {
-		options = append(options, lock.WithPatience(r.Patience))
+	if r.WaiterTimeout != 0 && r.Kind != plain && r.Kind != "" {
+		options = append(options, lock.WithWaiterTimeout(r.WaiterTimeout))
 	}
 	if r.Fenced {
 		options = append(options, lock.WithFencing())
@@ -76,7 +76,7 @@ type reply struct {
 
 var sentinels = map[string]error{
 	"ErrNotAcquired": lock.ErrNotAcquired, "ErrNotHeld": lock.ErrNotHeld, "ErrLost": lock.ErrLost,
-	"ErrUnlocked": lock.ErrUnlocked, "ErrClosed": lock.ErrClosed, "ErrForeignKey": lock.ErrForeignKey,
+	"ErrUnlocked": lock.ErrUnlocked, "ErrClosed": lock.ErrClosed, "ErrWrongType": lock.ErrWrongType,
 	"ErrUpgrade": lock.ErrUpgrade,
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Each call of a latch and of a crew, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+// Each call of a latch and of a wait group, when an answer is lost, its caller leaves, the server stands still, or the client closes.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
@@ -44,20 +44,20 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// The same of a crew.
-func TestCrew_calls(t *testing.T) {
+// The same of a wait group.
+func TestWaitGroup_calls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
-		crew, over := c.NewCrew(name+"a"), c.NewCrew(name+"b")
+		waitGroup, over := c.NewWaitGroup(name+"a"), c.NewWaitGroup(name+"b")
 		kindtest.MustUnlock(t, join(t, over))
-		if err := join(t, crew).Fail(t.Context()); err != nil {
+		if err := join(t, waitGroup).Fail(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		state := crewStands(t, crew, 0, 0, 1)
+		state := waitGroupStands(t, waitGroup, 0, 0, 1)
 		return []kindtest.Call{
-			{Op: "join", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := crew.Join(ctx); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 1, 1) }},
-			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Inspect(ctx); return err }},
-			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 0, 0) }},
+			{Op: "add", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := waitGroup.Add(ctx); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 1, 1) }},
+			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Inspect(ctx); return err }},
+			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 0, 0) }},
 			{Op: "wait", Name: name + "b", Waits: true, Do: over.Wait},
 			{Op: "wait for", Name: name + "b", Waits: true, Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
 			{Op: "delete", Name: name + "b", Do: over.Delete},
@@ -65,38 +65,38 @@ func TestCrew_calls(t *testing.T) {
 	})
 }
 
-// Close on a server that stands still returns with its context; members are lost, and others learn of it.
-func TestCrew_closeOnAFrozenServer(t *testing.T) {
+// Close on a server that stands still returns with its context; workers are lost, and others learn of it.
+func TestWaitGroup_closeOnAFrozenServer(t *testing.T) {
 	t.Parallel()
-	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold { return join(t, c.NewCrew("import")) }, func(t *testing.T, c *client.Client) bool {
-		s, err := c.NewCrew("import").Inspect(t.Context())
+	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold { return join(t, c.NewWaitGroup("import")) }, func(t *testing.T, c *client.Client) bool {
+		s, err := c.NewWaitGroup("import").Inspect(t.Context())
 		return err == nil && s.Done == 0 && len(s.Lost) == 1
 	})
 }
 
-// Every second answer is lost: a member lasts, and is done.
-func TestCrew_lostRenewals(t *testing.T) {
+// Every second answer is lost: a worker lasts, and is done.
+func TestWaitGroup_lostRenewals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	crew := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...).NewCrew("import")
-	m := join(t, crew)
+	waitGroup := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...).NewWaitGroup("import")
+	m := join(t, waitGroup)
 	var loses atomic.Bool
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
 	})
 	began := m.Until()
-	kindtest.WaitFor(t, "the member has outlived two leases", func() bool {
+	kindtest.WaitFor(t, "the worker has outlived two leases", func() bool {
 		return m.Err() != nil || m.Until().After(began.Add(2*kindtest.WatchdogTimeout))
 	})
 	kindtest.MustUnlock(t, m)
-	if err := crew.Wait(t.Context()); err != nil {
+	if err := waitGroup.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	crewStands(t, crew, 1, 0, 0)
+	waitGroupStands(t, waitGroup, 1, 0, 0)
 }
 
-// A wait goes on while Redis is unavailable, and ends when its count or its members are.
+// A wait goes on while Redis is unavailable, and ends when its count or its workers are.
 func TestWaits_replies(t *testing.T) {
 	t.Parallel()
 	t.Run("latch", func(t *testing.T) {
@@ -107,11 +107,11 @@ func TestWaits_replies(t *testing.T) {
 			return kindtest.Wait{Do: c.NewLatch(name).Wait, Over: func() error { _, err := l.CountDown(t.Context()); return err }}
 		})
 	})
-	t.Run("crew", func(t *testing.T) {
+	t.Run("waitgroup", func(t *testing.T) {
 		t.Parallel()
 		kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
-			m := join(t, sees.NewCrew(name))
-			return kindtest.Wait{Do: c.NewCrew(name).Wait, Over: func() error { return m.Unlock(t.Context()) }}
+			m := join(t, sees.NewWaitGroup(name))
+			return kindtest.Wait{Do: c.NewWaitGroup(name).Wait, Over: func() error { return m.Unlock(t.Context()) }}
 		})
 	})
 }

@@ -1,53 +1,47 @@
-// Package latch lets processes wait for each other: a [Latch] opens after so many count downs, and a [Crew] is done when
-// all its members are. client.Client.NewLatch and NewCrew make them.
+// Package latch implements countdown latches and wait groups for processes. A [Latch] is released
+// when its count reaches zero. A [WaitGroup] is done when all its workers are.
+// client.Client.NewLatch and NewWaitGroup create them.
 //
 //	l := c.NewLatch("import:2026-11-22")
-//	if _, err := l.TrySetCount(ctx, 3); err != nil { // one of all that take part
+//	if _, err := l.TrySetCount(ctx, 3); err != nil { // any process may create it
 //		return err
 //	}
 //	…
 //	_, err := l.CountDown(ctx) // each of three workers, when its part is done
 //	…
-//	err := l.Wait(ctx) // until all three are
+//	err := l.Wait(ctx) // until all three are done
 //
-// # Which of them
+// # Latch or wait group
 //
-// A latch counts what is done, and knows no workers: the count of a worker that dies never comes, and Wait waits until its
-// context ends. Use a latch for work that Java services share, or where the parts of the work are counted, and not the workers. A crew
-// knows its workers: each has a lease, which is renewed while it lives, and Wait names those that were lost.
+// A latch counts what is done, and does not know the workers: if a worker dies, its count never
+// comes, and Wait waits until its context is canceled. Use a latch for work that Java services
+// share, or if you count parts of the work. A wait group knows its workers: each has a lease, which
+// is renewed while the worker lives, and Wait names the workers that were lost.
 //
-// # A latch in Redis
+// # In Redis
 //
-// The count and the messages are those of Redisson's RCountDownLatch, byte for byte. The traces beside it are ours.
+// The count and the messages of a latch are those of Redisson's RCountDownLatch, byte for byte. Two
+// more keys, which record rounds and calls, are leasehold's own; they live for a day after their
+// last use. A wait group is one sorted set. docs/reference/redis-keys.md in the repository
+// describes them.
 //
-//	<name>                           string  the count; deleted when it comes to 0
-//	leasehold_latch:{<name>}         hash    which round it is, and which one was opened or deleted last
-//	leasehold_latch_calls:{<name>}   zset    the calls that were carried out -> until when they are remembered
+// Waiters receive a message when the count reaches zero, and also poll once per second. The waiters
+// of a client for one latch poll together. Each call has an ID, which Redis remembers for an hour,
+// so a call whose reply is lost is repeated and counts once. [Latch.CountDownOnce] takes the ID
+// from the caller.
 //
-// Waiters listen at redisson_countdownlatch__channel__{<name>}, and look each second, too: a lost message costs a second. The
-// waiters of a client for one latch look together. The traces live for a day after they were last used, and while a caller of
-// this package waits. If the count has an expiry, which only Java sets, the traces have it, too.
+// # Sharing with Redisson
 //
-// Each call has an id, which is made before it is sent and stands in Redis for an hour. So a call whose answer is lost is
-// repeated, and counts once. A first copy that comes late does nothing that the repetition did not do. [Latch.CountDownOnce] takes the id from the
-// caller.
+// Java services use getCountDownLatch(name). countDown, await, trySetCount and getCount have the
+// same effect on both sides.
 //
-// # A crew in Redis
-//
-//	leasehold_crew:{<name>}   zset   member -> until when it counts as alive, by the server's clock; or a mark: done, lost
-//
-// A member stays there when it is over, so that a copy of a command that comes late changes nothing.
-// A release that leaves nobody alive, or a lost member, is published at the channel of the same name.
-//
-// # Beside Redisson
-//
-// Java calls getCountDownLatch(name): countDown, await, trySetCount and getCount on either side do what they do on one side.
-//
-//   - Redisson cannot tell a latch that is open from one that was never made: its await returns at once for both. Here
-//     the traces tell, so Wait fails with [ErrNotInitialised] where there was no latch. They begin when a call of this package
-//     first sees the latch. A latch that Java made, and opened before that, leaves none.
-//   - Redisson's delete() leaves the traces, so a latch that it deletes looks open to this package. Delete latches by [Latch.Delete]. Java's
-//     waiters hear of neither.
-//   - A name must have no braces: Redisson's key and channel would be in two slots of a cluster.
-//   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too: nothing in Redis tells them apart.
+//   - Redisson cannot distinguish a released latch from one that was never created: its await returns
+//     immediately for both. Here Wait fails with [ErrNotInitialized] if there was no latch. The keys
+//     that tell them apart are created when a call of this package first sees the latch. A latch that
+//     Java created and released before that leaves none.
+//   - Redisson's delete() leaves those keys, so a latch that it deletes looks released to this
+//     package. Delete latches with [Latch.Delete]. Waiters in Java are notified of neither.
+//   - A name must not contain braces: Redisson's key and channel would be in two slots of a cluster.
+//   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too, and cannot be
+//     told apart.
 package latch

@@ -37,30 +37,30 @@ func Example() {
 }
 
 // Two workers import a part each. The one that waits learns of the one that was lost.
-func ExampleCrew() {
+func ExampleWaitGroup() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	crew := c.NewCrew("import")
+	waitGroup := c.NewWaitGroup("import")
 
 	part := func(ctx context.Context) error { return ctx.Err() } // … work, while ctx is not over …
 	broken := func(context.Context) error { return errors.New("disk full") }
-	fmt.Println(crew.Do(ctx, part))
-	fmt.Println(crew.Do(ctx, broken))
+	fmt.Println(waitGroup.Do(ctx, part))
+	fmt.Println(waitGroup.Do(ctx, broken))
 
-	err = crew.WaitFor(ctx, 2) // two have joined, and all are done
+	err = waitGroup.WaitFor(ctx, 2) // two have joined, and all are done
 	var lost *latch.LostError
 	if errors.As(err, &lost) {
 		fmt.Println(lost.Lost, "lost")
-		if _, err := crew.Dismiss(ctx, lost.Members...); err != nil { // another one does its part
+		if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil { // another one does its part
 			log.Fatal(err)
 		}
-		fmt.Println(crew.Do(ctx, part))
+		fmt.Println(waitGroup.Do(ctx, part))
 	}
-	fmt.Println(crew.WaitFor(ctx, 2))
+	fmt.Println(waitGroup.WaitFor(ctx, 2))
 	// Output:
 	// <nil>
 	// disk full
@@ -79,44 +79,44 @@ func ExampleLatch_Wait() {
 	defer c.Close(ctx)
 
 	err = c.NewLatch("never made").Wait(ctx)
-	fmt.Println(errors.Is(err, latch.ErrNotInitialised))
+	fmt.Println(errors.Is(err, latch.ErrNotInitialized))
 	fmt.Println(err)
 	// Output:
 	// true
-	// leasehold: wait "never made": not initialised
+	// leasehold: wait "never made": not initialized
 }
 
-// A member joins by itself, and says when it is done.
-func ExampleMember() {
+// A worker joins by itself, and says when it is done.
+func ExampleWorker() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	crew := c.NewCrew("inventory")
-	m, err := crew.Join(ctx)
+	waitGroup := c.NewWaitGroup("inventory")
+	m, err := waitGroup.Add(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(m.Context().Err()) // over as soon as it does not certainly count as alive
-	fmt.Println(m.Unlock(ctx))     // it is done
-	fmt.Println(crew.Wait(ctx))
+	fmt.Println(m.Done(ctx))       // it is done
+	fmt.Println(waitGroup.Wait(ctx))
 	// Output:
 	// <nil>
 	// <nil>
 	// <nil>
 }
 
-// What a crew is at.
-func ExampleCrewState() {
+// What a wait group is at.
+func ExampleWaitGroupState() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	state, err := c.NewCrew("import").Inspect(ctx)
+	state, err := c.NewWaitGroup("import").Inspect(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

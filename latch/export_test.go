@@ -1,8 +1,8 @@
 package latch
 
-// Known returns how many members the client of the crew remembers.
-func (c *Crew) Known() int {
+// Known returns how many workers the client of the wait group remembers.
+func (c *WaitGroup) Known() int {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
-	return len(c.all.members)
+	return len(c.all.workers)
 }

@@ -16,20 +16,22 @@ import (
 )
 
 var (
-	// ErrNotInitialised: nothing is known of a latch or a crew of that name, or the crew has no members, as all were dismissed.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized is returned when there is no latch or wait group of that name, or when the
+	// wait group has no workers because all were dismissed.
+	ErrNotInitialized = errors.New("not initialized")
 
-	// ErrDeleted: it was deleted, it expired, or Redis lost it, while the caller waited.
+	// ErrDeleted is returned when the latch or wait group was deleted, expired, or was lost by Redis
+	// while the caller waited.
 	ErrDeleted = errors.New("deleted before it was done")
 )
 
-// MostCount is the largest count of a latch.
-const MostCount = 1<<53 - 1
+// MaxCount is the maximum count of a latch.
+const MaxCount = 1<<53 - 1
 
 const (
 	keptCalls  = time.Hour      // for how long Redis remembers a call, so that a late copy changes nothing
-	keptTraces = 24 * time.Hour // for how long the traces of a latch or a crew live
-	keptLost   = time.Minute    // for how long a client remembers a lost member that nobody unlocks; clocks differ by less
+	keptTraces = 24 * time.Hour // for how long the traces of a latch or a wait group live
+	keptLost   = time.Minute    // for how long a client remembers a lost worker that nobody unlocks; clocks differ by less
 	mostID     = 256            // bytes
 )
 
@@ -41,14 +43,15 @@ var kind = &session.Kind{
 	},
 }
 
-// A Latch is a handle of one latch. It is safe for concurrent use. It has no resources and need not be closed.
+// A Latch is a handle of one countdown latch. It is safe for concurrent use. It holds no resources
+// and need not be closed.
 type Latch struct {
 	all  *Latches      // set once
 	name string        // set once
 	spec *session.Spec // set once
 }
 
-// New is for package client; use client.Client.NewLatch.
+// New is for package client. Use client.Client.NewLatch.
 func (all *Latches) New(name string) *Latch {
 	spec := all.session.NewSpec(kind, name, nil)
 	if err := keys.CheckLatch(all.session.KeyPrefix, name); err != nil {
@@ -57,7 +60,7 @@ func (all *Latches) New(name string) *Latch {
 	return &Latch{all: all, name: name, spec: spec}
 }
 
-// Name returns the name as it was given.
+// Name returns the name as the caller gave it.
 func (l *Latch) Name() string { return l.name }
 
 // newCall returns a call that no other one is.
@@ -96,15 +99,16 @@ func (l *Latch) wrap(op string, err error) error {
 	return &lock.Error{Op: op, Name: l.name, Err: err}
 }
 
-// TrySetCount makes the latch with the count n, from 1 to [MostCount], if it is open, was deleted or was never made. It reports false if
-// there is a latch, whose count stays.
+// TrySetCount creates the latch with the count n if it was released, deleted or never created. n
+// must be at least 1 and at most [MaxCount]. If there is a latch, TrySetCount reports false and its
+// count stays.
 //
-// If no answer comes within the operation timeout of the client, or ctx ends first, the latch may have been made. A call
-// that is repeated then reports false for the latch of the first call.
+// If no reply comes within the operation timeout of the client, or ctx is canceled first, the latch
+// may have been created. A repeated call then reports false because of the latch of the first call.
 func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err error) {
 	const op = "set count"
-	if n < 1 || n > MostCount {
-		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MostCount)))
+	if n < 1 || n > MaxCount {
+		return false, l.wrap(op, fmt.Errorf("count %d: must be from 1 to %d", n, int64(MaxCount)))
 	}
 	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
@@ -112,25 +116,28 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 	return s.Did, err
 }
 
-// CountDown counts the latch down by one, once, however often the command is sent, and returns the count that is left. At 0
-// the latch is open, and all callers of Wait return, in Java as well. To count an open latch down does nothing. If
-// nothing is known of the latch, or it was deleted, the error matches [ErrNotInitialised].
+// CountDown decrements the count by one, once, however often the command is sent, and returns the
+// remaining count. At 0 the latch is released, and all callers of Wait return, in Java as well. It
+// has no effect on a released latch. If there is no latch, the error matches [ErrNotInitialized].
 //
-// If no answer comes within the operation timeout of the client, or ctx ends first, it is not known whether the
-// call counted, and it is not undone. A caller that wants to repeat it uses [Latch.CountDownOnce].
+// If no reply comes within the operation timeout of the client, or ctx is canceled first, it is not
+// known whether the call counted, and it is not undone. A caller that wants to repeat it uses
+// [Latch.CountDownOnce].
 func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 	return l.down(ctx, newCall())
 }
 
-// CountDownOnce is CountDown for a part of the work that has a name. The name counts once for each round of the latch, whichever process calls it, and
-// however often. So a caller can repeat the call after an error, and a worker that is started again can count what may have been counted before. The name
-// is text of 1 to 256 bytes. It is remembered for a day.
+// CountDownOnce is CountDown for a named part of the work. A name counts once in each round of the
+// latch, whichever process calls it, and however often. A caller can therefore repeat the call
+// after an error, and a restarted worker can count a part that may have been counted before. The
+// name must have 1 to 256 bytes. It is remembered for a day.
 //
-// A command that a caller gave up can still arrive. If the latch was made anew before that, the command counts in the new round. Where a latch has several
-// rounds, give each round names of its own.
+// A command that a caller gave up can still arrive. If the latch was created again before that, the
+// command counts in the new round. If a latch has several rounds, use different names in each
+// round.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
-		return 0, l.wrap("count down", fmt.Errorf("a part with a name of %d bytes: it must have from 1 to %d", len(part), mostID))
+		return 0, l.wrap("count down", fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
 	}
 	call := newCall()
 	call.Part, call.Keep = part, keptTraces
@@ -141,18 +148,18 @@ func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64
 	const op = "count down"
 	s, err := l.change(ctx, op, call, luascripts.CountDownLatch)
 	if err == nil && !s.Did && !s.IsOpen() {
-		err = ErrNotInitialised
+		err = ErrNotInitialized
 	}
 	return s.Left, l.wrap(op, err)
 }
 
-// Count returns the count that is left: 0 if the latch is open. If nothing is known of the latch, or it was deleted, the error matches
-// [ErrNotInitialised].
+// Count returns the remaining count, which is 0 for a released latch. If there is no latch, the
+// error matches [ErrNotInitialized].
 func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 	const op = "count"
 	s, err := l.look(ctx, op)
 	if err == nil && s.Left == 0 && !s.IsOpen() {
-		err = ErrNotInitialised
+		err = ErrNotInitialized
 	}
 	return s.Left, l.wrap(op, err)
 }
@@ -163,23 +170,25 @@ func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, err
 	})
 }
 
-// Delete deletes the latch. Callers of Wait fail with [ErrDeleted]; Java's wait on, as Redisson tells them nothing. It succeeds if
-// there is no latch.
+// Delete deletes the latch. Callers of Wait fail with [ErrDeleted]; waiters in Java continue to
+// wait, because Redisson does not notify them. It succeeds if there is no latch.
 func (l *Latch) Delete(ctx context.Context) error {
 	_, err := l.change(ctx, "delete", newCall(), luascripts.DeleteLatch)
 	return err
 }
 
-// Wait waits until the latch is open, or ctx ends. It returns at once if the latch is open. A latch that is made anew
-// meanwhile is another round: Wait is about the round that it found.
+// Wait waits until the latch is released or ctx is canceled. It returns immediately if the latch is
+// already released. A latch that is created again at that time is a new round: Wait is about the
+// round that it found.
 //
-// If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialised]: a caller that may come before the latch
-// is made calls TrySetCount first, as all that take part can. If the latch is deleted, expires, or is lost by Redis before it opens, the error matches
-// [ErrDeleted]. While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err() and
-// lock.ErrUnavailable.
+// If there is no latch of that name, the error matches [ErrNotInitialized]. A caller that may come
+// before the latch is created calls TrySetCount first, as every participant can. If the latch is
+// deleted, expires, or is lost by Redis before it is released, the error matches [ErrDeleted].
+// While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err()
+// and lock.ErrUnavailable.
 //
-// It costs one round trip, and for all callers of a client together that wait for one latch a subscription and a
-// question a second.
+// Wait requires one round trip. All callers of a client that wait for one latch share a
+// subscription and one poll per second.
 func (l *Latch) Wait(ctx context.Context) error {
 	const op = "wait"
 	if l.spec.Err != nil {
@@ -198,7 +207,7 @@ func (r *round) judge(found any) (over bool, err error) {
 	case r.number == 0 && s.IsOpen():
 		return true, nil
 	case r.number == 0 && s.Left == 0:
-		return true, ErrNotInitialised
+		return true, ErrNotInitialized
 	case r.number == 0:
 		r.number = s.Round
 		return false, nil

@@ -293,7 +293,7 @@ func TestWait_ends(t *testing.T) {
 		listen(t, s, "foreign", 1)
 		s.Do(t, "RPUSH", "list", "x")
 		s.Do(t, "RENAME", "list", "foreign") // at once: without its key a latch is open
-		if err := result(t, w); !errors.Is(err, lock.ErrForeignKey) {
+		if err := result(t, w); !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -370,7 +370,7 @@ func TestAbsent(t *testing.T) {
 		} {
 			err := call(t.Context())
 			var e *lock.Error
-			if !errors.Is(err, latch.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "done" {
+			if !errors.Is(err, latch.ErrNotInitialized) || !errors.As(err, &e) || e.Op != op || e.Name != "done" {
 				t.Errorf("%s, %s: %v", op, when, err)
 			}
 		}
@@ -405,7 +405,7 @@ func TestBadInput(t *testing.T) {
 	}{
 		"count 0":      {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, 0); return err }, nil, "a count of 0"},
 		"count -1":     {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, -1); return err }, nil, "a count of -1"},
-		"a huge count": {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, latch.MostCount+1); return err }, nil, "9007199254740991"},
+		"a huge count": {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, latch.MaxCount+1); return err }, nil, "9007199254740991"},
 		"no part":      {"count down", "good", func(ctx context.Context) error { _, err := good.CountDownOnce(ctx, ""); return err }, nil, "0 bytes"},
 		"a long part": {"count down", "good", func(ctx context.Context) error {
 			_, err := good.CountDownOnce(ctx, strings.Repeat("x", 257))

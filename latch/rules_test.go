@@ -21,11 +21,11 @@ func TestRules(t *testing.T) {
 			Other: func(name string) locktest.Latch { return b.NewLatch(name) },
 		})
 	})
-	t.Run("crew", func(t *testing.T) {
+	t.Run("waitgroup", func(t *testing.T) {
 		t.Parallel()
-		locktest.RunCrew(t, locktest.CrewHarness{
-			New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
-			Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
+		locktest.RunWaitGroup(t, locktest.WaitGroupHarness{
+			New:      func(name string, opts ...lock.Option) locktest.WaitGroup { return a.NewWaitGroup(name, opts...) },
+			Other:    func(name string, opts ...lock.Option) locktest.WaitGroup { return b.NewWaitGroup(name, opts...) },
 			Watchdog: kindtest.WatchdogTimeout,
 		})
 	})

@@ -13,25 +13,25 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Latches is what all latches and crews of a client share: who waits for them.
+// Latches is what all latches and wait groups of a client share.
 type Latches struct {
 	session *session.Session // set once
 
 	mu      sync.Mutex
 	watches map[string]*watch          // by the key of what is waited for
-	members map[string]luascripts.Mark // of crews, by owner: what each leaves behind, if it leaves now
+	workers map[string]luascripts.Mark // of wait groups, by owner: what each leaves behind, if it leaves now
 
-	crews *session.Kind // set once
+	waitGroups *session.Kind // set once
 }
 
 // NewLatches is for package client.
 func NewLatches(s *session.Session) *Latches {
-	all := &Latches{session: s, watches: make(map[string]*watch), members: make(map[string]luascripts.Mark)}
-	all.crews = all.newCrews()
+	all := &Latches{session: s, watches: make(map[string]*watch), workers: make(map[string]luascripts.Mark)}
+	all.waitGroups = all.newWaitGroups()
 	return all
 }
 
-// watch looks at one latch or crew for all callers of this client that wait for it. One goroutine looks: when a caller
+// watch looks at one latch or wait group for all callers of this client that wait for it. One goroutine looks: when a caller
 // comes, at a message, and each poll interval.
 type watch struct {
 	all     *Latches

@@ -13,13 +13,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Each call of a board, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+// Each call of a store, when an answer is lost, its caller leaves, the server stands still, or the client closes.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
 		h := kindtest.MustLock(t, c.NewFairLock(name))
-		b := c.NewBoard(name)
-		if err := b.Post(t.Context(), h, "first", time.Minute); err != nil {
+		b := c.NewLeaderStore(name)
+		if err := b.Publish(t.Context(), h, "first", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		says := func(want string) func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCalls(t *testing.T) {
 			}
 		}
 		return []kindtest.Call{
-			{Op: "proclaim", Name: name, Do: func(ctx context.Context) error { return b.Post(ctx, h, "second", time.Minute) }, After: says("second")},
+			{Op: "publish", Name: name, Do: func(ctx context.Context) error { return b.Publish(ctx, h, "second", time.Minute) }, After: says("second")},
 			{Op: "leader", Name: name, Do: func(ctx context.Context) error { _, _, err := b.Read(ctx); return err }, After: says("first")},
 			{Op: "resign", Name: name, Do: func(ctx context.Context) error { return b.Clear(ctx, h) }, After: says("")},
 		}
@@ -60,10 +60,10 @@ func TestCancelled_frozen(t *testing.T) {
 	})
 	soon(t, seen)
 	s.Freeze(t)
-	proclaims := runs(func() error { return e.Proclaim(ctx, "c") })
+	publishes := runs(func() error { return e.Publish(ctx, "c") })
 	cancel()
-	if err := soon(t, proclaims); !errors.Is(err, context.Canceled) && !errors.Is(err, leader.ErrNotLeading) {
-		t.Errorf("Proclaim: %v", err)
+	if err := soon(t, publishes); !errors.Is(err, context.Canceled) && !errors.Is(err, leader.ErrNotLeading) {
+		t.Errorf("Publish: %v", err)
 	}
 	if err := soon(t, observes); err != nil {
 		t.Error(err)
@@ -87,7 +87,7 @@ func TestMemoryFull(t *testing.T) {
 	done := runs(func() error { return e.Run(t.Context(), "a", func(context.Context) error { <-stop; return nil }) })
 	saying(t, e, "a")
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
-	if err := e.Proclaim(t.Context(), "b"); err != nil {
+	if err := e.Publish(t.Context(), "b"); err != nil {
 		t.Error(err)
 	}
 	saying(t, e, "b")

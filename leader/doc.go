@@ -1,28 +1,32 @@
-// Package leader has one process of several lead, and lets others see which one. client.Client.NewElection makes elections; [Run]
-// needs no more than a lock.
+// Package leader implements leader election: one process leads, and others can look up the current
+// leader. client.Client.NewElection creates elections; [Run] needs only a lock.
 //
 //	e := c.NewElection("billing")
 //	err := e.Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error {
 //		return bill(ctx) // only while this process leads: ctx is canceled as soon as that is not guaranteed
 //	})
 //
-// To lead is to hold a lock, and is exactly as safe as that: no more than one process leads, while the server keeps its data, and
-// while a leader looks at its context before each step that must not be done twice. A leader that was frozen learns when it
-// looks. Where a stale leader must not write, the data needs a guard: Hold.Token and package fence. Package lock says what a
-// lock promises.
+// The leader is the holder of a lock, with the same guarantees: at most one process leads, provided
+// that the server keeps its data, and that a leader checks its context before each step that must
+// not be done twice. A paused leader detects the loss the next time it checks its context. If a
+// stale leader must not write, the data needs a guard: Hold.Token and package fence. Package lock
+// documents what a lock guarantees.
 //
-// # What others see
+// # Leader discovery
 //
-// The leader of an [Election] proclaims a value, such as its address. Others read it by [Election.Leader], and follow it by
-// [Election.Observe]. The value lives no longer than the lease of the leader, and the time that its command took. But what
-// they read can be old when they use it: a process that they take for the leader must look by itself whether it leads.
+// The leader of an [Election] publishes a value, such as its address. Others read it with
+// [Election.Leader], and follow it with [Election.Observe]. The value expires with the lease of the
+// leader. A value can be outdated when it is used: the process that it names must check by itself
+// whether it leads.
 //
-//	<name>                     hash  the lock: by NewElection, that of a fair lock
-//	leasehold_leader:{<name>}  hash  token, value, number, by, since: what the leader says of itself, for the rest of its lease
+//	<name>                     hash  the lock; with NewElection, a fair lock
+//	leasehold_leader:{<name>}  hash  token, value, number, by, since; expires with the lease of the leader
 //
-// A change is published at the channel leasehold_leader:{<name>}; an observer that misses it sees it within a second. A value is refused if a leader with a
-// larger token has proclaimed one, so a leader that was stopped does not overwrite that of its successor.
+// A change is published on the channel leasehold_leader:{<name>}; an observer that misses it
+// detects the change within a second. A value is rejected if a leader with a larger token has
+// published one, so a leader that was paused does not overwrite the value of its successor.
 //
-// A lock without tokens, such as a multi-lock, does not say which of two leaders is the later one. Then a leader that was stopped in the middle of
-// proclaiming can overwrite its successor's value, until the successor says it again, after a third of its lease. It takes back its own value only.
+// A lock without tokens, such as a multi-lock, does not order two leaders. A leader that was paused
+// while it published can then overwrite the value of its successor until the successor publishes it
+// again, after a third of its lease. A leader removes only its own value.
 package leader

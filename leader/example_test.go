@@ -21,7 +21,7 @@ func Example() {
 
 	err = e.Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error {
 		// ctx is over as soon as this process does not certainly lead. From here on others can see it:
-		if err := e.Proclaim(ctx, "http://10.0.0.7:8080/ready"); err != nil {
+		if err := e.Publish(ctx, "http://10.0.0.7:8080/ready"); err != nil {
 			return err
 		}
 		l, leads, err := c.NewElection("billing").Leader(ctx)

@@ -40,13 +40,13 @@ func (h held) Until() time.Time                            { return time.Now().A
 func (h held) Token() uint64                               { return 1 }
 func (h held) Owner() string                               { return "" }
 
-// noBoard is a board of nobody.
+// noBoard is a store of nobody.
 type noBoard struct{}
 
-func (noBoard) Post(context.Context, lock.Hold, string, time.Duration) error { return nil }
-func (noBoard) Clear(context.Context, lock.Hold) error                       { return nil }
-func (noBoard) Read(context.Context) (leader.Leader, bool, error)            { return leader.Leader{}, false, nil }
-func (noBoard) Watch(func()) (func(), error)                                 { return func() {}, nil }
+func (noBoard) Publish(context.Context, lock.Hold, string, time.Duration) error { return nil }
+func (noBoard) Clear(context.Context, lock.Hold) error                          { return nil }
+func (noBoard) Read(context.Context) (leader.Leader, bool, error)               { return leader.Leader{}, false, nil }
+func (noBoard) Watch(func()) (func(), error)                                    { return func() {}, nil }
 
 // A leader that looks at its context learns at once that it leads no more, also before a signal comes.
 func TestElection_frozen(t *testing.T) {
@@ -74,7 +74,7 @@ type deafBoard struct {
 	posts chan string // the latest value
 }
 
-func (b deafBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+func (b deafBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
 	select {
 	case <-b.posts:
 	default:
@@ -83,7 +83,7 @@ func (b deafBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Dur
 	return lock.ErrUnavailable
 }
 
-// A leader that has resigned proclaims nothing, also not when it leads again, and does not wait for that: its lock is given back only when its
+// A leader that has resigned publishes nothing, also not when it leads again, and does not wait for that: its lock is given back only when its
 // function has returned.
 func TestElection_proclaimsAfterResigning(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // only where the test fails
@@ -99,7 +99,7 @@ func TestElection_proclaimsAfterResigning(t *testing.T) {
 			}
 			return nil
 		}
-		under := runs(func() error { return e.Proclaim(ctx, "in time") })
+		under := runs(func() error { return e.Publish(ctx, "in time") })
 		for soon(t, b.posts) != "in time" {
 		}
 		if !e.Resign() {
@@ -108,7 +108,7 @@ func TestElection_proclaimsAfterResigning(t *testing.T) {
 		if err := soon(t, under); !errors.Is(err, leader.ErrNotLeading) || !errors.Is(err, leader.ErrResigned) {
 			t.Error(err)
 		}
-		if err := e.Proclaim(ctx, "late"); !errors.Is(err, leader.ErrNotLeading) {
+		if err := e.Publish(ctx, "late"); !errors.Is(err, leader.ErrNotLeading) {
 			t.Error(err)
 		}
 		return nil
@@ -125,7 +125,7 @@ type crossBoard struct {
 	posts chan string
 }
 
-func (b crossBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+func (b crossBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
 	b.posts <- value
 	select {
 	case err := <-b.errs:
@@ -135,8 +135,8 @@ func (b crossBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Du
 	}
 }
 
-// A final answer ends Proclaim, and silence does not; the value is said later all the same.
-func TestProclaim_refused(t *testing.T) {
+// A final answer ends Publish, and silence does not; the value is said later all the same.
+func TestPublish_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := errors.New("full")
 		for _, step := range []struct {
@@ -145,8 +145,8 @@ func TestProclaim_refused(t *testing.T) {
 		}{
 			{[]error{lock.ErrUnavailable, fmt.Errorf("frozen: %w", lock.ErrUnavailable)}, nil},
 			{[]error{own}, own},
-			{[]error{lock.ErrUnavailable, &lock.Error{Op: "post", Name: "board", Err: own}}, own},
-			{[]error{&lock.Error{Op: "post", Name: "board", Err: leader.ErrNotLeading}}, leader.ErrNotLeading},
+			{[]error{lock.ErrUnavailable, &lock.Error{Op: "post", Name: "store", Err: own}}, own},
+			{[]error{&lock.Error{Op: "post", Name: "store", Err: leader.ErrNotLeading}}, leader.ErrNotLeading},
 		} {
 			b := crossBoard{errs: make(chan error, 9), posts: make(chan string, 99)}
 			e := leader.New(&frozenHold{Context: t.Context()}, b)
@@ -158,9 +158,9 @@ func TestProclaim_refused(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
-				err := e.Proclaim(ctx, "new")
+				err := e.Publish(ctx, "new")
 				var named *lock.Error
-				if !errors.Is(err, step.want) || err != nil && (!errors.As(err, &named) || named.Op != "proclaim" || named.Name != "frozen") {
+				if !errors.Is(err, step.want) || err != nil && (!errors.As(err, &named) || named.Op != "publish" || named.Name != "frozen") {
 					t.Errorf("after %v: %v, want %v", step.errs, err, step.want)
 				}
 				if err != nil && strings.Count(err.Error(), "leasehold:") != 1 {

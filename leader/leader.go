@@ -12,37 +12,42 @@ import (
 )
 
 var (
-	// ErrResigned: the leader gave its leadership up. A function that returns it has Run stand for election again. It is also
-	// the cause of the function's context after Resign.
+	// ErrResigned is returned by a function that gives up its leadership: Run then stands for election
+	// again. It is also the cause of the context of the function after Resign.
 	ErrResigned = errors.New("resigned")
 
-	// ErrNotLeading: this process does not lead at the moment.
+	// ErrNotLeading is returned when this process is not the leader.
 	ErrNotLeading = errors.New("not leading")
 
-	// ErrRunning: Run was called while another Run of the same handle had not returned.
-	ErrRunning = errors.New("it is running already")
+	// ErrRunning is returned by Run while another Run of the same handle has not returned.
+	ErrRunning = errors.New("already running")
 )
 
-// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is canceled when ctx is canceled, and as soon as the
-// lock can no longer be guaranteed. Until fn has returned, this process holds l and leads, however long after the cancellation that is: a function that
-// hangs leads on, unless l has a lock.WithMaxHold or a lock.WithFixedLease. lock.HoldFrom gives fn the hold, which reports a loss even after ctx is canceled.
+// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is
+// canceled when ctx is canceled, and as soon as the lock can no longer be guaranteed. This process
+// holds l and leads until fn has returned, however long after the cancellation that is. A function
+// that hangs therefore remains the leader, unless l has a lock.WithMaxHold or a
+// lock.WithFixedLease. lock.HoldFromContext gives fn the hold, which reports a loss even after ctx
+// is canceled.
 //
-// What happens next depends on how fn ends:
+// What happens next depends on how fn returns:
 //
-//   - The lock was lost, and fn returned nil or an error of its context: Run waits for l again, and calls fn again.
-//   - fn returned an error that matches [ErrResigned]: Run gives l back, and stands for election again. With a fair lock, all that wait at that
-//     moment come first.
-//   - fn returned nil: Run gives l back and returns nil.
-//   - fn returned another error: Run gives l back and returns it.
+//   - The lock was lost, and fn returned nil or an error of its context: Run waits for l again, and
+//     calls fn again.
+//   - fn returned an error that matches [ErrResigned]: Run releases l and stands for election again.
+//     With a fair lock, all candidates that wait at that moment come first.
+//   - fn returned nil: Run releases l and returns nil.
+//   - fn returned another error: Run releases l and returns it.
 //
-// While Redis is unavailable, or too few replicas confirm the lock, Run goes on until ctx is canceled: it calls Lock again if Lock fails with [lock.ErrUnavailable] or
-// [lock.ErrReplicas], as it does at the end of its WithWait. Any other error of Lock ends Run: [lock.ErrNotAcquired], when another process leads for longer than WithWait allows;
-// [lock.ErrClosed]; [lock.ErrForeignKey]; and an error that only an operator or the application can fix, such as a permission that the user lacks or a bad option.
+// While Redis is unavailable, or too few replicas confirm the lock, Run retries until ctx is
+// canceled, even past the WithWait of the lock. Any other error of Lock ends Run:
+// [lock.ErrNotAcquired], if another process leads for longer than WithWait allows;
+// [lock.ErrClosed]; [lock.ErrWrongType]; and an error that only an operator or the application can
+// fix, such as a missing permission or an invalid option. An error of releasing l is part of the
+// error of Run, even one that matches [lock.ErrLost]: fn had returned before the loss was detected.
 //
-// An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
-//
-// When ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled while Run waits for l, the error is that of Lock. When
-// fn panics, l is unlocked.
+// If ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled
+// while Run waits for l, the error is that of Lock. If fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
 	for {
 		led, again, err := once(ctx, l, fn)
@@ -102,40 +107,41 @@ func unlocked(err error) error {
 	return err
 }
 
-// A Board keeps what a leader says of itself, where others can read it. client.Client.NewBoard makes one; any other store may
-// be one, too.
-type Board interface {
-	// Post says value in the name of the holder of h, for d at most. It fails with [ErrNotLeading] if a holder with a
-	// larger token has said something. An error that matches lock.ErrUnavailable can pass; any other ends a Proclaim.
-	Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error
+// A Store stores the value of a leader. client.Client.NewLeaderStore creates one in Redis; any
+// other store can implement it.
+type Store interface {
+	// Publish publishes value for the holder of h, for at most d. It fails with [ErrNotLeading] if a
+	// holder with a larger token has published a value. An error that matches lock.ErrUnavailable is
+	// retried; any other ends Publish.
+	Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error
 
-	// Clear takes back what was said in the name of the holder of h.
+	// Clear removes the value of the holder of h.
 	Clear(ctx context.Context, h lock.Hold) error
 
-	// Read returns what the leader says. leads is false if nobody says anything.
+	// Read returns the value of the leader. leads is false if there is none.
 	Read(ctx context.Context) (l Leader, leads bool, err error)
 
-	// Watch calls look, which does not block, when there may be something new, until stop is called. It may call look
-	// too often, and may miss something.
+	// Watch calls look when the value may have changed, until stop is called. look does not block.
+	// Watch may call it too often, and may miss a change.
 	Watch(look func()) (stop func(), err error)
 }
 
-// Leader is what a leader says of itself.
+// Leader is what a leader has published.
 type Leader struct {
-	Value string        // as it was given to Run or Proclaim
-	Since time.Time     // when its first value was proclaimed, by the clock of the board
-	Token uint64        // the fencing token of its hold; 0 if the lock has none
-	Left  time.Duration // until this is no longer said, unless it is said again
+	Value string        // as given to Run or Publish
+	Since time.Time     // when its first value was published, by the clock of the store
+	Token uint64        // fencing token of its hold; 0 if the lock has none
+	Left  time.Duration // time until the value expires unless it is published again
 }
 
-// MostValue is the largest number of bytes of a value.
-const MostValue = 4096
+// MaxValueSize is the maximum size of a value in bytes.
+const MaxValueSize = 4096
 
-// Election is one election: a lock, and a board beside it. It is safe for concurrent use. It has no resources and need not be
-// closed.
+// Election is a leader election: a lock, and a store for the value of the leader. It is safe for
+// concurrent use. It holds no resources and need not be closed.
 type Election struct {
 	lock  lock.Locker // set once
-	board Board       // set once
+	store Store       // set once
 
 	mu      sync.Mutex
 	running bool
@@ -146,20 +152,23 @@ type Election struct {
 // term is the time for which this process leads.
 type term struct {
 	hold    lock.Hold
-	ctx     context.Context // canceled when the leader may proclaim nothing any more: its function has returned, it has resigned, or the lock is lost
+	ctx     context.Context // canceled when the leader may publish nothing any more: its function has returned, it has resigned, or the lock is lost
 	resign  func()          // cancels the context of the function, and ctx
-	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
-	waiting []chan<- error  // each has room for what came of proclaiming the value; guarded by the mutex of the election
+	changed chan struct{}   // a token in it, which has room for one, has the value published
+	waiting []chan<- error  // each has room for what came of publishing the value; guarded by the mutex of the election
 }
 
-// New returns an election of the holder of l, which says what it says on b. A caller that has a client uses its NewElection.
-func New(l lock.Locker, b Board) *Election { return &Election{lock: l, board: b} }
+// New returns an election whose leader is the holder of l and publishes its value in b. With a
+// client, use client.Client.NewElection.
+func New(l lock.Locker, b Store) *Election { return &Election{lock: l, store: b} }
 
 // Name returns the name of the lock.
 func (e *Election) Name() string { return e.lock.Name() }
 
-// Run is the function [Run] on the lock of the election, and proclaims value while it leads. value is text of up to [MostValue] bytes. [Election.Resign]
-// ends the context of fn, too. The first value is proclaimed while fn runs already; an error about that is no error of Run, and it is tried again.
+// Run is the function [Run] with the lock of the election, and publishes value while it leads.
+// value is text of at most [MaxValueSize] bytes. [Election.Resign] cancels the context of fn, too.
+// The first value is published while fn is already running; an error of that is not an error of
+// Run, and is retried.
 //
 // A handle runs once at a time: another call fails with [ErrRunning].
 func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Context) error) error {
@@ -181,9 +190,9 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 	return Run(ctx, e.lock, func(ctx context.Context) error { return e.lead(ctx, fn) })
 }
 
-// lead calls fn, and proclaims the value until fn has returned, or the lock is lost.
+// lead calls fn, and publishes the value until fn has returned, or the lock is lost.
 func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (err error) {
-	h := lock.HoldFrom(work)
+	h := lock.HoldFromContext(work)
 	ctx, cancel := context.WithCancelCause(work)
 	leads, done := context.WithCancel(h.Context())
 	says, resign := context.WithCancelCause(leads)
@@ -194,7 +203,7 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		e.proclaim(leads, t)
+		e.publish(leads, t)
 	}()
 	defer func() {
 		resigned := errors.Is(context.Cause(ctx), ErrResigned)
@@ -206,7 +215,7 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 		e.mu.Unlock()
 		clear, stop := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
 		defer stop()
-		_ = e.board.Clear(clear, h) // it ends with the lease
+		_ = e.store.Clear(clear, h) // it ends with the lease
 		if resigned && (err == nil || errors.Is(err, context.Canceled)) {
 			err = ErrResigned
 		}
@@ -224,7 +233,7 @@ type termContext struct {
 	work context.Context
 }
 
-// Err returns why the time of the leader is over, nil if it is not.
+// Err returns why the term of the leader has ended, or nil.
 func (c termContext) Err() error {
 	if err := c.work.Err(); err != nil {
 		return err
@@ -232,8 +241,8 @@ func (c termContext) Err() error {
 	return c.Context.Err()
 }
 
-// proclaim says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
-func (e *Election) proclaim(ctx context.Context, t *term) {
+// publish says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
+func (e *Election) publish(ctx context.Context, t *term) {
 	for ctx.Err() == nil {
 		e.mu.Lock()
 		value, waiting := e.value, t.waiting
@@ -243,7 +252,7 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 		left := time.Until(t.hold.Until())
 		pause := left / 3
 		if left >= time.Millisecond {
-			err = e.board.Post(ctx, t.hold, value, left)
+			err = e.store.Publish(ctx, t.hold, value, left)
 		}
 		if err != nil {
 			pause = min(pause, retryTime)
@@ -267,16 +276,19 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 	}
 }
 
-// retryTime is the pause after a value that could not be proclaimed, and after a Lock that failed.
+// retryTime is the pause after a value that could not be published, and after a Lock that failed.
 const retryTime = time.Second
 
-// Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
-// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading]. While Redis gives no answer, Proclaim tries
-// again. Another error of the board, such as a right that the user lacks, ends it.
+// Publish changes the value that this process publishes while it leads, now and when it leads again
+// in the same Run. It returns when others can read the value, or ctx is canceled. If this process
+// does not lead, has resigned, or stops leading before that, it fails with [ErrNotLeading]. While
+// Redis is unavailable, Publish retries. Any other error of the store, such as a missing
+// permission, ends it.
 //
-// If this process led when Proclaim was called, Run has the new value also when Proclaim fails, and tries once a second to say it.
-func (e *Election) Proclaim(ctx context.Context, value string) error {
-	const op = "proclaim"
+// If this process was the leader when Publish was called, Run keeps the new value even if Publish
+// fails, and retries once per second.
+func (e *Election) Publish(ctx context.Context, value string) error {
+	const op = "publish"
 	if err := check(value); err != nil {
 		return e.wrap(op, err)
 	}
@@ -297,7 +309,7 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 	select {
 	case err := <-posted:
 		if named, ok := err.(*lock.Error); ok {
-			err = named.Err // it names the board
+			err = named.Err // it names the store
 		}
 		if err != nil {
 			err = e.wrap(op, err)
@@ -312,14 +324,17 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 
 // check returns what is wrong with a value.
 func check(value string) error {
-	if len(value) > MostValue {
-		return fmt.Errorf("a value of %d bytes: the most is %d", len(value), MostValue)
+	if len(value) > MaxValueSize {
+		return fmt.Errorf("value of %d bytes: must be at most %d", len(value), MaxValueSize)
 	}
 	return nil
 }
 
-// Resign ends the leadership of this process, if it leads: the context of its function is canceled with the cause [ErrResigned], and when the function has returned, the
-// next one leads, and Run stands for election again. Until then this process leads, and its value stays published. It reports whether this process led. It does not wait.
+// Resign ends the leadership of this process: the context of its function is canceled with the
+// cause
+// [ErrResigned]. When the function has returned, the next candidate becomes the leader, and Run stands
+// for election again. Until then this process leads, and its value stays published. Resign does not
+// wait. It reports whether this process was the leader.
 func (e *Election) Resign() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -330,29 +345,33 @@ func (e *Election) Resign() bool {
 	return true
 }
 
-// Leading reports whether this process leads: it holds the lock, and its function has not returned. It compares clocks and sends nothing.
+// Leading reports whether this process leads: it holds the lock, and its function has not returned.
+// It compares the clock and sends no command.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.term != nil && e.term.hold.Err() == nil
 }
 
-// Leader returns what the leader says of itself. leads is false if nobody leads, or if the leader has not said anything yet.
+// Leader returns what the leader has published. leads is false if there is no leader, or if it has
+// not published a value yet.
 func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error) {
-	return e.board.Read(ctx)
+	return e.store.Read(ctx)
 }
 
-// observeEvery is the time between two looks at the board when nothing gives a reason for one.
+// observeEvery is the time between two looks at the store when nothing gives a reason for one.
 const observeEvery = time.Second
 
-// Observe yields what the leader says of itself: first what stands there, and then each change, until ctx ends or the caller stops. A
-// [Leader] with no Token, Value and Since stands for nobody. Changes that follow each other quickly can be seen as one.
+// Observe yields what the leader has published: first the current value, and then each change,
+// until ctx is canceled or the caller stops. A [Leader] without Token, Value and Since means that
+// there is no leader. Changes that follow each other quickly can be merged into one.
 //
-// If Redis gives no answer, Observe yields that error once, and goes on. After another error, it ends.
+// If Redis is unavailable, Observe yields that error once and continues. After any other error, it
+// ends.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		wake := make(chan struct{}, 1)
-		stop, err := e.board.Watch(func() {
+		stop, err := e.store.Watch(func() {
 			select {
 			case wake <- struct{}{}:
 			default:
@@ -367,7 +386,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		defer tick.Stop()
 		var last Leader
 		for known, silent := false, false; ; {
-			l, _, err := e.board.Read(ctx)
+			l, _, err := e.store.Read(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return

@@ -204,18 +204,18 @@ func TestElection(t *testing.T) {
 			if e == elections[0] && (l.Token <= last.Token || l.Since.Before(last.Since)) {
 				t.Errorf("%+v after %+v", l, last)
 			}
-			if e != elections[i] && (e.Leading() || e.Resign() || !errors.Is(e.Proclaim(t.Context(), "me"), leader.ErrNotLeading)) {
-				t.Error("one that does not lead resigned, or proclaimed something")
+			if e != elections[i] && (e.Leading() || e.Resign() || !errors.Is(e.Publish(t.Context(), "me"), leader.ErrNotLeading)) {
+				t.Error("one that does not lead resigned, or published something")
 			}
 			last = l
 		}
-		if err := elections[i].Proclaim(t.Context(), fmt.Sprint("still ", i)); err != nil {
+		if err := elections[i].Publish(t.Context(), fmt.Sprint("still ", i)); err != nil {
 			t.Error(err)
 		}
 		if l := saying(t, elections[(i+1)%n], fmt.Sprint("still ", i)); l.Token != last.Token || !l.Since.Equal(last.Since) {
-			t.Errorf("%+v, which has proclaimed again, after %+v", l, last)
+			t.Errorf("%+v, which has published again, after %+v", l, last)
 		}
-		if err := elections[i].Proclaim(t.Context(), fmt.Sprint("http://", i)); err != nil {
+		if err := elections[i].Publish(t.Context(), fmt.Sprint("http://", i)); err != nil {
 			t.Error(err)
 		}
 		// On a busy machine the one that resigned before stands in the queue late.
@@ -269,7 +269,7 @@ func TestObserve(t *testing.T) {
 			if l := soon(t, seen); l.Value != value || l.Token == 0 {
 				t.Errorf("%+v, want %q", l, value)
 			}
-			if err := leads.Proclaim(t.Context(), "b"); err != nil {
+			if err := leads.Publish(t.Context(), "b"); err != nil {
 				t.Error(err)
 			}
 			if l := soon(t, seen); l.Value != "b" {
@@ -338,7 +338,7 @@ func TestStaleLeader_withoutToken(t *testing.T) {
 	s := redistest.Start(t)
 	elects := func() *leader.Election {
 		c := kindtest.NewClient(t, s.Client(t))
-		return leader.New(multilock.New(c.NewLock("billing")), c.NewBoard("billing"))
+		return leader.New(multilock.New(c.NewLock("billing")), c.NewLeaderStore("billing"))
 	}
 	one, two := elects(), elects()
 	own := errors.New("seen")
@@ -363,7 +363,7 @@ func TestStaleLeader_withoutToken(t *testing.T) {
 }
 
 // A copy of what a leader said that comes late does not bring that back.
-func TestProclaim_lateCopy(t *testing.T) {
+func TestPublish_lateCopy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -384,7 +384,7 @@ func TestProclaim_lateCopy(t *testing.T) {
 	})
 	if err := e.Run(t.Context(), "older", func(context.Context) error {
 		late := <-copied
-		if err := e.Proclaim(t.Context(), "newer"); err != nil {
+		if err := e.Publish(t.Context(), "newer"); err != nil {
 			return err
 		}
 		s.Do(t, late...)
@@ -397,9 +397,9 @@ func TestProclaim_lateCopy(t *testing.T) {
 	}
 }
 
-// A leader whose board the server denies, or whose key holds something else, hears so at once, and leads on. When the reason is gone, it
+// A leader whose store the server denies, or whose key holds something else, hears so at once, and leads on. When the reason is gone, it
 // says its latest value.
-func TestProclaim_deniedOrForeign(t *testing.T) {
+func TestPublish_deniedOrForeign(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rights := redistest.Rights(t, "NewFairLock")
@@ -414,14 +414,14 @@ func TestProclaim_deniedOrForeign(t *testing.T) {
 		mend []string
 	}{
 		"denied":  {denied.NewElection("denied"), "NOPERM", nil, append([]string{"ACL", "SETUSER", "denied"}, redistest.Rights(t, "NewElection")...)},
-		"foreign": {all.NewElection("foreign"), "a string", lock.ErrForeignKey, []string{"DEL", "leasehold_leader:{foreign}"}},
+		"foreign": {all.NewElection("foreign"), "a string", lock.ErrWrongType, []string{"DEL", "leasehold_leader:{foreign}"}},
 	} {
 		if err := of.e.Run(t.Context(), "a", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // only where the test fails
 			defer cancel()
-			err := of.e.Proclaim(ctx, "b")
+			err := of.e.Publish(ctx, "b")
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != "proclaim" || e.Name != name || ctx.Err() != nil || !strings.Contains(err.Error(), of.says) || of.want != nil && !errors.Is(err, of.want) {
+			if !errors.As(err, &e) || e.Op != "publish" || e.Name != name || ctx.Err() != nil || !strings.Contains(err.Error(), of.says) || of.want != nil && !errors.Is(err, of.want) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if !of.e.Leading() {
@@ -453,7 +453,7 @@ func TestLostReplies(t *testing.T) {
 	for i := range 20 {
 		value := fmt.Sprint("value ", i)
 		if err := e.Run(t.Context(), "first", func(context.Context) error {
-			if err := e.Proclaim(t.Context(), value); err != nil {
+			if err := e.Publish(t.Context(), value); err != nil {
 				return err
 			}
 			saying(t, e, value)
@@ -586,9 +586,9 @@ func TestBadInput(t *testing.T) {
 		match error
 		says  string
 	}{
-		"a long value":    {"run", good.Run(t.Context(), strings.Repeat("x", leader.MostValue+1), none), nil, "4097 bytes"},
-		"a long word":     {"proclaim", good.Proclaim(t.Context(), strings.Repeat("x", leader.MostValue+1)), nil, "4097 bytes"},
-		"nobody leads":    {"proclaim", good.Proclaim(t.Context(), "x"), leader.ErrNotLeading, ""},
+		"a long value":    {"run", good.Run(t.Context(), strings.Repeat("x", leader.MaxValueSize+1), none), nil, "4097 bytes"},
+		"a long word":     {"publish", good.Publish(t.Context(), strings.Repeat("x", leader.MaxValueSize+1)), nil, "4097 bytes"},
+		"nobody leads":    {"publish", good.Publish(t.Context(), "x"), leader.ErrNotLeading, ""},
 		"twice":           {"run", running.Run(t.Context(), "", none), leader.ErrRunning, ""},
 		"no name":         {"lock", bad.Run(t.Context(), "", none), lock.ErrBadName, "empty"},
 		"half a brace":    {"lock", c.NewElection("x{").Run(t.Context(), "", none), lock.ErrBadName, "without a }"},
@@ -599,7 +599,7 @@ func TestBadInput(t *testing.T) {
 			}
 			return err
 		}(), lock.ErrBadName, "empty"},
-		"another key": {"leader", func() error { _, _, err := c.NewElection("foreign").Leader(t.Context()); return err }(), lock.ErrForeignKey, ""},
+		"another key": {"leader", func() error { _, _, err := c.NewElection("foreign").Leader(t.Context()); return err }(), lock.ErrWrongType, ""},
 		"its own key": {"lock", c.NewElection("leasehold_leader:x").Run(t.Context(), "", none), lock.ErrBadName, "keep their state"},
 	} {
 		var e *lock.Error
@@ -613,7 +613,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/SECURITY.md lists are enough for all that an election does, beside those of its lock, and none is too many.
+// The rights that docs/operate/security.md lists are enough for all that an election does, beside those of its lock, and none is too many.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rights := redistest.Rights(t, "NewFairLock", "NewElection")
@@ -631,7 +631,7 @@ func TestRights(t *testing.T) {
 			}
 			return nil
 		})
-		_ = e.Run(ctx, "a", func(context.Context) error { return e.Proclaim(ctx, "b") })
+		_ = e.Run(ctx, "a", func(context.Context) error { return e.Publish(ctx, "b") })
 		_, _, _ = e.Leader(ctx)
 		cancel()
 		_ = soon(t, over)
@@ -642,14 +642,14 @@ func TestRights(t *testing.T) {
 	}
 	play(as("all", rights))
 	if denied := s.Denied(t, "all"); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range own {
 		user := fmt.Sprint("less", i)
 		s.Do(t, "FLUSHALL")
 		play(as(user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }
@@ -691,12 +691,12 @@ func TestElection_drains(t *testing.T) {
 						}
 						time.Sleep(5 * time.Minute)
 						reads("first")
-						if err := e.Proclaim(t.Context(), "draining"); err != nil {
+						if err := e.Publish(t.Context(), "draining"); err != nil {
 							t.Error(err)
 						}
 						time.Sleep(5 * time.Minute)
 						reads("draining")
-						h := lock.HoldFrom(ctx)
+						h := lock.HoldFromContext(ctx)
 						if err := h.Err(); err != nil {
 							t.Error(err)
 						}
@@ -779,7 +779,7 @@ func TestRun_lockFails(t *testing.T) {
 		{[]error{lock.ErrReplicas, lock.ErrUnavailable}, 3, 2 * time.Second, nil},
 		{[]error{lock.ErrNotAcquired}, 1, 0, lock.ErrNotAcquired},
 		{[]error{refused, lock.ErrClosed}, 2, time.Second, lock.ErrClosed},
-		{[]error{lock.ErrForeignKey}, 1, 0, lock.ErrForeignKey},
+		{[]error{lock.ErrWrongType}, 1, 0, lock.ErrWrongType},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			for name, run := range map[string]func(l lock.Locker) error{

@@ -24,9 +24,9 @@ func TestRules(t *testing.T) {
 			return c.NewRWLock(name, opts...).Write()
 		},
 	} {
-		maker := func(c *client.Client) func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
-			return func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
-				return of(c, name, opts...), c.NewBoard(name)
+		maker := func(c *client.Client) func(name string, opts ...lock.Option) (lock.Locker, leader.Store) {
+			return func(name string, opts ...lock.Option) (lock.Locker, leader.Store) {
+				return of(c, name, opts...), c.NewLeaderStore(name)
 			}
 		}
 		t.Run(kind, func(t *testing.T) {

@@ -6,25 +6,27 @@ import (
 	"time"
 )
 
-// Client is the process behind an owner: what its client told of itself in Redis. Only ID is known of
-// a client of Redisson, of one that tells nothing, and of one that died more than a minute ago.
-// A user of Redis that may write to that key can write anything into it, so it helps people,
-// and proves nothing.
+// Client describes the process behind an owner, as the process registered itself in Redis. Only the
+// ID is known for a client of Redisson, for a client without a registry entry, and for a client
+// that died more than a minute ago.
+//
+// Do not use these fields for authorization: any user of Redis that may write to the entry can
+// change them.
 type Client struct {
-	ID      string    // the uuid in the owner strings of all its locks
-	Host    string    // the machine, or the container
-	PID     int       // the process there
-	Name    string    // the application
-	Label   string    // what the application says besides
-	Version string    // of leasehold
-	Started time.Time // when the client was made, by its clock
+	ID      string    // UUID in the owner strings of all its locks
+	Host    string    // host or container name
+	PID     int       // process ID on that host
+	Name    string    // application name
+	Label   string    // free text of the application
+	Version string    // version of leasehold
+	Started time.Time // when the client was created, by its own clock
 }
 
 // Known reports whether more than the ID is known.
 func (c Client) Known() bool { return c.Host != "" }
 
-// String returns the name, host and process, such as "billing on host-7, pid 4711"; or
-// the ID, if nothing else is known.
+// String returns the name, host and process, such as "billing on host-7, pid 4711". It returns the
+// ID if nothing else is known.
 func (c Client) String() string {
 	if !c.Known() {
 		return c.ID
@@ -32,8 +34,8 @@ func (c Client) String() string {
 	return fmt.Sprintf("%s on %s, pid %d", c.Name, c.Host, c.PID)
 }
 
-// ClientOf returns the client's ID in an owner string, "" if there is none.
-func ClientOf(owner string) string {
+// ClientID returns the client ID in an owner string, or "" if the string has none.
+func ClientID(owner string) string {
 	id, _, ok := strings.Cut(owner, ":")
 	if !ok {
 		return ""

@@ -146,7 +146,7 @@ func ExampleError() {
 	fmt.Println(err)
 	// Output:
 	// trylock true
-	// leasehold: trylock: bad lock name: it is empty
+	// leasehold: trylock: bad lock name: empty
 }
 
 // Who holds a lock, how, and who waits for it.
@@ -201,9 +201,9 @@ func ExampleState() {
 func ExampleObserver() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
-		Granted:  func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Kind, e.Name) },
-		Refused:  func(_ context.Context, e lock.Event) { fmt.Println("refused:", e.Err) },
-		Released: func(_ context.Context, e lock.Event) { fmt.Println("released after", e.Held > 0) },
+		Acquired:    func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Kind, e.Name) },
+		NotAcquired: func(_ context.Context, e lock.Event) { fmt.Println("refused:", e.Err) },
+		Released:    func(_ context.Context, e lock.Event) { fmt.Println("released after", e.Held > 0) },
 	}))
 	if err != nil {
 		log.Fatal(err)
@@ -222,8 +222,32 @@ func ExampleObserver() {
 	// leasehold: trylock "orders:44": not acquired
 }
 
+// Report the age of the oldest hold, which no duration shows before the hold ends. Packages leaseholdprom and leaseholdotel do so.
+func ExampleOldest() {
+	ctx := context.Background()
+	var holds lock.Oldest
+	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
+		Acquired: func(_ context.Context, e lock.Event) { holds.Begin(e) },
+		Released: func(_ context.Context, e lock.Event) { holds.End(e) },
+		Lost:     func(_ context.Context, e lock.Event) { holds.End(e) },
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	err = lock.Do(ctx, c.NewLock("orders:45"), func(context.Context) error {
+		fmt.Println("held:", holds.Age() > 0)
+		return nil
+	})
+	fmt.Println(err, holds.Age())
+	// Output:
+	// held: true
+	// <nil> 0s
+}
+
 // Two holds of one owner that do not nest: the first is given back while the second goes on.
-func ExampleWithOwner() {
+func ExampleContextWithNewOwner() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -232,7 +256,7 @@ func ExampleWithOwner() {
 	defer c.Close(ctx)
 	album := c.NewLock("album")
 
-	one := lock.WithOwner(ctx)
+	one := lock.ContextWithNewOwner(ctx)
 	first, err := album.Lock(one)
 	if err != nil {
 		log.Fatal(err)
@@ -249,14 +273,14 @@ func ExampleWithOwner() {
 }
 
 // A job of several replicas that is quick must not run twice within a minute: the lock outlives its Unlock.
-func ExampleWithAtLeast() {
+func ExampleWithMinHold() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	minutely := c.NewLock("cron:minutely", lock.WithAtLeast(50*time.Second))
+	minutely := c.NewLock("cron:minutely", lock.WithMinHold(50*time.Second))
 
 	for _, replica := range []string{"a", "b"} {
 		err := lock.TryDo(ctx, minutely, func(context.Context) error {
@@ -360,7 +384,7 @@ func ExampleWithGrace() {
 }
 
 // How long the others wait for a waiter of a fair lock whose process died.
-func ExampleWithPatience() {
+func ExampleWithWaiterTimeout() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -368,9 +392,9 @@ func ExampleWithPatience() {
 	}
 	defer c.Close(ctx)
 
-	fair := c.NewFairLock("counter", lock.WithPatience(2*time.Second))
+	fair := c.NewFairLock("counter", lock.WithWaiterTimeout(2*time.Second))
 	fmt.Println(lock.Do(ctx, fair, func(context.Context) error { return nil }))
-	plain := c.NewLock("plain", lock.WithPatience(2*time.Second)) // whose waiters have no place to keep
+	plain := c.NewLock("plain", lock.WithWaiterTimeout(2*time.Second)) // whose waiters have no place to keep
 	_, err = plain.TryLock(ctx)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
@@ -379,7 +403,7 @@ func ExampleWithPatience() {
 }
 
 // Readers that do not wait behind a writer, for data that is written when nobody reads.
-func ExampleWithReadersFirst() {
+func ExampleWithReaderPreference() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -405,7 +429,7 @@ func ExampleWithReadersFirst() {
 			break // the writer
 		}
 	}
-	second := c.NewRWLock("prices", lock.WithReadersFirst()).Read()
+	second := c.NewRWLock("prices", lock.WithReaderPreference()).Read()
 	err = lock.Do(ctx, second, func(context.Context) error {
 		fmt.Println("reads, although a writer waits")
 		return nil

@@ -6,101 +6,103 @@ import (
 	"time"
 )
 
-// Locker is a lock of any kind.
+// Locker is a lock of any type.
 //
-// A Locker is a name and a way to lock it; making one does no I/O. It is safe
-// for concurrent use, and goroutines that share one exclude each other. It is
-// not a [sync.Locker]: locking can fail, and unlocking needs the proof that is
-// a [Hold].
+// A Locker is a name and a way to lock it. Creating one sends no command. It is safe for concurrent
+// use, and goroutines that share one exclude each other. It is not a [sync.Locker]: Lock can fail,
+// and only the returned [Hold] can be unlocked.
 type Locker interface {
 	// Name returns the name as the caller gave it.
 	Name() string
 
-	// Lock waits until the lock is held or ctx ends. When ctx ends first, the error matches
-	// ctx.Err(), and what the call did on the server is undone. The error also matches
-	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to
-	// reply, never both. It matches neither if ctx ended before any reply.
+	// Lock waits until the lock is held or ctx is canceled. If ctx is canceled first, the error
+	// matches ctx.Err(), and what the call did on the server is undone. The error also matches
+	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to reply,
+	// never both. It matches neither if ctx was canceled before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
-	// TryLock makes one attempt and does not wait for another owner. It fails
-	// with [ErrNotAcquired] when another owner has the lock or another caller
-	// of this process is ahead, and with [ErrUnavailable] when Redis is unavailable.
+	// TryLock makes one attempt and does not wait for another owner. It fails with [ErrNotAcquired] if
+	// another owner has the lock or another caller of this process is ahead, and with
+	// [ErrUnavailable] if Redis is unavailable.
 	TryLock(ctx context.Context) (Hold, error)
 }
 
-// Hold is one acquisition of a lock. Each Lock returns a Hold of its own, also
-// when it re-enters, and each Hold gives back exactly what it took, once. All
-// methods are safe for concurrent use, and only Unlock and Extend do I/O.
+// Hold is one acquisition of a lock. Each Lock returns its own Hold, even when it re-enters, and
+// each Hold releases exactly what it acquired, once. All methods are safe for concurrent use. Only
+// Unlock and Extend send commands.
 type Hold interface {
-	// Context returns a context under the one given to Lock. It carries the
-	// owner, so locking the same name under it re-enters. It is over as soon as
-	// the lock is not certainly held: its Err compares the clocks itself, at
-	// every call. [context.Cause] tells why: an error that matches [ErrLost],
-	// [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
+	// Context returns a context derived from the one given to Lock. It carries the owner, so locking
+	// the same name under it re-enters. It is canceled as soon as the lock can no longer be
+	// guaranteed: its Err method compares the clock on every call. [context.Cause] reports why: an
+	// error that matches [ErrLost], [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
-	// Canceling the context given to Lock is no Unlock. A hold that is not unlocked after
-	// that is renewed for one more lease (see [WithGrace]), and is then lost. [Do] and [UntilUnlock] hold until
-	// Unlock, and the contexts of their holds are not canceled with that context.
+	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that is
+	// renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and [UntilUnlock]
+	// last until Unlock, and their contexts are not canceled with that context.
 	//
-	// A context derived from it with a new deadline or cancel function ends with
-	// it, but only once its signal has arrived: in a process that was just frozen, only this
-	// context, and contexts that merely add values to it, tell the truth at once.
+	// A context derived from it with a new deadline or cancel function is canceled with it, but only
+	// once the signal has arrived. In a process that was just resumed, only this context, and contexts
+	// that merely add values to it, are correct immediately.
 	Context() context.Context
 
-	// Unlock gives this hold back. It works even if ctx is over already; a ctx
-	// that ends during the call ends the call, and the release goes on in
-	// the background. Unlock fails with [ErrNotHeld] when this hold was given back before or
-	// was lost (then the error also matches [ErrLost]); another owner's lock is
-	// never touched. Any other error says that Redis did not confirm: the hold
-	// is over nevertheless, the release is repeated in the background, and the
-	// key is gone at the end of its lease at the latest.
+	// Unlock releases this hold. It works even after ctx is canceled. If ctx is canceled during the
+	// call, Unlock returns early and the release continues in the background.
 	//
-	// A plain lock for which other callers of the same client wait can go to the next of
-	// them without a command to Redis. Then a loss that has not been noticed yet is not
-	// an error of this hold; the next holder learns of it.
+	// Unlock fails with [ErrNotHeld] if this hold was released before or was lost; if it was lost, the
+	// error also matches [ErrLost]. It never touches the lock of another owner. Any other error means
+	// that Redis did not confirm the release. The hold has ended anyway, the release is repeated in
+	// the background, and the lock is free when the lease expires at the latest.
+	//
+	// A plain lock that other callers of the same client wait for can go to the next of them without a
+	// command to Redis. A loss that has not been detected yet is then not an error of this hold; the
+	// next holder detects it.
 	Unlock(ctx context.Context) error
 
-	// Extend makes the lease last for d from now on, unless it lasts longer already. After that
-	// Until is d after the call began, less the margin for the drift of clocks, or later. A
-	// hold of [WithFixedLease] so gets more time. A hold that is renewed needs Extend only before
-	// a time in which its process cannot renew, such as a planned pause: if the process dies then, the
-	// lock stays for the rest of d. [WithMaxHold] bounds the hold all the same.
+	// Extend makes the lease last for d from now on, unless it already lasts longer. After that, Until
+	// is at least d after the call began, less the margin for clock drift.
 	//
-	// Extend fails with [ErrNotHeld] when the hold was given back before or is lost; then the error also
-	// matches [ErrLost]. After any other error the lease is as it was, or was lengthened. It requires
-	// one round trip, except where no command is sent: when d is out of range, the hold is over, or ctx is canceled. d must be [MinLease] at least.
+	// A hold with [WithFixedLease] gets more time this way. A hold that is renewed needs Extend only
+	// before a time in which its process cannot renew, such as a planned pause. If the process dies
+	// then, the lock stays locked for the rest of d. [WithMaxHold] still bounds the hold.
+	//
+	// Extend fails with [ErrNotHeld] if the hold was released or lost; if it was lost, the error also
+	// matches [ErrLost]. After any other error the lease is unchanged or was extended. d must be at
+	// least [MinLease]. Extend requires one round trip. It sends no command if d is out of range, the
+	// hold has ended, or ctx is canceled.
 	Extend(ctx context.Context, d time.Duration) error
 
-	// Err returns nil while Context is not canceled, and its cause afterwards. If the hold is lost after its context was canceled, Err
-	// returns the loss, which matches [ErrLost], while the cause of the context stays the first one. It costs
-	// two readings of a clock.
+	// Err returns nil while Context is not canceled, and its cause afterward. If the hold is lost
+	// after its context was canceled, Err returns the loss, which matches [ErrLost], while the cause
+	// of the context stays the first one. Err reads the clock twice and sends no command.
 	Err() error
 
-	// Until returns the instant until which exclusion is promised. It moves
-	// forward with each renewal, and stands still in between unless a clock of the
-	// machine is set. After a loss it lies in the past.
+	// Until returns the time until which exclusion is guaranteed. It moves forward with each renewal,
+	// and does not change in between unless a clock of the machine is changed. After a loss it is in
+	// the past.
 	Until() time.Time
 
-	// Token returns the fencing token: larger than that of every earlier
-	// holder of the name, the same for all re-entries, and for readers that no
-	// writer came between. It grows while the server's clock does not go back,
-	// and with [WithFencing] even if it does. It is 0 for a read hold without fencing, for
-	// a multi-lock, and for a quorum of locks without fencing.
+	// Token returns the fencing token. It is larger than the token of every earlier holder of the
+	// name, and equal for all re-entries, and for readers with no writer between them. It grows
+	// provided that the clock of the server does not move backward; with [WithFencing] it grows even
+	// then. It is 0 for a read hold without fencing, for a multi-lock, and for a quorum of locks
+	// without fencing.
 	Token() uint64
 
-	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>", or "" for
-	// a multi-lock and a quorum. Holds of several readers of one client can have the same.
+	// Owner returns the owner string in Redis, "<client uuid>:<number>", or "" for a multi-lock and a
+	// quorum. Holds of several readers of one client can share an owner string.
 	Owner() string
 }
 
 // Do locks l, calls fn, and unlocks l when fn has returned or panics.
 //
-// The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is canceled. After ctx is canceled the lock stays held until
-// fn has returned, however long that takes: a function that hangs keeps the lock, unless the lock has a [WithMaxHold] or a [WithFixedLease], or its client is
-// closed. [HoldFrom] gives fn the hold, which reports a loss even after ctx is canceled.
+// The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is
+// canceled. After ctx is canceled the lock stays held until fn has returned, however long that
+// takes. A function that hangs keeps the lock, unless the lock has a [WithMaxHold] or a
+// [WithFixedLease], or its client is closed. [HoldFromContext] gives fn the hold, which reports a loss
+// even after ctx is canceled.
 //
-// The error is that of Lock when fn was not called, and otherwise those of fn and of
-// Unlock, joined. A loss that fn returns, as the cause of its context, is in it once.
+// The error is that of Lock if fn was not called. Otherwise it joins the errors of fn and of
+// Unlock. A loss that fn returns, as the cause of its context, appears in it once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {
@@ -109,8 +111,8 @@ func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error
 	return under(ctx, h, fn)
 }
 
-// TryDo is [Do] for a caller that does not wait: if another owner has l, fn is not called, and
-// the error matches [ErrNotAcquired].
+// TryDo is [Do] for a caller that does not wait. If another owner has l, fn is not called, and the
+// error matches [ErrNotAcquired].
 //
 //	err := lock.TryDo(ctx, l, report)
 //	if errors.Is(err, lock.ErrNotAcquired) {

@@ -55,9 +55,9 @@ func (h holder) Extend(context.Context, time.Duration) error { return nil }
 
 // Do returns each error, and each once.
 func TestDo_errors(t *testing.T) {
-	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
+	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: lease expired", lock.ErrLost)}
 	late := &lock.Error{Op: "unlock", Name: "orders", Err: fmt.Errorf("%w: %w", lock.ErrNotHeld, loss.Err)}
-	other := &lock.Error{Op: "hold", Name: "other", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
+	other := &lock.Error{Op: "hold", Name: "other", Err: fmt.Errorf("%w: lease expired", lock.ErrLost)}
 	silent := &lock.Error{Op: "unlock", Name: "other", Err: lock.ErrUnavailable}
 	for name, c := range map[string]struct {
 		h    holder
@@ -161,7 +161,7 @@ func TestDo_canceled(t *testing.T) {
 						if d, ok := work.Deadline(); !d.Equal(deadline) || ok != has {
 							t.Errorf("the deadline is %v, %v", d, ok)
 						}
-						if d, ok := lock.HoldFrom(work).Context().Deadline(); ok || l.deadline {
+						if d, ok := lock.HoldFromContext(work).Context().Deadline(); ok || l.deadline {
 							t.Errorf("the hold has the deadline %v, or its Lock had one: %v", d, l.deadline)
 						}
 						if work.Err() != nil || context.Cause(work) != nil {
@@ -178,7 +178,7 @@ func TestDo_canceled(t *testing.T) {
 								t.Errorf("%v, %v", err, cause)
 							}
 						}
-						h := lock.HoldFrom(child)
+						h := lock.HoldFromContext(child)
 						if h != lock.Hold(l) || h.Err() != nil || h.Context().Err() != nil || h.Context().Value(key{}) != "value" || work.Value(key{}) != "value" {
 							t.Errorf("the hold is %v, %v", h, h.Err())
 						}
@@ -199,14 +199,14 @@ func TestDo_canceled(t *testing.T) {
 // The context of the function ends when the hold does, and a context under it.
 func TestDo_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		loss := fmt.Errorf("%w: the lease ran out", lock.ErrLost)
+		loss := fmt.Errorf("%w: lease expired", lock.ErrLost)
 		for name, ctx := range map[string]context.Context{"may be canceled": t.Context(), "is never canceled": context.Background()} {
 			l := new(under)
 			var leaked context.Context
 			err := lock.Do(ctx, l, func(work context.Context) error {
 				leaked = work
-				if lock.HoldFrom(work) != lock.Hold(l) || work.Err() != nil {
-					t.Errorf("%s: %v, %v", name, lock.HoldFrom(work), work.Err())
+				if lock.HoldFromContext(work) != lock.Hold(l) || work.Err() != nil {
+					t.Errorf("%s: %v, %v", name, lock.HoldFromContext(work), work.Err())
 				}
 				l.end(loss)
 				if err := context.Cause(work); err != loss || work.Err() != context.Canceled {
@@ -270,8 +270,8 @@ func TestUntilUnlock_panics(t *testing.T) {
 	})
 }
 
-func TestHoldFrom_none(t *testing.T) {
-	if h := lock.HoldFrom(t.Context()); h != nil {
+func TestHoldFromContext_none(t *testing.T) {
+	if h := lock.HoldFromContext(t.Context()); h != nil {
 		t.Error(h)
 	}
 }

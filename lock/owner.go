@@ -6,12 +6,12 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// WithOwner returns a copy of ctx with a fresh owner. Every lock taken under it
-// belongs to that owner: locking the same name re-enters, and the holds may be unlocked in
-// any order. A call outside of it does not re-enter.
+// ContextWithNewOwner returns a copy of ctx that carries a new owner. Every lock acquired under it
+// belongs to that owner: locking the same name re-enters, and the holds may be unlocked in any
+// order. A call without that context does not re-enter.
 //
-// Use it where the holds do not nest, to unlock the first of two holds before the
-// second. A hold's own context carries the owner too, but ends with that hold.
-func WithOwner(ctx context.Context) context.Context {
+// Use it if the holds do not nest, to unlock the first of two holds before the second. The context
+// of a hold carries the owner too, but is canceled with that hold.
+func ContextWithNewOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, owner.Key{}, owner.New())
 }

@@ -2,7 +2,7 @@ package lock
 
 import "time"
 
-// Mode says how a lock is held.
+// Mode is how a lock is held.
 type Mode string
 
 const (
@@ -10,52 +10,52 @@ const (
 	Exclusive Mode = "exclusive" // one owner, counted
 	Read      Mode = "read"      // any number of owners
 	Write     Mode = "write"     // one writer, which may also read
-	Permit    Mode = "permit"    // some of a semaphore's permits, while others have the rest
-	Member    Mode = "member"    // a member of a crew
+	Permit    Mode = "permit"    // some permits of a semaphore; others may hold the rest
+	Worker    Mode = "worker"    // a worker of a wait group
 )
 
-// State is one consistent snapshot of a lock, read by one script on the server.
+// State is a consistent snapshot of a lock, read by one script on the server.
 type State struct {
 	Name    string
 	Mode    Mode
-	Holders []Holder      // by owner; empty when free
-	Lease   time.Duration // what is left of it; NoExpiry when the key has none
-	Waiters []Waiter      // in the order of their arrival, as far as Redis knows: see Waiter
+	Holders []Holder      // sorted by owner; empty if the lock is free
+	Lease   time.Duration // remaining lease time; NoExpiry if the key has no expiry
+	Waiters []Waiter      // first-come, first-served, as far as Redis stores them: see Waiter
 }
 
-// NoExpiry is the lease of a key without expiry. Leasehold never sets one
-// so; a PERSIST by hand does. A holder's next renewal gives the key an expiry again.
+// NoExpiry is the remaining lease of a key without expiry. Leasehold never creates one; a manual
+// PERSIST does. The next renewal by a holder sets an expiry again.
 const NoExpiry time.Duration = -1
 
-// Holder is one owner that holds the lock.
+// Holder is an owner that holds the lock.
 type Holder struct {
 	Owner string
-	Count int  // holds of this owner that are not given back yet
+	Count int  // number of holds of this owner that are not released yet
 	Mode  Mode // how it holds the lock; a writer that also reads is listed twice
 
-	// Since is when this owner began to ask for the lock, by the clock of its process. A
-	// plain lock that goes from one goroutine of a process to the next keeps its owner,
-	// and so its Since. It is zero for an owner of Redisson's.
+	// Since is when this owner sent its first request for the lock, by the clock of its process. A
+	// plain lock that goes from one goroutine of a process to the next keeps its owner, and its Since.
+	// It is zero for an owner of Redisson.
 	Since time.Time
 
-	Client Client // whose owner it is, as far as that is known
+	Client Client // client of the owner, as far as it is known
 }
 
-// Waiter is one owner that waits, as Redis knows it: an owner in the queue of a fair lock,
-// the writer that new readers wait behind, or a process in the line of a plain lock, which waits
-// on behalf of all its goroutines.
+// Waiter is an owner that waits, as Redis stores it: an owner in the queue of a fair lock, the
+// writer that new readers wait behind, or a process in the queue of a plain lock, which waits on
+// behalf of all its goroutines.
 type Waiter struct {
-	Owner    string
-	Patience time.Duration // the time after which the waiter counts as dead if the server does not hear from it; NoExpiry if it counts as alive while its process listens
-	Since    time.Time     // as in Holder
-	Client   Client        // as in Holder
+	Owner         string
+	WaiterTimeout time.Duration // time after which the waiter counts as dead without a heartbeat; NoExpiry if it counts as alive while its process is subscribed
+	Since         time.Time     // as in Holder
+	Client        Client        // as in Holder
 }
 
 // Locked reports whether an owner holds the lock.
 func (s State) Locked() bool { return len(s.Holders) > 0 }
 
-// HoldCount returns how many holds owner has, reading and writing together, or 0 if
-// it has none. [Hold.Owner] gives the owner of a hold.
+// HoldCount returns the number of holds of owner, reading and writing together, or 0 if it has
+// none. [Hold.Owner] returns the owner of a hold.
 func (s State) HoldCount(owner string) (count int) {
 	for _, h := range s.Holders {
 		if h.Owner == owner {

@@ -10,13 +10,15 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to Lock or TryLock is canceled: that
-// context ends only the wait. Use it where something calls Unlock reliably when the work is done, such as a framework. [Do]
-// does so itself. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its members can do.
+// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to
+// Lock or TryLock is canceled: that context cancels only the wait. Use it if something calls Unlock
+// reliably when the work is done, such as a framework. [Do] does so itself. Wrap a whole multi-lock
+// or quorum, not its members, because a multi-lock checks what its members support.
 //
-// [WithMaxHold], counted from the grant, and [WithFixedLease] bound such a hold, and closing the client ends it. [WithGrace] does not
-// end it: after that time the client reports once that the work is still running (see [Observer]). A hold that is
-// never unlocked blocks all other owners for as long as its process lives.
+// [WithMaxHold], counted from the grant, and [WithFixedLease] bound such a hold, and closing the
+// client ends it. [WithGrace] does not end it: after that time the client reports once that the
+// work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for
+// as long as its process lives.
 func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
 
 type untilUnlock struct{ Locker }
@@ -55,13 +57,15 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	return h, nil
 }
 
-// HoldFrom returns the hold under which the function that got ctx runs: the function of [Do], [TryDo] or any other call of this module that
-// locks for a function. It returns nil if there is none.
+// HoldFromContext returns the hold under which a function of [Do], of [TryDo], or of any other call
+// of this module that locks for a function runs. ctx is the context of that function.
+// HoldFromContext returns nil if there is none.
 //
-// The context of that function is canceled with the caller's, and the lock stays held until the function has returned. A function that still
-// has work to do after the cancellation checks the hold: its Err is nil while the lock is held, and matches [ErrLost] after a loss. The hold
-// belongs to the caller of the function: do not unlock it.
-func HoldFrom(ctx context.Context) Hold {
+// The context of the function is canceled with the caller's, and the lock stays held until the
+// function has returned. A function that still has work to do after the cancellation checks the
+// hold: Err is nil while the lock is held, and matches [ErrLost] after a loss. The hold belongs to
+// the caller of the function: do not unlock it.
+func HoldFromContext(ctx context.Context) Hold {
 	h, _ := ctx.Value(holdKey{}).(Hold)
 	return h
 }
@@ -154,7 +158,8 @@ func (r *relay) release() bool {
 	return alive
 }
 
-// Deadline returns the deadline of the caller's context for work. For a wait it returns none, because a Locker could take it for the end of the hold.
+// Deadline returns the deadline of the caller's context for work. For a wait it returns none,
+// because a Locker could mistake it for the end of the hold.
 func (r *relay) Deadline() (deadline time.Time, ok bool) {
 	if r.acquires {
 		return deadline, false
@@ -171,7 +176,7 @@ func (r *relay) Err() error {
 	return r.err
 }
 
-// Value checks as well: before Go 1.26, context.Cause calls no other method.
+// Value checks the hold as well: before Go 1.26, context.Cause calls no other method.
 func (r *relay) Value(key any) any {
 	r.check()
 	if _, ok := key.(owner.Caller); ok && r.acquires {
@@ -185,7 +190,8 @@ func (r *relay) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// AfterFunc is for contexts derived from r: package context calls it instead of waiting for Done in a goroutine.
+// AfterFunc is for contexts derived from r: package context calls it instead of waiting for Done in
+// a goroutine.
 func (r *relay) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(r.Context, f) }
 
 func (r *relay) String() string { return fmt.Sprint(r.Context) }

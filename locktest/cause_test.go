@@ -12,13 +12,13 @@ import (
 
 // The cause of a loss can be told with the words of package lock alone.
 func TestCausesOfLoss(t *testing.T) {
-	causes := []error{lock.ErrExpired, lock.ErrGone, lock.ErrForced, lock.ErrMaxHold, lock.ErrAbandoned}
+	causes := []error{lock.ErrExpired, lock.ErrGone, lock.ErrForceUnlocked, lock.ErrMaxHold, lock.ErrAbandoned}
 	for name, c := range map[string]struct {
 		opts []lock.Option
 		lose func(t *testing.T, s *locktest.Server)
 		want []error
 	}{
-		"the lease ran out": {[]lock.Option{lock.WithFixedLease(time.Second)}, nil, []error{lock.ErrExpired}},
+		"lease expired": {[]lock.Option{lock.WithFixedLease(time.Second)}, nil, []error{lock.ErrExpired}},
 		"the key is deleted": {nil, func(t *testing.T, s *locktest.Server) {
 			r := s.Redis()
 			if err := r.Do(t.Context(), r.B().Del().Key("report").Build()).Error(); err != nil {

@@ -10,24 +10,24 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// ElectionHarness tells [RunElection] how to make the locks and the boards that it tries.
+// ElectionHarness creates the locks and the stores that [RunElection] tests.
 type ElectionHarness struct {
-	// New returns the lock and the board of the election called name, always of the same client.
-	New func(name string, opts ...lock.Option) (lock.Locker, leader.Board)
+	// New returns the lock and the store of the election called name, always of the same client.
+	New func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
 	// Other returns those of another client on the same server, as another process would.
-	Other func(name string, opts ...lock.Option) (lock.Locker, leader.Board)
+	Other func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as a second.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s.
 	Watchdog time.Duration
 }
 
-// RunElection tries every rule that a lock and a board must keep for [leader.New], each in a subtest named after it. The lock itself is for
-// [Run]. The tokens of its holds must grow.
+// RunElection tests every rule that a lock and a store must keep for [leader.New], each in a
+// subtest named after it. Test the lock itself with [Run]. The tokens of its holds must grow.
 //
 //	locktest.RunElection(t, locktest.ElectionHarness{
-//		New:      func(name string, opts ...lock.Option) (lock.Locker, leader.Board) { return a.NewLock(name, opts...), a.NewBoard(name) },
-//		Other:    func(name string, opts ...lock.Option) (lock.Locker, leader.Board) { return b.NewLock(name, opts...), b.NewBoard(name) },
+//		New:      func(name string, opts ...lock.Option) (lock.Locker, leader.Store) { return a.NewLock(name, opts...), a.NewLeaderStore(name) },
+//		Other:    func(name string, opts ...lock.Option) (lock.Locker, leader.Store) { return b.NewLock(name, opts...), b.NewLeaderStore(name) },
 //		Watchdog: time.Second,
 //	})
 func RunElection(t *testing.T, h ElectionHarness) {
@@ -111,7 +111,7 @@ func (t *trial) leads(led <-chan context.Context) context.Context {
 func leaderSays(t *trial) {
 	a, b := t.elections()
 	t.says("", a.Leader, b.Leader)
-	t.named(a.Proclaim(t.ctx, "x"), leader.ErrNotLeading)
+	t.named(a.Publish(t.ctx, "x"), leader.ErrNotLeading)
 	done := make(chan struct{})
 	w, led := t.stand(a, "first", done)
 	t.leads(led)
@@ -119,16 +119,16 @@ func leaderSays(t *trial) {
 	if !a.Leading() || b.Leading() {
 		t.broken("Leading is %v and %v", a.Leading(), b.Leading())
 	}
-	long := string(make([]byte, leader.MostValue))
+	long := string(make([]byte, leader.MaxValueSize))
 	for _, value := range []string{"ü\x00\r\n", long, "second"} {
-		if err := a.Proclaim(t.ctx, value); err != nil {
-			t.broken("proclaim: %v", err)
+		if err := a.Publish(t.ctx, value); err != nil {
+			t.broken("publish: %v", err)
 		}
 		if l, _, err := b.Leader(t.ctx); err != nil || l.Value != value {
-			t.broken("%d bytes are read of %d that were proclaimed (error %v)", len(l.Value), len(value), err)
+			t.broken("%d bytes are read of %d that were published (error %v)", len(l.Value), len(value), err)
 		}
 	}
-	t.named(a.Proclaim(t.ctx, long+"x"), nil)
+	t.named(a.Publish(t.ctx, long+"x"), nil)
 	close(done)
 	t.ended(w)
 	t.says("", a.Leader, b.Leader)
@@ -189,8 +189,8 @@ func watched(t *trial) {
 	done := make(chan struct{})
 	w, _ := t.stand(a, "first", done)
 	want("first")
-	if err := a.Proclaim(t.ctx, "second"); err != nil {
-		t.broken("proclaim: %v", err)
+	if err := a.Publish(t.ctx, "second"); err != nil {
+		t.broken("publish: %v", err)
 	}
 	want("second")
 	close(done)
@@ -255,16 +255,16 @@ func staleLeader(t *trial) {
 	short, old := t.h.election.New(t.lock, lock.WithFixedLease(t.h.Watchdog/2))
 	l, now := t.h.election.Other(t.lock)
 	first := t.must(short.Lock(t.ctx))
-	if err := old.Post(t.ctx, first, "old", t.h.Watchdog/2); err != nil {
+	if err := old.Publish(t.ctx, first, "old", t.h.Watchdog/2); err != nil {
 		t.broken("post: %v", err)
 	}
 	t.says("old", old.Read, now.Read)
 	<-first.Context().Done()
 	second := t.must(l.Lock(t.ctx))
-	if err := now.Post(t.ctx, second, "new", t.h.Watchdog); err != nil {
+	if err := now.Publish(t.ctx, second, "new", t.h.Watchdog); err != nil {
 		t.broken("post: %v", err)
 	}
-	t.want(old.Post(t.ctx, first, "old", t.h.Watchdog), leader.ErrNotLeading)
+	t.want(old.Publish(t.ctx, first, "old", t.h.Watchdog), leader.ErrNotLeading)
 	if err := old.Clear(t.ctx, first); err != nil && !errors.Is(err, leader.ErrNotLeading) {
 		t.broken("clear: %v", err)
 	}

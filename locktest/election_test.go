@@ -14,13 +14,13 @@ import (
 )
 
 // electing makes the lock and the board of an election.
-type electing = func(name string, opts ...option) (locker, leader.Board)
+type electing = func(name string, opts ...option) (locker, leader.Store)
 
 // elected is a harness of elections, each of them changed by wrap.
 func elected(wrap func(electing) electing) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) electing {
-		return wrap(func(name string, opts ...option) (locker, leader.Board) {
-			return c.NewLock(name, opts...), c.NewBoard(name)
+		return wrap(func(name string, opts ...option) (locker, leader.Store) {
+			return c.NewLock(name, opts...), c.NewLeaderStore(name)
 		})
 	}
 	return func(a, b *client.Client) (Harness, RWHarness) {
@@ -35,31 +35,31 @@ func TestElectionRules(t *testing.T) {
 
 // wrongBoard is a board some of whose calls do something else.
 type wrongBoard struct {
-	leader.Board
-	post  func(ctx context.Context, b leader.Board, h lock.Hold, value string, d time.Duration) error
-	clear func(ctx context.Context, b leader.Board, h lock.Hold) error
-	read  func(ctx context.Context, b leader.Board) (leader.Leader, bool, error)
+	leader.Store
+	post  func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error
+	clear func(ctx context.Context, b leader.Store, h lock.Hold) error
+	read  func(ctx context.Context, b leader.Store) (leader.Leader, bool, error)
 }
 
-func (w wrongBoard) Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
+func (w wrongBoard) Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
 	if w.post != nil {
-		return w.post(ctx, w.Board, h, value, d)
+		return w.post(ctx, w.Store, h, value, d)
 	}
-	return w.Board.Post(ctx, h, value, d)
+	return w.Store.Publish(ctx, h, value, d)
 }
 
 func (w wrongBoard) Clear(ctx context.Context, h lock.Hold) error {
 	if w.clear != nil {
-		return w.clear(ctx, w.Board, h)
+		return w.clear(ctx, w.Store, h)
 	}
-	return w.Board.Clear(ctx, h)
+	return w.Store.Clear(ctx, h)
 }
 
 func (w wrongBoard) Read(ctx context.Context) (leader.Leader, bool, error) {
 	if w.read != nil {
-		return w.read(ctx, w.Board)
+		return w.read(ctx, w.Store)
 	}
-	return w.Board.Read(ctx)
+	return w.Store.Read(ctx)
 }
 
 // newHold is a hold with the largest token.
@@ -71,17 +71,17 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 	t.Parallel()
 	boards := func(w wrongBoard) func(a, b *client.Client) (Harness, RWHarness) {
 		return elected(func(mk electing) electing {
-			return func(name string, opts ...option) (locker, leader.Board) {
+			return func(name string, opts ...option) (locker, leader.Store) {
 				l, b := mk(name, opts...)
 				w := w
-				w.Board = b
+				w.Store = b
 				return l, w
 			}
 		})
 	}
 	locks := func(wrap func(maker) maker) func(a, b *client.Client) (Harness, RWHarness) {
 		return elected(func(mk electing) electing {
-			return func(name string, opts ...option) (locker, leader.Board) {
+			return func(name string, opts ...option) (locker, leader.Store) {
 				_, b := mk(name)
 				return wrap(func(name string, opts ...option) locker { l, _ := mk(name, opts...); return l })(name, opts...), b
 			}
@@ -94,7 +94,7 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 			"leaders in turn": "two lead at once",
 		}},
 		{"every handle has a board of its own", elected(func(mk electing) electing {
-			return func(name string, opts ...option) (locker, leader.Board) {
+			return func(name string, opts ...option) (locker, leader.Store) {
 				l, _ := mk(name, opts...)
 				_, b := mk(fmt.Sprint("own:", rand.Uint64()))
 				return l, b
@@ -104,16 +104,16 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 			"watched":            `"first" was never seen`,
 		}},
 		{"values are cut", boards(wrongBoard{
-			post: func(ctx context.Context, b leader.Board, h lock.Hold, value string, d time.Duration) error {
-				return b.Post(ctx, h, value[:min(len(value), 100)], d)
+			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error {
+				return b.Publish(ctx, h, value[:min(len(value), 100)], d)
 			},
 		}), map[string]string{
 			"what a leader says": "100 bytes are read of 4096",
 		}},
 		{"what is said stays", boards(wrongBoard{
-			clear: func(context.Context, leader.Board, lock.Hold) error { return nil },
-			post: func(ctx context.Context, b leader.Board, h lock.Hold, value string, _ time.Duration) error {
-				return b.Post(ctx, h, value, time.Hour)
+			clear: func(context.Context, leader.Store, lock.Hold) error { return nil },
+			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, _ time.Duration) error {
+				return b.Publish(ctx, h, value, time.Hour)
 			},
 		}), map[string]string{
 			"what a leader says":     `"" was never read`,
@@ -121,14 +121,14 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 			"stale leader":           `"" was never read`,
 		}},
 		{"a board believes each leader", boards(wrongBoard{
-			post: func(ctx context.Context, b leader.Board, h lock.Hold, value string, d time.Duration) error {
-				return b.Post(ctx, newHold{h}, value, d)
+			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error {
+				return b.Publish(ctx, newHold{h}, value, d)
 			},
 		}), map[string]string{
 			"stale leader": "error <nil>, want one that matches not leading",
 		}},
 		{"a board cannot be read", boards(wrongBoard{
-			read: func(context.Context, leader.Board) (leader.Leader, bool, error) {
+			read: func(context.Context, leader.Store) (leader.Leader, bool, error) {
 				return leader.Leader{}, false, errors.New("no")
 			},
 		}), map[string]string{
@@ -136,11 +136,11 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 		}},
 		{"one client is never served", func(a, b *client.Client) (Harness, RWHarness) {
 			h, _ := elected(func(mk electing) electing { return mk })(a, b)
-			h.election.Other = func(name string, opts ...option) (locker, leader.Board) {
+			h.election.Other = func(name string, opts ...option) (locker, leader.Store) {
 				return changed(func(ctx context.Context, _ locker, _ bool) (lock.Hold, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
-				}, nil)(func(name string, opts ...option) locker { return b.NewLock(name, opts...) })(name, opts...), b.NewBoard(name)
+				}, nil)(func(name string, opts ...option) locker { return b.NewLock(name, opts...) })(name, opts...), b.NewLeaderStore(name)
 			}
 			return h, RWHarness{}
 		}, map[string]string{

@@ -85,11 +85,11 @@ func ExampleRunLatch() {
 	})
 }
 
-// The rules of a crew.
-func ExampleRunCrew() {
-	locktest.RunCrew(t, locktest.CrewHarness{
-		New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
-		Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
+// The rules of a wait group.
+func ExampleRunWaitGroup() {
+	locktest.RunWaitGroup(t, locktest.WaitGroupHarness{
+		New:      func(name string, opts ...lock.Option) locktest.WaitGroup { return a.NewWaitGroup(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) locktest.WaitGroup { return b.NewWaitGroup(name, opts...) },
 		Watchdog: time.Second,
 	})
 }
@@ -97,11 +97,11 @@ func ExampleRunCrew() {
 // The rules of a lock and a board for elections.
 func ExampleRunElection() {
 	locktest.RunElection(t, locktest.ElectionHarness{
-		New: func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
-			return a.NewLock(name, opts...), a.NewBoard(name)
+		New: func(name string, opts ...lock.Option) (lock.Locker, leader.Store) {
+			return a.NewLock(name, opts...), a.NewLeaderStore(name)
 		},
-		Other: func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
-			return b.NewLock(name, opts...), b.NewBoard(name)
+		Other: func(name string, opts ...lock.Option) (lock.Locker, leader.Store) {
+			return b.NewLock(name, opts...), b.NewLeaderStore(name)
 		},
 		Watchdog: time.Second,
 	})
@@ -111,10 +111,10 @@ func ExampleRunElection() {
 func ExampleRunLimiter() {
 	locktest.RunLimiter(t, locktest.LimiterHarness{
 		New: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return a.NewRateLimiter(name, ratelimit.Closed(), limits...)
+			return a.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 		},
 		Other: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return b.NewRateLimiter(name, ratelimit.Closed(), limits...)
+			return b.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 		},
 	})
 }

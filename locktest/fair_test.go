@@ -100,7 +100,7 @@ func (d *desk) line(name string) *deskLine {
 
 // impatient returns the options that a plain lock knows.
 func impatient(opts []option) []option {
-	return slices.DeleteFunc(slices.Clone(opts), func(o option) bool { return o.Setting().Which == lockimpl.Patience })
+	return slices.DeleteFunc(slices.Clone(opts), func(o option) bool { return o.Setting().Which == lockimpl.WaiterTimeout })
 }
 
 func (d *desk) lock(plain locker, client string, opts []option) locker {
@@ -174,7 +174,7 @@ func (l *deskLock) join() *place {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	line := l.d.line(l.Name())
-	p := &place{client: l.client, until: time.Now().Add(l.config.Patience)}
+	p := &place{client: l.client, until: time.Now().Add(l.config.WaiterTimeout)}
 	p.called = len(line.places) == 0 && line.owner == 0
 	at := len(line.places)
 	if l.d.flaw == lastFirst || l.d.flaw == regularsFirst && l.regular {

@@ -12,7 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Filter is what [RunFilter] needs of a Bloom filter; a *bloom.Filter and a *bloom.Sharded have it.
+// Filter is what [RunFilter] needs of a Bloom filter; a *bloom.Filter and a *bloom.Sharded
+// implement it.
 type Filter interface {
 	Init(ctx context.Context, n uint64, p float64) (created bool, err error)
 	Add(ctx context.Context, elements ...[]byte) (added int, err error)
@@ -21,16 +22,16 @@ type Filter interface {
 	Delete(ctx context.Context) error
 }
 
-// FilterHarness tells [RunFilter] how to make the filters that it tries.
+// FilterHarness creates the filters that [RunFilter] tests.
 type FilterHarness struct {
 	// New returns a handle of the filter called name, always of the same client.
 	New func(name string) Filter
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string) Filter
 }
 
-// RunFilter tries every rule that a Bloom filter must keep, each in a subtest named after it.
+// RunFilter tests every rule of a Bloom filter, each in a subtest named after it.
 //
 //	locktest.RunFilter(t, locktest.FilterHarness{
 //		New:   func(name string) locktest.Filter { return a.NewBloomFilter(name) },
@@ -42,8 +43,8 @@ func RunFilter(t *testing.T, h FilterHarness) {
 
 // filterRules are in the order of a filter's life.
 var filterRules = []rule{
-	{name: "filter never made", says: "without Init every call fails with ErrNotInitialised, and Delete succeeds", test: filterNeverMade},
-	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrOtherConfig", test: filterMadeOnce},
+	{name: "filter never made", says: "without Init every call fails with ErrNotInitialized, and Delete succeeds", test: filterNeverMade},
+	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrConfigMismatch", test: filterMadeOnce},
 	{name: "no false negative", says: "an element that was added is found by either client", test: noFalseNegative},
 	{name: "few false positives", says: "of the elements that were never added, about the promised share is found", test: fewFalsePositives},
 	{name: "added twice", says: "an element that is added again counts once", test: addedTwice},
@@ -106,11 +107,11 @@ func filterNeverMade(t *trial) {
 		t.Helper()
 		for _, f := range []Filter{a, b} {
 			_, err := f.Add(t.ctx, []byte("x"))
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 			_, err = f.Contains(t.ctx, []byte("x"))
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 			_, err = f.Count(t.ctx)
-			t.named(err, bloom.ErrNotInitialised)
+			t.named(err, bloom.ErrNotInitialized)
 		}
 	}
 	absent()
@@ -137,7 +138,7 @@ func filterMadeOnce(t *trial) {
 		for n, p := range map[uint64]float64{1000: 0.02, 2000: 0.01} {
 			created, err := f.Init(t.ctx, n, p)
 			var e *bloom.ConfigError
-			if t.named(err, bloom.ErrOtherConfig); created || !errors.As(err, &e) {
+			if t.named(err, bloom.ErrConfigMismatch); created || !errors.As(err, &e) {
 				t.broken("made with other parameters: %v, error %v", created, err)
 			}
 		}
@@ -216,7 +217,7 @@ func badParameters(t *trial) {
 		t.named(err, nil)
 	}
 	_, err := b.Contains(t.ctx, []byte("x"))
-	t.named(err, bloom.ErrNotInitialised)
+	t.named(err, bloom.ErrNotInitialized)
 }
 
 func cancelledFilter(t *trial) {

@@ -86,9 +86,9 @@ func TestFilterRules_canBeBroken(t *testing.T) {
 		{"every handle has a filter of its own", filtering(func(mk filterMaker) filterMaker {
 			return func(string) Filter { return mk(fmt.Sprint("own-", rand.Uint64())) }
 		}), map[string]string{
-			"filter never made": "not initialised",
+			"filter never made": "not initialized",
 			"filter made once":  "made twice: true",
-			"no false negative": "not initialised",
+			"no false negative": "not initialized",
 		}},
 		{"without a filter nothing is found", with(wrongFilter{
 			contains: func(ctx context.Context, f Filter, elements [][]byte) ([]bool, error) {
@@ -146,7 +146,7 @@ func TestFilterRules_canBeBroken(t *testing.T) {
 			delete: func(context.Context, Filter) error { return nil },
 		}), map[string]string{
 			"filter never made": "error <nil>",
-			"made anew":         bloom.ErrOtherConfig.Error(),
+			"made anew":         bloom.ErrConfigMismatch.Error(),
 		}},
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Latch is what [RunLatch] needs of a latch; a *latch.Latch has it.
+// Latch is what [RunLatch] needs of a latch; a *latch.Latch implements it.
 type Latch interface {
 	Name() string
 	TrySetCount(ctx context.Context, n int64) (created bool, err error)
@@ -25,16 +25,16 @@ type Latch interface {
 	Wait(ctx context.Context) error
 }
 
-// LatchHarness tells [RunLatch] how to make the latches that it tries.
+// LatchHarness creates the latches that [RunLatch] tests.
 type LatchHarness struct {
 	// New returns a handle of the latch called name, always of the same client.
 	New func(name string) Latch
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string) Latch
 }
 
-// RunLatch tries every rule that a latch must keep, each in a subtest named after it. A latch leaves traces in
+// RunLatch tests every rule of a latch, each in a subtest named after it. A latch leaves keys in
 // Redis for a day.
 //
 //	locktest.RunLatch(t, locktest.LatchHarness{
@@ -45,8 +45,8 @@ func RunLatch(t *testing.T, h LatchHarness) { try(t, latchRules, Harness{latch: 
 
 // latchRules are in the order of a latch's life.
 var latchRules = []rule{
-	{name: "never made", says: "every call on a latch that nobody made fails with ErrNotInitialised, and Delete succeeds", test: neverMade},
-	{name: "bad counts", says: "a count below 1 or above MostCount, and a part without a name or with a long one, are errors that change nothing", test: badCounts},
+	{name: "never made", says: "every call on a latch that nobody made fails with ErrNotInitialized, and Delete succeeds", test: neverMade},
+	{name: "bad counts", says: "a count below 1 or above MaxCount, and a part without a name or with a long one, are errors that change nothing", test: badCounts},
 	{name: "made once", says: "TrySetCount makes a latch once, and a later call leaves its count", test: madeOnce},
 	{name: "counts", says: "each count down of either client counts by one, and says what is left", test: counts},
 	{name: "latch waits", says: "Wait of either client returns at the last count down, and not before", test: latchWaits},
@@ -122,7 +122,7 @@ func (t *trial) ended(waits ...*ending) {
 	}
 }
 
-// failed waits until the waits end, and fails unless their errors match target and name the latch or crew.
+// failed waits until the waits end, and fails unless their errors match target and name the latch or wait group.
 func (t *trial) failed(target error, waits ...*ending) {
 	t.Helper()
 	for _, w := range waits {
@@ -147,13 +147,13 @@ func neverMade(t *trial) {
 	a, b := t.latches()
 	absent := func() {
 		t.Helper()
-		t.named(a.Wait(t.ctx), latch.ErrNotInitialised)
+		t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 		_, err := b.Count(t.ctx)
-		t.named(err, latch.ErrNotInitialised)
+		t.named(err, latch.ErrNotInitialized)
 		_, err = a.CountDown(t.ctx)
-		t.named(err, latch.ErrNotInitialised)
+		t.named(err, latch.ErrNotInitialized)
 		_, err = b.CountDownOnce(t.ctx, "part")
-		t.named(err, latch.ErrNotInitialised)
+		t.named(err, latch.ErrNotInitialized)
 	}
 	absent()
 	if err := b.Delete(t.ctx); err != nil {
@@ -169,7 +169,7 @@ func badCounts(t *trial) {
 	a, b := t.latches()
 	bad := func() {
 		t.Helper()
-		for _, n := range []int64{0, -1, latch.MostCount + 1, -1 << 63} {
+		for _, n := range []int64{0, -1, latch.MaxCount + 1, -1 << 63} {
 			created, err := a.TrySetCount(t.ctx, n)
 			if t.named(err, nil); created {
 				t.broken("a count of %d made a latch", n)
@@ -182,11 +182,11 @@ func badCounts(t *trial) {
 	}
 	bad()
 	_, err := b.Count(t.ctx)
-	t.named(err, latch.ErrNotInitialised)
-	t.make(b, latch.MostCount)
+	t.named(err, latch.ErrNotInitialized)
+	t.make(b, latch.MaxCount)
 	bad()
-	t.left(latch.MostCount)(a.Count(t.ctx))
-	t.left(latch.MostCount - 1)(a.CountDownOnce(t.ctx, strings.Repeat("x", 256)))
+	t.left(latch.MaxCount)(a.Count(t.ctx))
+	t.left(latch.MaxCount - 1)(a.CountDownOnce(t.ctx, strings.Repeat("x", 256)))
 }
 
 func madeOnce(t *trial) {
@@ -280,9 +280,9 @@ func deletedLatch(t *trial) {
 			}
 		}
 		t.failed(latch.ErrDeleted, waits...)
-		t.named(a.Wait(t.ctx), latch.ErrNotInitialised)
+		t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 		_, err := b.CountDown(t.ctx)
-		t.named(err, latch.ErrNotInitialised)
+		t.named(err, latch.ErrNotInitialized)
 	}
 }
 

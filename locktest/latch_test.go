@@ -94,10 +94,10 @@ func TestLatchRules_canBeBroken(t *testing.T) {
 			return func(string) Latch { return mk(fmt.Sprint("own:", rand.Uint64())) }
 		}), map[string]string{
 			"made once":    "made twice: true",
-			"counts":       "not initialised), want 4",
+			"counts":       "not initialized), want 4",
 			"latch waits":  "wait 2 ended",
 			"open":         "0 are left (error <nil>), want 2",
-			"counted once": "not initialised), want 2",
+			"counted once": "not initialized), want 2",
 			"never made":   "Name is",
 		}},
 		{"all names are one", latches(func(mk func(string) Latch) func(string) Latch {
@@ -114,7 +114,7 @@ func TestLatchRules_canBeBroken(t *testing.T) {
 		}},
 		{"any count does", with(wrongLatch{
 			set: func(ctx context.Context, l Latch, n int64) (bool, error) {
-				return l.TrySetCount(ctx, max(1, min(n, latch.MostCount)))
+				return l.TrySetCount(ctx, max(1, min(n, latch.MaxCount)))
 			},
 		}), map[string]string{
 			"bad counts": "a count of 0 made a latch",

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Limiter is what [RunLimiter] needs of a rate limiter; a *ratelimit.Limiter has it.
+// Limiter is what [RunLimiter] needs of a rate limiter; a *ratelimit.Limiter implements it.
 type Limiter interface {
 	Take(ctx context.Context, key string, n int64) (ratelimit.Decision, error)
 	TakeUpTo(ctx context.Context, key string, n int64) (ratelimit.Decision, error)
@@ -22,23 +22,23 @@ type Limiter interface {
 	Wait(ctx context.Context, key string, n int64) error
 }
 
-// LimiterHarness tells [RunLimiter] how to make the limiters that it tries.
+// LimiterHarness creates the limiters that [RunLimiter] tests.
 type LimiterHarness struct {
 	// New returns a limiter called name, always of the same client.
 	New func(name string, limits ...ratelimit.Limit) Limiter
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a limiter of another client on the same server, as another process would.
 	Other func(name string, limits ...ratelimit.Limit) Limiter
 }
 
-// RunLimiter tries every rule that a rate limiter must keep, each in a subtest named after it.
+// RunLimiter tests every rule of a rate limiter, each in a subtest named after it.
 //
 //	locktest.RunLimiter(t, locktest.LimiterHarness{
 //		New: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-//			return a.NewRateLimiter(name, ratelimit.Closed(), limits...)
+//			return a.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 //		},
 //		Other: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-//			return b.NewRateLimiter(name, ratelimit.Closed(), limits...)
+//			return b.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 //		},
 //	})
 func RunLimiter(t *testing.T, h LimiterHarness) {

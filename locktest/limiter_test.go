@@ -17,7 +17,7 @@ type limiterMaker = func(name string, limits ...ratelimit.Limit) Limiter
 func limiting(wrap func(limiterMaker) limiterMaker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) limiterMaker {
 		return wrap(func(name string, limits ...ratelimit.Limit) Limiter {
-			return c.NewRateLimiter(name, ratelimit.Closed(), limits...)
+			return c.NewRateLimiter(name, ratelimit.FailClosed(), limits...)
 		})
 	}
 	return func(a, b *client.Client) (Harness, RWHarness) {

@@ -18,17 +18,16 @@ type RW interface {
 	Write() lock.Locker
 }
 
-// RWHarness tells [RunRW] how to make the locks that it tests.
+// RWHarness creates the locks that [RunRW] tests.
 type RWHarness struct {
 	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) RW
 
-	// Other returns it of another client on the same server, as another
-	// process would.
+	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) RW
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
+	// several times as long.
 	Watchdog time.Duration
 }
 
@@ -46,16 +45,16 @@ var rwRules = []rule{
 	{name: "readers enter together", says: "when a writer leaves, all waiting readers enter together", test: readersEnterTogether},
 	{name: "readers wait behind a writer", says: "a reader that comes after a waiting writer waits behind it", test: readersWaitBehindAWriter},
 	{name: "re-entry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
-	{name: "readers first", says: "with WithReadersFirst a reader does not wait behind a waiting writer", test: readersFirst},
-	{name: "readers first for a writer", says: "a writer that waits with WithReadersFirst makes no reader wait", test: readersFirstForAWriter},
+	{name: "readers first", says: "with WithReaderPreference a reader does not wait behind a waiting writer", test: readersFirst},
+	{name: "readers first for a writer", says: "a writer that waits with WithReaderPreference makes no reader wait", test: readersFirstForAWriter},
 	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: patientWriter},
 	{name: "writer gives up", says: "when a waiting writer gives up, the readers behind it enter", test: writerGivesUp},
 	{name: "TryLock of a writer", says: "a TryLock of a writer makes no reader wait", test: tryLockOfAWriter},
 	{name: "leases of readers", says: "each reader has a lease of its own, which no other reader lengthens or ends", test: leasesOfReaders},
 }
 
-// RunRW tries every rule that a read/write lock must keep, each in a subtest
-// named after it. A failure says which rule is broken.
+// RunRW tests every rule of a read/write lock, each in a subtest named after it. A failure names
+// the rule.
 //
 //	locktest.RunRW(t, locktest.RWHarness{
 //		New:      func(name string, opts ...lock.Option) locktest.RW { return a.NewRWLock(name, opts...) },
@@ -63,8 +62,8 @@ var rwRules = []rule{
 //		Watchdog: time.Second,
 //	})
 //
-// It includes the rules of [Run]: all of them for the side that writes, and those
-// that make sense between a reader and a writer, in both directions.
+// It includes the rules of [Run]: all of them for the side that writes, and those that apply
+// between a reader and a writer, in both directions.
 func RunRW(t *testing.T, h RWHarness) {
 	for _, p := range rwParts {
 		t.Run(strings.ReplaceAll(p.name, " ", "_"), func(t *testing.T) {
@@ -322,7 +321,7 @@ func readingUnderWriting(t *trial) {
 }
 
 func downgrade(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	w := t.must(t.write().Lock(ctx))
 	again := t.must(t.write().Lock(ctx))
 	r := t.must(t.read().Lock(ctx))
@@ -343,7 +342,7 @@ func downgrade(t *trial) {
 }
 
 func downgradedLease(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	w := t.must(t.write(lock.WithFixedLease(t.h.Watchdog / 2)).Lock(ctx))
 	r := t.must(t.read().Lock(ctx))
 	t.unlock(w)
@@ -354,7 +353,7 @@ func downgradedLease(t *trial) {
 }
 
 func upgrade(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	r := t.must(t.read().Lock(ctx))
 	for _, ctx := range []context.Context{ctx, r.Context()} {
 		for _, f := range []func(context.Context) (lock.Hold, error){t.write().Lock, t.write().TryLock} {
@@ -418,7 +417,7 @@ func reentryPastAWriter(t *trial) {
 }
 
 func readersFirst(t *trial) {
-	first := lock.WithReadersFirst()
+	first := lock.WithReaderPreference()
 	r := t.must(t.read().Lock(t.ctx))
 	w := t.wait(t.otherWrite(forever))
 	t.shut(w)
@@ -434,7 +433,7 @@ func readersFirst(t *trial) {
 
 func readersFirstForAWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
-	w := t.wait(t.otherWrite(forever, lock.WithReadersFirst()))
+	w := t.wait(t.otherWrite(forever, lock.WithReaderPreference()))
 	for end := time.Now().Add(aWhile); time.Now().Before(end); {
 		t.open()
 	}
@@ -446,7 +445,7 @@ func readersFirstForAWriter(t *trial) {
 
 func patientWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
-	w := t.wait(t.otherWrite(lock.WithPatience(t.h.Watchdog)))
+	w := t.wait(t.otherWrite(lock.WithWaiterTimeout(t.h.Watchdog)))
 	t.shut(w)
 	t.pass(2*t.h.Watchdog+t.h.Watchdog/2, r)
 	t.refused("a reader", t.read())

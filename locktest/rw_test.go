@@ -55,7 +55,7 @@ func (s twoSides) Write() locker { return s.write }
 
 // ownerless forgets the owner that asks.
 func ownerless(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
-	return acquire(lock.WithOwner(ctx), l, wait)
+	return acquire(lock.ContextWithNewOwner(ctx), l, wait)
 }
 
 // outlives lets another owner go on with a Lock whose caller has left, until the
@@ -63,7 +63,7 @@ func ownerless(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	got := make(chan lock.Hold)
 	go func() {
-		h, err := l.Lock(lock.WithOwner(context.WithoutCancel(ctx)))
+		h, err := l.Lock(lock.ContextWithNewOwner(context.WithoutCancel(ctx)))
 		if err != nil {
 			return
 		}
@@ -255,7 +255,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, map[string]string{
 			"readers enter together": "context deadline exceeded",
 		}},
-		{"readers are first", apart(with(lock.WithReadersFirst()), right), map[string]string{
+		{"readers are first", apart(with(lock.WithReaderPreference()), right), map[string]string{
 			"readers wait behind a writer": "readers enter although a writer waits",
 		}},
 		{"options are ignored", func(mk rwMaker) rwMaker {
@@ -274,7 +274,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 					if h, err := with(lock.WithWait(time.Second))(mk)(name, opts...).Lock(ctx); err == nil {
 						return h, nil
 					}
-					return with(lock.WithReadersFirst())(mk)(name, opts...).Lock(ctx)
+					return with(lock.WithReaderPreference())(mk)(name, opts...).Lock(ctx)
 				}, nil}
 			}
 		}), map[string]string{

@@ -12,24 +12,24 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// SemaphoreHarness tells [RunSemaphore] how to make the semaphores that it tries.
+// SemaphoreHarness creates the semaphores that [RunSemaphore] tests.
 type SemaphoreHarness struct {
-	// New returns a handle that takes n permits of the semaphore called name, which has total in all; always of
-	// the same client.
+	// New returns a handle that acquires n permits of the semaphore called name, which has total
+	// permits; always of the same client.
 	New func(name string, total, n int, opts ...lock.Option) lock.Locker
 
-	// Other returns it of another client on the same server, as another process would.
+	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string, total, n int, opts ...lock.Option) lock.Locker
 
 	// Watchdog is the watchdog timeout of both clients.
 	Watchdog time.Duration
 
-	// Waiters returns how many waiters are in the queue of the semaphore called name.
+	// Waiters returns the number of queued waiters of the semaphore called name.
 	Waiters func(ctx context.Context, name string) (int, error)
 }
 
-// RunSemaphore tries every rule that a semaphore must keep, each in a subtest named after it: its own, and those of
-// [Run] and [RunFair] that hold for a semaphore with one permit.
+// RunSemaphore tests every rule of a semaphore, each in a subtest named after it: its own rules,
+// and those of [Run] and [RunFair] that apply to a semaphore with one permit.
 //
 //	locktest.RunSemaphore(t, locktest.SemaphoreHarness{
 //		New:   func(name string, total, n int, opts ...lock.Option) lock.Locker { return a.NewSemaphore(name, total, opts...).N(n) },

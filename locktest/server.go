@@ -1,29 +1,28 @@
-// Package locktest helps to test code that locks, and locks.
+// Package locktest provides a Redis server in memory for tests of code that locks, and conformance
+// tests for lock implementations.
 //
-// [Run] tests every rule of an exclusive lock on a lock of yours.
-// [RunFair] tests the rules of a lock that serves in the order of arrival, which come on top
-// of those, and [RunRW] the rules of a read/write lock. [RunSemaphore], [RunLatch], [RunCrew],
-// [RunLimiter] and [RunFilter] test those of semaphores, latches, crews, rate limiters and Bloom filters, and [RunElection] what an election
-// needs of a lock and of a board. Each rule is a subtest,
-// and a failure says which rule is broken. The tests need two clients of one server, and
-// take seconds, as leases do:
-//
-//	func TestMyLock(t *testing.T) {
-//		a, b := newClient(t), newClient(t) // with a watchdog timeout of a second
-//		locktest.Run(t, locktest.Harness{
-//			New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
-//			Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
-//			Watchdog: time.Second,
-//		})
-//	}
-//
-// [NewServer] is a server in memory, with clients on it:
+// [NewServer] starts the server and creates clients on it:
 //
 //	func TestInvoices(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			s := locktest.NewServer(t)
 //			a, b := s.Client(t), s.Client(t) // as two processes would have them
 //			// … hours of leases, renewals and waiting take no time here
+//		})
+//	}
+//
+// [Run] tests every rule of an exclusive lock. [RunFair] tests the additional rules of a fair lock, and [RunRW] those of a
+// read/write lock. [RunSemaphore], [RunLatch], [RunWaitGroup], [RunLimiter] and [RunFilter] test
+// semaphores, latches, wait groups, rate limiters and Bloom filters, and [RunElection] what an
+// election needs of a lock and of a store. Each rule is a subtest, and a failure names the rule.
+// The tests need two clients of one server, and take seconds, as leases do:
+//
+//	func TestMyLock(t *testing.T) {
+//		a, b := newClient(t), newClient(t) // with a watchdog timeout of one second
+//		locktest.Run(t, locktest.Harness{
+//			New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
+//			Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
+//			Watchdog: time.Second,
 //		})
 //	}
 package locktest
@@ -43,26 +42,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Server is a stand-in for Redis inside the test process. It needs neither a socket
-// nor an installed program.
+// Server is a Redis server in the test process. It needs neither a socket nor an installed program.
 //
-// It is good for logic and for time: which caller waits for which, what your code does
-// when a lock is busy, runs out or is taken away. It reads the time with time.Now, so
-// in a [testing/synctest] bubble leases last exactly as long as they say, and
-// no test has to wait for them. Make the server and all its clients inside the
-// bubble then, with the bubble's own t. Time stands still there while a goroutine
-// runs, so a hold that lasts no time at all leaves its token to the next one,
-// unless the lock has [lock.WithFencing].
+// Use it for logic and timing: which caller waits for which, and what your code does if a lock is
+// busy, expires or is lost. It reads the time with time.Now, so in a [testing/synctest] bubble
+// leases last exactly as long as specified, and no test has to wait for them. Create the server and
+// all its clients in the bubble, with the bubble's own t. Time does not pass there while a
+// goroutine runs, so a hold that takes no time leaves its token to the next one, unless the lock
+// has [lock.WithFencing].
 //
-// It is not Redis: it neither replicates nor evicts nor persists, and knows
-// only part of the commands. That a lock is safe on real servers, and what
-// failovers and slow networks do to it, no test on this server can show.
+// [Server.Down], [Server.Freeze], [Server.Slow], [Server.Deny], [Server.Lose] and [Server.Expire] inject faults, on virtual time too.
+// [Server.Up] ends those that last.
+//
+// It does not replicate, evict or persist, and supports only some commands. It cannot show that a
+// lock is safe on real servers, or what failovers and slow networks do to it.
 type Server struct {
-	mini *miniredis.Miniredis
-	rdb  rueidis.Client
+	mini   *miniredis.Miniredis
+	rdb    rueidis.Client
+	faults faults
 }
 
-// NewServer starts an empty server. It ends with tb.
+// NewServer starts an empty server, which is stopped at the end of tb.
 func NewServer(tb testing.TB) *Server {
 	tb.Helper()
 	mini, err := memredis.StartInside()
@@ -71,13 +71,14 @@ func NewServer(tb testing.TB) *Server {
 	}
 	tb.Cleanup(mini.Close)
 	s := &Server{mini: mini}
+	memredis.Hook(mini, s.faults.before)
 	s.rdb = s.connect(tb)
 	return s
 }
 
-// Client returns a new leasehold client with a connection of its own, as
-// another process would have it. It is closed at the end of tb, unless the test
-// does that, and the test fails if the client cannot give back its locks then.
+// Client returns a new leasehold client with its own connection, as another process would have it.
+// It is closed at the end of tb, unless the test closes it, and the test fails if the client cannot
+// release its locks then.
 func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	tb.Helper()
 	c, err := client.New(s.connect(tb), opts...)
@@ -85,7 +86,8 @@ func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 		tb.Fatalf("locktest: %v", err)
 	}
 	tb.Cleanup(func() {
-		// tb.Context is over by now.
+		s.Up() // so that the client can release its locks
+		// tb.Context is canceled by now.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
@@ -95,15 +97,14 @@ func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	return c
 }
 
-// Redis returns a plain connection to the server, to look at keys and to break
-// them: a DEL of a lock's name has the effect of a failover or an operator on its
-// holder. It belongs to the server; do not close it.
+// Redis returns a plain connection to the server, to read and to break keys: a DEL of the name of a
+// lock has the effect of a failover or an operator on its holder. It belongs to the server; do not
+// close it.
 func (s *Server) Redis() rueidis.Client { return s.rdb }
 
-// Listen opens a port on the loopback interface, for a user that needs an address: a
-// child process, or another Redis client. It returns that address, "host:port",
-// and closes the port at the end of tb. It cannot be used in a bubble, whose
-// clock stands still while a goroutine waits for a socket.
+// Listen opens a port on the loopback interface for a user that needs an address, such as a child
+// process or another Redis client. It returns the address, "host:port", and closes the port at the
+// end of tb. It cannot be used in a bubble, whose clock stops while a goroutine waits for a socket.
 func (s *Server) Listen(tb testing.TB) (addr string) {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -120,7 +121,9 @@ func (s *Server) Listen(tb testing.TB) (addr string) {
 				}
 				return
 			}
-			s.mini.Server().ServeConn(conn)
+			if conn, err = s.faults.connected(conn); err == nil {
+				s.mini.Server().ServeConn(conn)
+			}
 		}
 	})
 	tb.Cleanup(func() {
@@ -136,7 +139,11 @@ func (s *Server) connect(tb testing.TB) rueidis.Client {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"locktest:6379"}, // only a name
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return s.mini.Dial()
+			conn, err := s.mini.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return s.faults.connected(conn)
 		},
 		DisableCache: true, // it has no CLIENT TRACKING
 	})

@@ -16,27 +16,26 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Harness tells [Run] and [RunFair] how to make the locks they try.
+// Harness creates the locks that [Run] and [RunFair] test.
 type Harness struct {
 	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) lock.Locker
 
-	// Other returns it of another client on the same server, as another
-	// process would.
+	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) lock.Locker
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
+	// several times as long.
 	Watchdog time.Duration
 
-	// Waiters returns how many waiters are in the queue of the lock called name, for locks that
-	// queue on the server; Inspect tells. RunFair needs it. Without it, Run
-	// does not know the order of arrival, and gives each waiter a moment.
+	// Waiters returns the number of queued waiters of the lock called name, for locks with a queue on
+	// the server; Inspect returns it. RunFair needs it. Without it, Run does not know the order of
+	// arrival, and gives each waiter a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
 
 	semaphore *SemaphoreHarness // of RunSemaphore
 	latch     *LatchHarness     // of RunLatch
-	crew      *CrewHarness      // of RunCrew
+	waitGroup *WaitGroupHarness // of RunWaitGroup
 	election  *ElectionHarness  // of RunElection
 	limiter   *LimiterHarness   // of RunLimiter
 	filter    *FilterHarness    // of RunFilter
@@ -69,7 +68,7 @@ var rules = []rule{
 	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, permits},
 	{"re-entry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
 	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
-	{"WithOwner", "holds under one owner may be given back in any order", withOwner, writing},
+	{"ContextWithNewOwner", "holds under one owner may be given back in any order", withOwner, writing},
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
 	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, permits},
@@ -91,8 +90,8 @@ var rules = []rule{
 	{"many", "under contention of two clients no two callers are inside together", many, 0},
 }
 
-// Run tries every rule that an exclusive lock must keep, each in a subtest
-// named after it. A failure says which rule is broken.
+// Run tests every rule of an exclusive lock, each in a subtest named after it. A failure names the
+// rule.
 func Run(t *testing.T, h Harness) { try(t, rules, h, RWHarness{}) }
 
 // try tries every rule, each in a subtest.
@@ -423,7 +422,7 @@ func (t *trial) freed(name string) {
 // than any rule: it stays unless the waiter takes it back.
 func (t *trial) forLong() []lock.Option {
 	t.Helper()
-	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithPatience(time.Hour)}
+	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithWaiterTimeout(time.Hour)}
 	h, err := t.h.New(t.lock+":patience", options...).TryLock(t.ctx)
 	if err != nil { // the kind has no patience
 		return options[:1]
@@ -538,7 +537,7 @@ func reentryIsPerName(t *trial) {
 }
 
 func withOwner(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	l := t.h.New(t.lock)
 	first, second := t.must(l.Lock(ctx)), t.must(l.Lock(ctx))
 	t.unlock(first)
@@ -546,7 +545,7 @@ func withOwner(t *trial) {
 	if err := second.Err(); err != nil {
 		t.broken("the first hold's end ended the second: %v", err)
 	}
-	if _, err := l.TryLock(lock.WithOwner(ctx)); !errors.Is(err, lock.ErrNotAcquired) {
+	if _, err := l.TryLock(lock.ContextWithNewOwner(ctx)); !errors.Is(err, lock.ErrNotAcquired) {
 		t.broken("a new owner below the first re-entered: %v", err)
 	}
 	t.unlock(second)
@@ -768,7 +767,7 @@ func canceledWork(t *trial) {
 		cancel(why)
 		<-ctx.Done()
 		t.want(context.Cause(ctx), why)
-		h := lock.HoldFrom(ctx)
+		h := lock.HoldFromContext(ctx)
 		t.pass(2*t.h.Watchdog+t.h.Watchdog/2, h)
 		t.held(t.lock)
 		return h.Err()
@@ -780,7 +779,7 @@ func canceledWork(t *trial) {
 }
 
 func mixedLeases(t *trial) {
-	ctx := lock.WithOwner(t.ctx)
+	ctx := lock.ContextWithNewOwner(t.ctx)
 	outer := t.must(t.h.New(t.lock).Lock(ctx))
 	inner := t.must(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)).Lock(ctx))
 	if left := time.Until(outer.Until()); left < t.h.Watchdog/2 {

@@ -35,7 +35,7 @@ type Keys struct {
 	Queue    string // fair, semaphore: the list of waiting owners
 	Timeouts string // fair, semaphore: the zset of their deadlines
 
-	Never string // fair, read/write, semaphore, latch, crew: a key that never exists
+	Never string // fair, read/write, semaphore, latch, wait group: a key that never exists
 
 	Rounds string // latch: the hash of its rounds. Lock is the count
 	Calls  string // latch: the zset of the calls that were counted
@@ -60,10 +60,10 @@ type Question struct {
 	Lease time.Duration
 	Want  int // the hold count that must result; 1 for the first hold
 
-	// Patience is how long the trace that waiting leaves in Redis lives
+	// WaiterTimeout is how long the trace that waiting leaves in Redis lives
 	// without a renewal: the place in a fair queue or in a plain lock's line, a
 	// writer's wish, a reader's claim to a turn. With 0 there is none.
-	Patience time.Duration
+	WaiterTimeout time.Duration
 
 	Offer time.Duration // plain: the lease with which the lock is granted to an owner in line; 0 does not stand in line
 	Again time.Duration // plain: the time after which an owner in line asks again
@@ -194,9 +194,9 @@ type Field struct{ Name, Value string }
 
 // Waiter is one waiting owner, as Redis knows it.
 type Waiter struct {
-	Owner    string
-	Patience time.Duration // the time after which it counts as dead without a sign of life; NoExpiry if it is alive while it listens
-	Enters   bool          // fair, of a heartbeat: it enters the queue, unless it stands there
+	Owner         string
+	WaiterTimeout time.Duration // the time after which it counts as dead without a sign of life; NoExpiry if it is alive while it listens
+	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it stands there
 }
 
 // ms returns d in the form that scripts take.
@@ -266,7 +266,7 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 		if err1 != nil || err2 != nil {
 			return nil, false
 		}
-		all = append(all, Waiter{Owner: owner, Patience: remaining(patience)})
+		all = append(all, Waiter{Owner: owner, WaiterTimeout: remaining(patience)})
 	}
 	return all, true
 }

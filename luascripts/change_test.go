@@ -69,8 +69,12 @@ var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
 
 // Whatever changes come in whatever order: together they mean the same as one by one.
 func TestChangeReentrant_isTheSameAsOneByOne(t *testing.T) {
+	runs := 60
+	if testing.Short() {
+		runs = 15
+	}
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		for run := range 60 {
+		for run := range runs {
 			seed := uint64(time.Now().UnixNano())
 			t.Run(fmt.Sprint(run), func(t *testing.T) {
 				do(t, rdb, "FLUSHALL")
@@ -117,7 +121,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 				c.Question.Want = 2 + r.IntN(2)
 				batch = append(batch, c)
 			case 1, 2:
-				c.Question.Offer, c.Question.Patience, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
+				c.Question.Offer, c.Question.WaiterTimeout, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
 				c.Question.Waited = time.Duration(waited*7919%997) * time.Hour
 				c.Question.Lease = 10 * time.Hour
 				batch = append(batch, c)

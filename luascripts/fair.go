@@ -37,7 +37,7 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.N
 // turn. Otherwise the owner enters the queue, unless its patience is 0. Left says
 // when to ask again if no message comes before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience), strconv.Itoa(q.Spare)}
+	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.WaiterTimeout), strconv.Itoa(q.Spare)}
 	for range mostAgain {
 		a, err := acquire(ctx, rdb, fairAcquire, keys, args, q)
 		if err != nil || a.Verdict != again {
@@ -163,7 +163,7 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 		waiting = waiting[len(part):]
 		words := head(part, len(waiting) == 0)
 		for _, w := range part {
-			words = append(words, ms(w.Patience), w.Owner)
+			words = append(words, ms(w.WaiterTimeout), w.Owner)
 		}
 		args, counts = append(args, words), append(counts, len(part))
 		calls = append(calls, rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(words...).Build())

@@ -34,6 +34,10 @@ func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
 // once a second, all are served in the order in which they came, and no deadline
 // drifts away.
 func TestPeers_noDriftInABusyQueue(t *testing.T) {
+	rounds := 200
+	if testing.Short() {
+		rounds = 40
+	}
 	withPeers(t, func(t *testing.T, q fair) {
 		for _, hold := range []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second} {
 			t.Run(fmt.Sprint(hold), func(t *testing.T) {
@@ -43,7 +47,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 				holder, came := "G9999", 0
 				var want []string
 				var clock time.Duration
-				for round := range 200 {
+				for round := range rounds {
 					for len(want) < 5 {
 						came++
 						name := fmt.Sprintf("%c%d", "JG"[came%2], came)
@@ -166,7 +170,7 @@ func TestFair_foreignQueue(t *testing.T) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			for name, call := range map[string]func(rdb rueidis.Client) error{
 				"acquire": func(rdb rueidis.Client) error {
-					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 					return err
 				},
 				"release": func(rdb rueidis.Client) error {

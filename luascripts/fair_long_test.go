@@ -314,7 +314,7 @@ func TestInspectFair_longQueue(t *testing.T) {
 					t.Fatalf("%d of %d is %s", i+1, n, short(w.Owner))
 				}
 			}
-			about(t, "the patience of the last", s.Waiters[n-1].Patience, patience)
+			about(t, "the patience of the last", s.Waiters[n-1].WaiterTimeout, patience)
 		}
 	})
 }

@@ -102,7 +102,7 @@ func TestPassFair(t *testing.T) {
 
 				// The heir whose answer is lost asks, and finds that it has the lock.
 				if c.holder != nil {
-					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: c.heir, Lease: lease, Want: 1, Patience: patience})
+					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: c.heir, Lease: lease, Want: 1, WaiterTimeout: patience})
 					if err != nil || a.Verdict != luascripts.Done || a.Token == 0 || a.Next != c.next {
 						t.Errorf("the heir asks: %+v, %v", a, err)
 					}
@@ -141,7 +141,7 @@ func TestFair_nextAreFew(t *testing.T) {
 		for _, n := range []int{1, 2, 8, 9, 10, 63, 64, 65, 100} {
 			q.clear()
 			q.waiting(owners[:n]...)
-			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: own(0), Lease: lease, Want: 1, Patience: patience})
+			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: own(0), Lease: lease, Want: 1, WaiterTimeout: patience})
 			if want := strings.Join(numbers[1:min(n, 64)], " "); err != nil || a.Next != want {
 				t.Errorf("of %d: %q, %v, want %q", n, a.Next, err, want)
 			}
@@ -216,7 +216,7 @@ func (q fair) enters(owners ...string) luascripts.Kept {
 	q.t.Helper()
 	var all []luascripts.Waiter
 	for _, o := range owners {
-		all = append(all, luascripts.Waiter{Owner: o, Patience: patience, Enters: true})
+		all = append(all, luascripts.Waiter{Owner: o, WaiterTimeout: patience, Enters: true})
 	}
 	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, all)
 	if err != nil {
@@ -290,7 +290,7 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.hold(another(1))
 	q.waiting(own(1))
-	waiting := []luascripts.Waiter{{Owner: own(1), Patience: patience}, {Owner: own(2), Patience: patience, Enters: true}, {Owner: own(3), Patience: patience, Enters: true}}
+	waiting := []luascripts.Waiter{{Owner: own(1), WaiterTimeout: patience}, {Owner: own(2), WaiterTimeout: patience, Enters: true}, {Owner: own(3), WaiterTimeout: patience, Enters: true}}
 	refused := func(what string, kept luascripts.Kept, err error) {
 		t.Helper()
 		if err != nil || !slices.Equal(kept.Asks, []bool{false, true, true}) || !slices.Equal(q.members(), []string{own(1)}) {

@@ -43,7 +43,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	}
 	held := func() { do(b, rdb, "HSET", fairKeys.Lock, holder, "1"); do(b, rdb, "PEXPIRE", fairKeys.Lock, "600000") }
 	ask := func(o string, p time.Duration) {
-		if _, err := luascripts.AcquireFair(b.Context(), rdb, fairKeys, luascripts.Question{Owner: o, Lease: lease, Want: 1, Patience: p}); err != nil {
+		if _, err := luascripts.AcquireFair(b.Context(), rdb, fairKeys, luascripts.Question{Owner: o, Lease: lease, Want: 1, WaiterTimeout: p}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	keep := func(from, n int) {
 		var all []luascripts.Waiter
 		for i := from; i < from+n; i++ {
-			all = append(all, luascripts.Waiter{Owner: waiter(i), Patience: patience})
+			all = append(all, luascripts.Waiter{Owner: waiter(i), WaiterTimeout: patience})
 		}
 		if _, err := luascripts.KeepFair(b.Context(), rdb, fairKeys, all); err != nil {
 			b.Fatal(err)

@@ -359,6 +359,116 @@ func TestLatch_foreign(t *testing.T) {
 	})
 }
 
+// A round has the number of the time at which it was made, so that it has another number than those of a latch whose traces are
+// gone. It is known at once, and grows when the clock goes back.
+func TestLatch_rounds(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Latch("done")
+		look := func() luascripts.LatchState {
+			t.Helper()
+			s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+			if v != luascripts.Done || err != nil {
+				t.Fatalf("%d, %v", v, err)
+			}
+			return s
+		}
+		micros := now(t, rdb) * 1000
+		do(t, rdb, "SET", "done", "5")
+		if s := look(); s.Round < micros {
+			t.Errorf("made by Redisson after %d: %+v", micros, s)
+		}
+		do(t, rdb, "FLUSHALL")
+		made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 5, latchCall("a"))
+		if err != nil || made.Round < micros || look().Round != made.Round {
+			t.Errorf("made after %d: %+v, %v; then %+v", micros, made, err, look())
+		}
+	})
+}
+
+// The traces of a latch live for so long as the caller says, whichever call was the last.
+func TestLatch_tracesStay(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Latch("done")
+		again := latchCall("a")
+		again.Again = true
+		for what, c := range map[string]struct {
+			before func()
+			call   func() error
+			keys   []string
+		}{
+			"made": {func() {}, func() error {
+				_, _, err := luascripts.InitLatch(t.Context(), rdb, k, 5, latchCall("a"))
+				return err
+			}, []string{k.Rounds, k.Calls}},
+			"made before": {func() {
+				_, _, _ = luascripts.InitLatch(t.Context(), rdb, k, 5, latchCall("b"))
+				do(t, rdb, "PEXPIRE", k.Rounds, "60000")
+			}, func() error {
+				_, _, err := luascripts.InitLatch(t.Context(), rdb, k, 5, latchCall("a"))
+				return err
+			}, []string{k.Rounds}},
+			"deleted": {func() { do(t, rdb, "SET", "done", "5") }, func() error {
+				_, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
+				return err
+			}, []string{k.Rounds, k.Calls}},
+			"a repeated deletion of none": {func() {}, func() error {
+				_, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, again)
+				return err
+			}, []string{k.Calls}},
+		} {
+			do(t, rdb, "FLUSHALL")
+			c.before()
+			if err := c.call(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			for _, key := range c.keys {
+				if left := pttl(t, rdb, key); left < 30*time.Minute || left > time.Hour {
+					t.Errorf("%s: %s lives for %v", what, key, left)
+				}
+			}
+		}
+	})
+}
+
+// A call is remembered until its time is over.
+func TestLatch_forgetsCalls(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Latch("done")
+		do(t, rdb, "SET", "done", "5")
+		do(t, rdb, "ZADD", k.Calls, "1000", "old")
+		if _, _, err := luascripts.CountDownLatch(t.Context(), rdb, k, latchCall("a")); err != nil {
+			t.Fatal(err)
+		}
+		if calls := list(t, rdb, "ZRANGE", k.Calls, "0", "-1"); len(calls) != 1 || calls[0] != "a" {
+			t.Errorf("%q are remembered", calls)
+		}
+	})
+}
+
+// While memory is full, a latch can be deleted, and a call that was repeated is remembered.
+func TestLatch_fullMemory(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	k := keynames.Latch("done")
+	if _, _, err := luascripts.InitLatch(t.Context(), rdb, k, 1, latchCall("a")); err != nil {
+		t.Fatal(err)
+	}
+	full(t, s)
+	late := latchCall("b")
+	late.Again = true
+	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did || err != nil {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if gone, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("c")); !gone.Did || err != nil {
+		t.Errorf("deleted: %+v, %v", gone, err)
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	late.Again = false
+	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did || err != nil {
+		t.Errorf("a late copy: %+v, %v", made, err)
+	}
+}
+
 // What each script of a latch does at the very end of an expiry, and of a call that it remembers.
 func TestLatch_transcript(t *testing.T) {
 	play(t, `

@@ -48,7 +48,7 @@ func TestLine_table(t *testing.T) {
 			do(t, rdb, "HSET", keys.Lock, holder, "1")
 			round := func() {
 				for _, owner := range owners {
-					q := luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, Patience: 10 * time.Second}
+					q := luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, WaiterTimeout: 10 * time.Second}
 					if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 						t.Fatal(err)
 					}

@@ -74,7 +74,7 @@ func (q *Question) placeText() placeText {
 	if q.Offer == 0 {
 		return placeText{}
 	}
-	return placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.Patience}
+	return placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.WaiterTimeout}
 }
 
 // latestPlace is the latest text of a place. Most questions come at once, and so say the same.
@@ -160,10 +160,10 @@ type Pass struct {
 
 	// Heir is the owner that waits in the same process, or "": of a plain lock at the end of the
 	// line, of a fair one in the queue. The other fields are as in its Question.
-	Heir     string
-	Offer    time.Duration
-	Again    time.Duration
-	Patience time.Duration
+	Heir          string
+	Offer         time.Duration
+	Again         time.Duration
+	WaiterTimeout time.Duration
 
 	Served []string // fair: the owners to which the lock was passed on, and which leave the queue
 }
@@ -212,7 +212,7 @@ func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
 		if k.Register != "" {
 			w.keys = append(w.keys, k.Register)
 		}
-		w.add("0", p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.Patience), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
+		w.add("0", p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.WaiterTimeout), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
 	case leave > 0:
 		w.add(strconv.Itoa(leave))
 	}

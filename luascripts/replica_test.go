@@ -19,7 +19,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	sem.Lock, sem.Leases, sem.Queue, sem.Timeouts, sem.Never = "permits", "leases", "queue", "alive", "never"
 	sem.Channel, sem.Change, sem.Slots = "channel", "change", "slots"
 	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
-	crew := luascripts.Keys{Lock: "crew", Channel: "channel", Publish: "PUBLISH"}
+	waitGroup := luascripts.Keys{Lock: "waitgroup", Channel: "channel", Publish: "PUBLISH"}
 	board := luascripts.Keys{Lock: "board", Channel: "channel", Publish: "PUBLISH"}
 	window := luascripts.WindowKeys{Config: "window", Value: "value", Permits: "window-permits", Never: "never"}
 	again := luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour}
@@ -91,7 +91,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		"fair: release in part, again": {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseFair, fairKeys, 1)},
 		"fair: force":                  {nil, force(luascripts.ForceFair, fairKeys)},
 		"fair: heartbeat": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, err := luascripts.KeepFair(ctx, rdb, fairKeys, []luascripts.Waiter{{Owner: ours, Patience: lease}})
+			_, err := luascripts.KeepFair(ctx, rdb, fairKeys, []luascripts.Waiter{{Owner: ours, WaiterTimeout: lease}})
 			return err
 		}},
 
@@ -119,22 +119,22 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"crew: join what is over": {[][]string{{"ZADD", "crew", "1", ours}}, acquire(luascripts.JoinCrew, crew, question(1))},
-		"crew: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, _, err := luascripts.LookAtCrew(ctx, rdb, crew)
+		"wait group: join what is over": {[][]string{{"ZADD", "waitgroup", "1", ours}}, acquire(luascripts.JoinWaitGroup, waitGroup, question(1))},
+		"wait group: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.LookAtWaitGroup(ctx, rdb, waitGroup)
 			return err
 		}},
-		"crew: leave":              {nil, leaves(crew, 0)},
-		"crew: is it a member":     {nil, leaves(crew, 1)},
-		"crew: leave, again":       {[][]string{{"ZADD", "crew", "1", ours}}, leaves(crew, 0)},
-		"crew: renew":              {nil, renew(luascripts.RenewCrew, crew)},
-		"crew: renew, long enough": {[][]string{{"ZADD", "crew", "8000000000000", ours}}, renew(luascripts.RenewCrew, crew)},
-		"crew: dismiss": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, _, err := luascripts.DismissFromCrew(ctx, rdb, crew, []string{ours})
+		"wait group: leave":              {nil, leaves(waitGroup, 0)},
+		"wait group: is it a member":     {nil, leaves(waitGroup, 1)},
+		"wait group: leave, again":       {[][]string{{"ZADD", "waitgroup", "1", ours}}, leaves(waitGroup, 0)},
+		"wait group: renew":              {nil, renew(luascripts.RenewWaitGroup, waitGroup)},
+		"wait group: renew, long enough": {[][]string{{"ZADD", "waitgroup", "8000000000000", ours}}, renew(luascripts.RenewWaitGroup, waitGroup)},
+		"wait group: dismiss": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.DismissFromWaitGroup(ctx, rdb, waitGroup, []string{ours})
 			return err
 		}},
-		"crew: delete": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, err := luascripts.DeleteCrew(ctx, rdb, crew, 7)
+		"wait group: delete": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.DeleteWaitGroup(ctx, rdb, waitGroup, 7)
 			return err
 		}},
 
@@ -190,10 +190,10 @@ func ownerOf(k luascripts.Keys) string {
 	return ours
 }
 
-// leaves has ours leave a crew, or only asks.
+// leaves has ours leave a wait group, or only asks.
 func leaves(k luascripts.Keys, leave int) func(ctx context.Context, rdb rueidis.Client) error {
 	return func(ctx context.Context, rdb rueidis.Client) error {
-		_, err := luascripts.LeaveCrew(ctx, rdb, k, ours, leave, luascripts.MemberDone)
+		_, err := luascripts.LeaveWaitGroup(ctx, rdb, k, ours, leave, luascripts.WorkerDone)
 		return err
 	}
 }
@@ -205,7 +205,7 @@ func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 	full(t, s)
 	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
 	_, _, made := luascripts.InitLatch(t.Context(), rdb, latch, 2, luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour})
-	_, joined := luascripts.JoinCrew(t.Context(), rdb, luascripts.Keys{Lock: "crew"}, luascripts.Question{Owner: ours, Lease: time.Minute, Want: 1})
+	_, joined := luascripts.JoinWaitGroup(t.Context(), rdb, luascripts.Keys{Lock: "waitgroup"}, luascripts.Question{Owner: ours, Lease: time.Minute, Want: 1})
 	for what, err := range map[string]error{"a latch": made, "a member": joined} {
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s: %v, want an error that says OOM", what, err)

@@ -36,7 +36,7 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	if q.Yield {
 		yield = "1"
 	}
-	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.Patience)}, q)
+	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.WaiterTimeout)}, q)
 }
 
 // ReleaseRead makes owner read leave times: Done, Gone or Foreign. With none, it gives up its
@@ -60,7 +60,7 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // lock and its patience is not 0, readers that come later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	for range mostCalls {
-		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
+		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.Beside}, q)
 		if err != nil || got.Verdict != more {
 			return got, err
 		}
@@ -90,7 +90,7 @@ const more Verdict = -3
 // is broken.
 const mostCalls = 10000
 
-func endless(s *script) error { return &ReplyError{s.name, "there is more, again and again"} }
+func endless(s *script) error { return &ReplyError{s.name, "the list does not end"} }
 
 // InspectRW reads the lock. Fields holds the living readers, by owner, and
 // the writer, as "<owner>:write". Where there are some fifty readers or more it asks

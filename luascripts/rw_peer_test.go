@@ -267,7 +267,7 @@ func TestRWPeers_writers(t *testing.T) {
 			} else if got {
 				l.javaStopsReading("J8")
 			}
-			if l.javaWrites("J9", lease) || l.asksToWrite("G9", func(q *luascripts.Question) { q.Patience = 0 }).Verdict == luascripts.Done {
+			if l.javaWrites("J9", lease) || l.asksToWrite("G9", func(q *luascripts.Question) { q.WaiterTimeout = 0 }).Verdict == luascripts.Done {
 				t.Errorf("%s: another may write; the lock is %q", what, l.state())
 			}
 		}
@@ -345,7 +345,7 @@ func TestRWPeers_wish(t *testing.T) {
 // one, and ours claim the next.
 func TestRWPeers_turn(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
-		waits := func(q *luascripts.Question) { q.Waited, q.Patience = 5*time.Minute, patience }
+		waits := func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = 5*time.Minute, patience }
 		l.turn("G5 5m 1m", long)
 		l.expect("a writer of ours", l.asksToWrite("G1").Verdict, luascripts.Held)
 		l.stopsWriting("G1", luascripts.Gone) // it gives up
@@ -438,7 +438,7 @@ func TestRWPeers_formerVersion(t *testing.T) {
 			t.Helper()
 			about(t, what+": the hash", pttl(t, l.rdb, l.keys.Lock), left)
 			about(t, what+": a writer of that version waits for", l.formerWrites("J8"), left)
-			about(t, what+": a writer of ours waits for", l.asksToWrite("G9", func(q *luascripts.Question) { q.Patience = 0 }).Left, left)
+			about(t, what+": a writer of ours waits for", l.asksToWrite("G9", func(q *luascripts.Question) { q.WaiterTimeout = 0 }).Left, left)
 			if l.javaWrites("J7", lease) {
 				t.Fatalf("%s: a writer of Redisson enters", what)
 			}

@@ -202,7 +202,7 @@ func (l rw) asksToRead(name string, change ...func(*luascripts.Question)) luascr
 
 func (l rw) asksToWrite(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
 	l.t.Helper()
-	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: patience}
+	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: patience}
 	for _, c := range change {
 		c(&q)
 	}
@@ -388,7 +388,7 @@ func TestAcquireWrite(t *testing.T) {
 				var first string
 				for range 2 {
 					before := time.Now()
-					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, Patience: c.patience})
+					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, WaiterTimeout: c.patience})
 					check(t, "reply", got.Verdict, c.verdict, err)
 					about(t, "left", got.Left, c.left)
 					if begins := c.verdict == luascripts.Done && c.want == 1; begins != (got.Token != 0) {
@@ -767,7 +767,7 @@ func TestInspectRW(t *testing.T) {
 				t.Errorf("%q with a wish: %+v", state, s)
 				continue
 			}
-			about(t, "patience", s.Waiters[0].Patience, patience)
+			about(t, "patience", s.Waiters[0].WaiterTimeout, patience)
 		}
 	})
 }
@@ -1119,7 +1119,7 @@ func TestRW_fullMemory(t *testing.T) {
 	}
 	write := func(name string, want int) func() (luascripts.Acquired, error) {
 		return func() (luascripts.Acquired, error) {
-			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, Patience: patience})
+			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, WaiterTimeout: patience})
 		}
 	}
 	granted := func(what string, ask func() (luascripts.Acquired, error)) {
@@ -1217,7 +1217,7 @@ func readsAs(want int) func(l rw) error {
 
 func writesAs(want int) func(l rw) error {
 	return func(l rw) error {
-		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Patience: patience})
+		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: patience})
 		return err
 	}
 }
@@ -1350,7 +1350,7 @@ func FuzzRWReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience, Yield: true}
+		q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience, Yield: true}
 		got, err := luascripts.AcquireRead(t.Context(), rdb, rwKeys, q)
 		plausibleGrant(t, reply, got, err)
 		got, err = luascripts.AcquireWrite(t.Context(), rdb, rwKeys, q)

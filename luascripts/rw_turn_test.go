@@ -115,7 +115,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 				l.wish(c.wish, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
-					got := l.asksToRead("G1", func(q *luascripts.Question) { q.Waited, q.Patience = 5*time.Minute, c.patience })
+					got := l.asksToRead("G1", func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.patience })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					if got := l.turned(); got != c.after {
 						t.Errorf("the turn is %q, want %q", got, c.after)
@@ -268,7 +268,7 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 func TestRWTurn(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Question) {
-			return func(q *luascripts.Question) { q.Waited, q.Patience = d, patience }
+			return func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = d, patience }
 		}
 		for {
 			l.clear()
@@ -321,7 +321,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 			l := rw{t, rdb, rwKeys}
 			l.clear()
 			l.asksToWrite("G1")
-			l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.Patience = time.Hour }).Verdict, luascripts.Held)
+			l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.WaiterTimeout = time.Hour }).Verdict, luascripts.Held)
 			ends(l)
 			for began := time.Now(); l.asksToWrite("G1").Verdict != luascripts.Done; {
 				if time.Since(began) > slow {
@@ -339,7 +339,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 func TestRWTurn_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Question) {
-			return func(q *luascripts.Question) { q.Waited, q.Patience = d, patience }
+			return func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = d, patience }
 		}
 		for _, c := range []struct{ name, before string }{
 			{"a writer is inside", "write G1:write=1"},
@@ -400,7 +400,7 @@ func TestRWTurn_strange(t *testing.T) {
 				}
 				l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 				l.stopsReading("G4", luascripts.Gone)
-				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Question) { q.Patience = patience }).Verdict, luascripts.Held)
+				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Question) { q.WaiterTimeout = patience }).Verdict, luascripts.Held)
 				if got := l.turned(); got != "G2 0m out" {
 					t.Errorf("the turn is %q, want that of G2", got)
 				}

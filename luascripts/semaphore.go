@@ -31,8 +31,8 @@ var (
 	}
 )
 
-// MostPermits is the most permits that one owner takes, so that each script is short.
-const MostPermits = 1000
+// MaxPermitsPerHold is the most permits that one owner takes, so that each script is short.
+const MaxPermitsPerHold = 1000
 
 // permitSize is how many bytes a permit's id has.
 const permitSize = 16
@@ -52,7 +52,7 @@ func Permits(owner string) []string {
 	number, count, _ := strings.Cut(rest, ":")
 	first, err := strconv.ParseUint(number, 10, 64)
 	n, err2 := strconv.Atoi(count)
-	if err != nil || err2 != nil || n < 0 || n > MostPermits || !half(&id, client) {
+	if err != nil || err2 != nil || n < 0 || n > MaxPermitsPerHold || !half(&id, client) {
 		return nil
 	}
 	ids := make([]string, n)
@@ -94,9 +94,9 @@ type TotalError struct {
 // Error says how many permits there are.
 func (e *TotalError) Error() string {
 	if e.Absent {
-		return "there is no semaphore of that name"
+		return "no semaphore of that name"
 	}
-	return fmt.Sprintf("the semaphore has %d permits in all", e.Stored)
+	return fmt.Sprintf("semaphore has %d", e.Stored)
 }
 
 // Final says that asking again would not help.
@@ -127,7 +127,7 @@ func totalOf(err error) error {
 func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	ids := Permits(q.Owner)
 	args := make([]string, 0, 7+len(ids))
-	args = append(args, q.Owner, ms(q.Lease), ms(q.Patience), strconv.Itoa(k.Total), k.Channel, k.Change, k.Publish)
+	args = append(args, q.Owner, ms(q.Lease), ms(q.WaiterTimeout), strconv.Itoa(k.Total), k.Channel, k.Change, k.Publish)
 	a, err := acquire(ctx, rdb, semaphoreAcquire, k.semaphore(), append(args, ids...), q)
 	return a, totalOf(err)
 }
@@ -151,7 +151,7 @@ func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 	for i := range batch {
 		most = max(most, batch[i].Keys.Permits)
 	}
-	return semaphoreRenew.renew(ctx, rdb, batch, lease, max(min(perCall, MostPermits/most), 1))
+	return semaphoreRenew.renew(ctx, rdb, batch, lease, max(min(perCall, MaxPermitsPerHold/most), 1))
 }
 
 // KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its place for its patience from now
@@ -282,7 +282,7 @@ func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, aft
 		}
 	}
 	for _, p := range held {
-		s.Held = append(s.Held, Permit{ID: p.Owner, Left: p.Patience})
+		s.Held = append(s.Held, Permit{ID: p.Owner, Left: p.WaiterTimeout})
 	}
 	return s, nil
 }

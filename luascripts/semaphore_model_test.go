@@ -127,7 +127,7 @@ func TestSemaphore_model(t *testing.T) {
 			could := have >= wanted || have < o.permits && have+expired() >= wanted
 			o.told = false
 			delete(late, o)
-			a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: o.name, Lease: lease, Want: 1, Patience: waits})
+			a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: o.name, Lease: lease, Want: 1, WaiterTimeout: waits})
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestSemaphore_model(t *testing.T) {
 				var who []*semaphoreOwner
 				for _, o := range queue {
 					if strings.HasPrefix(o.name, client) {
-						beats, who = append(beats, luascripts.Waiter{Owner: o.name, Patience: o.patience}), append(who, o)
+						beats, who = append(beats, luascripts.Waiter{Owner: o.name, WaiterTimeout: o.patience}), append(who, o)
 					}
 				}
 				if len(who) == 0 {

@@ -19,7 +19,7 @@ var (
 
 // The verdicts of a window's scripts beside Done, Free and Foreign.
 const (
-	Uninitialised Verdict = -3 // the window has no rate
+	Uninitialized Verdict = -3 // the window has no rate
 	PerClient     Verdict = -5 // each client of Redisson has a rate of its own
 )
 
@@ -50,7 +50,7 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 	}
 	if n, err := msg.ToInt64(); err == nil {
 		switch v := Verdict(n); v {
-		case Uninitialised, Foreign, PerClient:
+		case Uninitialized, Foreign, PerClient:
 			return WindowReply{Verdict: v}, nil
 		}
 	}
@@ -66,9 +66,9 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 }
 
 // RefundWindow gives back the units that a call took. It returns Done, Free if they are not there any more,
-// Uninitialised, Foreign or PerClient.
+// Uninitialized, Foreign or PerClient.
 func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units int64, id string) (Verdict, error) {
-	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialised, Foreign, PerClient)
+	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialized, Foreign, PerClient)
 }
 
 // DeleteWindow deletes a window before a time of the server, in ms: Done, Foreign or PerClient. After that time it returns the server's
@@ -110,7 +110,7 @@ type WindowState struct {
 	Used    bool // callers have taken units
 }
 
-// InspectWindow reads a window, and changes nothing. Its verdict is Done, Uninitialised, Foreign or PerClient.
+// InspectWindow reads a window, and changes nothing. Its verdict is Done, Uninitialized, Foreign or PerClient.
 func InspectWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys) (WindowState, error) {
 	msg, err := windowLook.exec(ctx, rdb, k.list(), nil).ToMessage()
 	if err != nil {
@@ -118,7 +118,7 @@ func InspectWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys) (Windo
 	}
 	if n, err := msg.ToInt64(); err == nil {
 		switch v := Verdict(n); v {
-		case Uninitialised, Foreign, PerClient:
+		case Uninitialized, Foreign, PerClient:
 			return WindowState{Verdict: v}, nil
 		}
 	}

@@ -114,7 +114,7 @@ func (b *ballot) stays() bool {
 	return faults > len(b.reasons)-b.majority
 }
 
-// Error returns how many votes there were, and why there were no more.
+// Error returns the number of votes, and why each other server has none.
 func (b *ballot) Error() string {
 	var text strings.Builder
 	if b.verdict == nil {
@@ -135,8 +135,8 @@ func (b *ballot) Error() string {
 	return text.String()
 }
 
-// Unwrap returns the verdict and the reasons that led to it. The other reasons are in the text only, so that the error
-// means one thing.
+// Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the
+// text, so that the error means one thing.
 func (b *ballot) Unwrap() (all []error) {
 	if b.verdict != nil {
 		all = append(all, b.verdict)
@@ -165,16 +165,16 @@ type without struct {
 	not []error
 }
 
-// Is leaves them out.
+// Is does not match the excluded errors.
 func (e without) Is(target error) bool {
 	return !slices.Contains(e.not, target) && errors.Is(e.error, target)
 }
 
-// As finds what it finds in the error.
+// As finds what errors.As finds in the error.
 func (e without) As(target any) bool { return errors.As(e.error, target) }
 
 // errOpen is the reason of a server whose reply was not needed, or not waited for.
-var errOpen = errors.New("its reply was not waited for")
+var errOpen = errors.New("canceled: outcome already decided")
 
 // noVote is the reason of a server that did not vote in time.
 type noVote struct {
@@ -182,7 +182,7 @@ type noVote struct {
 	said   error // the error of its Locker when its context was canceled; nil if none
 }
 
-// Error says how long the attempt waited.
+// Error reports how long the attempt waited.
 func (e noVote) Error() string {
 	text := fmt.Sprintf("no vote within %v", e.within)
 	if e.said != nil {
@@ -191,8 +191,8 @@ func (e noVote) Error() string {
 	return text
 }
 
-// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the server's last reply
-// named another owner. The context that ended was not the caller's, so it matches no context error.
+// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the last reply of the server
+// named another owner. The canceled context was not the caller's, so it matches no context error.
 func (e noVote) Is(target error) bool {
 	if target == lock.ErrUnavailable {
 		return classOf(e) == unavailable
@@ -206,7 +206,7 @@ func (e noVote) Timeout() bool { return true }
 // young is the reason of a server that has no vote yet.
 type young struct{ left time.Duration }
 
-// Error says when the server will have a vote.
+// Error reports when the server will have a vote.
 func (e young) Error() string {
 	return fmt.Sprintf("the server started recently and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
 }
@@ -241,7 +241,7 @@ type waited struct {
 	last  error // why the last attempt failed; nil if none had a result
 }
 
-// Error says how long Lock waited.
+// Error reports how long Lock waited.
 func (e waited) Error() string {
 	if e.last == nil {
 		return fmt.Sprintf("%v: waited for %v", lock.ErrUnavailable, e.limit)
@@ -249,7 +249,7 @@ func (e waited) Error() string {
 	return fmt.Sprintf("waited for %v (last attempt: %v)", e.limit, e.last)
 }
 
-// Unwrap returns the errors that it matches; the end of a context is not one of them.
+// Unwrap returns the errors that it matches; no context error is one of them.
 func (e waited) Unwrap() []error {
 	if e.last == nil {
 		return []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,9 +75,9 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newUser(t)
+			var u user
 			each(func(i int, s *redistest.Server) {
-				u = append(u, newUser(t, s)...)
+				u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(2*dog), client.WithOpTimeout(dog/2)))
 				warm, err := u[i].NewLock("warm").Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -88,7 +91,7 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 			for _, c := range u {
 				locks = append(locks, c.NewLock("q"))
 			}
-			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithLongestLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
+			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithMaxLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
 			_, tried := multilock.NewQuorum(locks, options...).TryLock(t.Context())
 			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(dog))...).Lock(t.Context())
 			for call, err := range map[string]error{"TryLock": tried, "Lock": waited} {
@@ -105,8 +108,8 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 					}
 				}
 			}
-			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrForeignKey) || !errors.Is(waited, lock.ErrForeignKey)) {
-				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrForeignKey)
+			if strings.HasPrefix(name, "a string") && (!errors.Is(tried, lock.ErrWrongType) || !errors.Is(waited, lock.ErrWrongType)) {
+				t.Errorf("%v; %v: want %v", tried, waited, lock.ErrWrongType)
 			}
 		})
 	}
@@ -119,7 +122,7 @@ func TestQuorum_allServersAreYoung(t *testing.T) {
 	for _, c := range u {
 		locks = append(locks, c.NewLock("q"))
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
 	if meaning(err) != isUnavailable || !strings.Contains(fmt.Sprint(err), "started recently") {
 		t.Error(err)
 	}
@@ -167,7 +170,7 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 				for _, c := range of {
 					locks = append(locks, c.NewLock(key))
 				}
-				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(10*dog), multilock.WithServerTimeout(2*dog))
+				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog))
 				_, tried := q.TryLock(t.Context())
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -179,6 +182,75 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// unsure is a lock of a server that does not say which one it is. Its calls can be held up.
+type unsure struct {
+	lock.Locker
+	try     func() // before TryLock
+	tried   func(lock.Hold) lock.Hold
+	inspect func() // before Inspect
+	seen    func() // after Inspect
+}
+
+func (l unsure) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.try()
+	h, err := l.Locker.TryLock(ctx)
+	if err == nil {
+		h = l.tried(h)
+	}
+	return h, err
+}
+
+func (l unsure) Inspect(ctx context.Context) (lock.State, error) {
+	l.inspect()
+	defer l.seen()
+	return l.Locker.(interface {
+		Inspect(context.Context) (lock.State, error)
+	}).Inspect(ctx)
+}
+
+// released closes a channel when the hold is unlocked.
+type released struct {
+	lock.Hold
+	gone func()
+}
+
+func (h released) Unlock(ctx context.Context) error {
+	defer h.gone()
+	return h.Hold.Unlock(ctx)
+}
+
+// Of three locks on one server, the third is granted, and the second finds it there. The first, which is slower than that, finds it, too.
+func TestQuorum_doubleStaysUntilAllHaveReplied(t *testing.T) {
+	s := redistest.Start(t)
+	of := newUser(t, s, s, s)
+	granted, seen, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	none, same := func() {}, func(h lock.Hold) lock.Hold { return h }
+	behind := func() { <-granted }
+	locks := []lock.Locker{
+		unsure{of[0].NewLock("q"), behind, same, func() {
+			select {
+			case <-gone:
+			case <-time.After(dog / 2): // it stays
+			}
+		}, none},
+		unsure{of[1].NewLock("q"), behind, same, none, func() { close(seen) }},
+		unsure{of[2].NewLock("q"), none, func(h lock.Hold) lock.Hold {
+			close(granted)
+			<-seen
+			return released{h, func() { close(gone) }}
+		}, none, none},
+	}
+	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog)).TryLock(t.Context())
+	if meaning(err) != isFault || !strings.Contains(fmt.Sprint(err), "are on the same server") {
+		t.Error(err)
+	}
+	if h, err := of[0].NewLock("q").TryLock(t.Context()); err != nil { // nothing is left
+		t.Error(err)
+	} else if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -242,6 +314,107 @@ func TestNews(t *testing.T) {
 	} {
 		if got := multilock.News(c.err, c.last); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// What the error of a quorum matches, and what it does not: it means one thing, whatever the servers say.
+func TestBallot(t *testing.T) {
+	busy := fmt.Errorf("%w: as the rules say", lock.ErrNotAcquired)
+	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
+	both := fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
+	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrWrongType)
+	lost := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrExpired)
+	young := multilock.Young(time.Second)
+	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrWrongType, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
+	for _, test := range []struct {
+		reasons []error
+		want    []error
+	}{
+		{[]error{nil, busy, busy}, []error{lock.ErrNotAcquired}},
+		{[]error{busy, busy, silent}, []error{lock.ErrNotAcquired}},
+		{[]error{busy, busy, denied}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, both}, []error{lock.ErrUnavailable}},
+		{[]error{both, both, both}, []error{lock.ErrUnavailable}},
+		{[]error{busy, silent, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, young}, []error{lock.ErrUnavailable}},
+		{[]error{young, young, young}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, lost}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, nil)}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, both)}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, busy)}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, busy, fmt.Errorf("%w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)}, []error{lock.ErrNotAcquired}},
+		{[]error{denied, denied, denied}, []error{denied}},
+		{[]error{wrong, wrong, wrong}, []error{lock.ErrWrongType}},
+		{[]error{nil, denied, wrong}, []error{denied, lock.ErrWrongType}},
+		{[]error{busy, silent, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
+		{[]error{nil, busy, denied}, []error{denied}},
+		{[]error{nil, silent, denied}, []error{lock.ErrUnavailable}},
+		{[]error{silent, silent, denied}, []error{lock.ErrUnavailable}},
+		{[]error{nil, nil, busy, busy, busy}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, nil, busy, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, nil, busy, busy, denied}, []error{denied}},
+		{[]error{nil, busy, denied, silent, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, busy, denied, silent}, []error{denied}},
+		{[]error{busy, busy, busy, denied, silent}, []error{lock.ErrNotAcquired}},
+	} {
+		err := multilock.Judged(test.reasons...)
+		for _, target := range all {
+			if got := errors.Is(err, target); got != slices.Contains(test.want, target) {
+				t.Errorf("%v: it matches %q: %v", err, target, got)
+			}
+		}
+		for i, reason := range test.reasons {
+			if reason != nil && !strings.Contains(err.Error(), fmt.Sprintf("server %d: %v", i+1, reason)) {
+				t.Errorf("%v: it does not give the reason of server %d", err, i+1)
+			}
+		}
+	}
+	want(t, multilock.Judged(nil, silent, silent), down)
+	loss := multilock.Loss(nil, busy, multilock.NoVote(time.Second, nil), lost, denied)
+	want(t, loss, lock.ErrLost, lock.ErrExpired, denied)
+	wantNot(t, loss, lock.ErrNotAcquired, lock.ErrUnavailable, context.Canceled)
+}
+
+// A server did not vote in time. What did its Locker say when it was told to stop?
+func TestNoVote(t *testing.T) {
+	for _, test := range []struct {
+		said        error
+		text        string
+		unavailable bool
+	}{
+		{nil, "no vote within 1s", true},
+		{io.EOF, "no vote within 1s (EOF)", true},
+		{lock.ErrNotAcquired, "no vote within 1s (not acquired)", false},
+		{fmt.Errorf("%w: %w", lock.ErrNotAcquired, lock.ErrUnavailable), "no vote within 1s (not acquired: no usable reply from Redis)", true},
+	} {
+		err := multilock.NoVote(time.Second, test.said)
+		want(t, err, os.ErrDeadlineExceeded)
+		if got := errors.Is(err, lock.ErrUnavailable); got != test.unavailable || err.Error() != test.text || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%q, want %q; unavailable %v, want %v", err, test.text, got, test.unavailable)
+		}
+	}
+}
+
+// WithWait ended a Lock, before or after its first attempt.
+func TestWaited(t *testing.T) {
+	for _, test := range []struct {
+		last error
+		text string
+	}{
+		{nil, "no usable reply from Redis: waited for 1s"},
+		{multilock.Judged(nil, lock.ErrNotAcquired, lock.ErrNotAcquired), "waited for 1s (last attempt: not acquired: 1 of 3 votes; server 2: not acquired; server 3: not acquired)"},
+	} {
+		err := multilock.Waited(time.Second, test.last)
+		want(t, err, os.ErrDeadlineExceeded)
+		wantNot(t, err, context.DeadlineExceeded)
+		if refused := test.last != nil; errors.Is(err, lock.ErrNotAcquired) != refused || errors.Is(err, lock.ErrUnavailable) == refused {
+			t.Errorf("%v: what does it match?", err)
+		}
+		if err.Error() != test.text {
+			t.Errorf("%q, want %q", err, test.text)
 		}
 	}
 }

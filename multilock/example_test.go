@@ -126,7 +126,7 @@ func ExampleWithDurableServers() {
 	durable := multilock.NewQuorum(locks, multilock.WithDurableServers())
 	fmt.Println(lock.Do(ctx, durable, func(context.Context) error { return nil }))
 
-	others := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Minute))
+	others := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Minute))
 	err := lock.TryDo(ctx, others, func(context.Context) error { return nil })
 	if err != nil && !errors.Is(err, lock.ErrNotAcquired) { // the lock is free
 		fmt.Println("no majority has a vote yet")

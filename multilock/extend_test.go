@@ -89,15 +89,15 @@ func TestMultiLock_extend(t *testing.T) {
 }
 
 // A call that does not get all locks gives back what it has. A lock that stays locked cannot be.
-func TestAtLeast(t *testing.T) {
+func TestMinHold(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := s.Client(t)
-	one, two, three := c.NewLock("1"), c.NewLock("2"), c.NewLock("3", lock.WithAtLeast(time.Second))
+	one, two, three := c.NewLock("1"), c.NewLock("2"), c.NewLock("3", lock.WithMinHold(time.Second))
 	for name, l := range map[string]lock.Locker{
 		"a multi-lock": multilock.New(one, two, three),
 		"a quorum":     multilock.NewQuorum([]lock.Locker{one, two, three}),
 	} {
-		if _, err := l.TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "lock 3 of 3: WithAtLeast") {
+		if _, err := l.TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "lock 3 of 3: WithMinHold") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

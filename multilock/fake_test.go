@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -22,7 +21,7 @@ import (
 var addrs [3]string
 
 func TestMain(m *testing.M) {
-	kindtest.Main(redistest.WithMemory(m, &addrs[0], &addrs[1], &addrs[2]))
+	redistest.VerifyTestMain(redistest.WithMemory(m, &addrs[0], &addrs[1], &addrs[2]))
 }
 
 // site is a server in memory, on the clock of a bubble. It can do to its clients all that a real
@@ -285,7 +284,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	}
 	number, ok := lockimpl.OwnerFrom(ctx)
 	if !ok {
-		ctx = lock.WithOwner(ctx)
+		ctx = lock.ContextWithNewOwner(ctx)
 		number, _ = lockimpl.OwnerFrom(ctx)
 	}
 	f.mu.Lock()
@@ -428,7 +427,7 @@ func (t *fakeTenure) check() error {
 	late := over == nil && !time.Now().Before(t.until)
 	t.mu.Unlock()
 	if late {
-		over = t.end(fmt.Errorf("%w: the lease ran out", lock.ErrLost))
+		over = t.end(fmt.Errorf("%w: lease expired", lock.ErrLost))
 	}
 	return over
 }

@@ -138,7 +138,7 @@ func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
 	for confirmed := 0; confirmed < h.q.majority; {
 		if b.votes < h.q.majority {
 			b.judge()
-			return fmt.Errorf("no majority has the token: %w", b)
+			return fmt.Errorf("token not confirmed by a majority: %w", b)
 		}
 		select {
 		case a := <-answers:

@@ -68,7 +68,7 @@ func TestQuorum_reentryKeepsTheToken(t *testing.T) {
 				w.registers(5, 1, 1)
 				locks, _ := w.ofSome("one", nil)
 				q := multilock.NewQuorum(locks, with(nil)...)
-				ctx := lock.WithOwner(w.Context())
+				ctx := lock.ContextWithNewOwner(w.Context())
 				outer := w.lockUnder(only(ctx, 1, 2), q)
 				inner := w.lockUnder(only(ctx, 2, 3), multilock.NewQuorum(locks, with(nil)...)) // another handle
 				token := outer.Token()
@@ -106,7 +106,7 @@ func TestQuorum_reentryTellsTheToken(t *testing.T) {
 		w.registers(5, 1, 1)
 		locks, _ := w.ofSome("one", nil)
 		q := multilock.NewQuorum(locks, with(nil)...)
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lockUnder(only(ctx, 1, 2), q)
 		began := time.Now()
 		inner := w.lockUnder(only(ctx, 2, 3), q)
@@ -143,7 +143,7 @@ func TestQuorum_outerHoldLostDuringAReentry(t *testing.T) {
 			}
 		})
 		q := multilock.NewQuorum(locks, with(nil)...)
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lockUnder(only(ctx, 1, 2), q)
 		inner := w.lockUnder(only(ctx, 2, 3), q)
 		want(t, outer.Err(), lock.ErrLost)
@@ -189,7 +189,7 @@ func TestQuorum_outerHoldIsOverByTheClocks(t *testing.T) {
 			return h
 		}}}
 		q := multilock.NewQuorum([]lock.Locker{first, locks[1], third}, with(nil)...)
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lockUnder(only(ctx, 1, 2), q)
 		inner := w.lockUnder(only(ctx, 2, 3), q)
 		if inner.Token() <= outer.Token() {
@@ -239,7 +239,7 @@ func TestQuorum_oneServerIsKept(t *testing.T) {
 		w.registers(5, 1, 1)
 		locks, _ := w.ofSome("one", nil)
 		q := multilock.NewQuorum(locks, with(nil)...)
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		kept := must(w.T)(locks[1].TryLock(ctx))
 		first := w.lockUnder(only(ctx, 1, 2), q)
 		w.unlock(first)
@@ -273,7 +273,7 @@ func TestQuorum_twoCallsOfOneOwner(t *testing.T) {
 				return &raised{h, func() { time.Sleep(2 * rtt) }} // it has its majority, and is not done
 			}}}
 		}
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		var holds [2]lock.Hold
 		var calls sync.WaitGroup
 		for i, call := range []struct {
@@ -332,7 +332,7 @@ func TestQuorum_reentryWhileServersArePaused(t *testing.T) {
 			c := kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(4*dog), client.WithOpTimeout(dog))
 			locks = append(locks, gated{c.NewLock("q", lock.WithFencing()), i})
 		}
-		return multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithLongestLease(4*dog), multilock.WithServerTimeout(dog))
+		return multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(4*dog), multilock.WithServerTimeout(dog))
 	}
 	q := quorum()
 	outer, err := q.TryLock(only(t.Context(), 1, 2)) // it never has the third

@@ -111,7 +111,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		case err == nil && over:
 			err = errCut
 		case err == errCut && !over:
-			err = fmt.Errorf("%w: a vote came or went while the votes were counted", lock.ErrUnavailable)
+			err = fmt.Errorf("%w: a vote changed while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
 			h.fail(waiting, err)
@@ -212,8 +212,9 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		}
 		h.seats = slices.Clone(h.seats)
 		h.seats[i] = s
-		if s.err != nil {
+		if s.hold != nil && s.err != nil {
 			h.seats[i].hold = nil
+			h.startLocked(func() { h.releaseDouble(i, s.hold) })
 		}
 		if !slices.ContainsFunc(h.seats, func(s seat) bool { return s.server == "" }) {
 			h.q.apart.Store(true)
@@ -224,8 +225,10 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	if s.hold == nil {
 		return over
 	}
-	if over || s.err != nil {
+	if over {
 		h.q.giveBack(i, s.hold)
+	}
+	if over || s.err != nil {
 		return over
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
@@ -233,6 +236,16 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
+}
+
+// releaseDouble releases one of two holds on the same server, once the poll has ended. Until then it is what rejects the other
+// locks of that server: they find it there, and are not taken for locks of another owner.
+func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
+	select {
+	case <-h.won:
+	case <-h.base.Done():
+	}
+	h.q.giveBack(i, double)
 }
 
 // vacate empties the seat of a hold that is over, and has it repaired. A seat that
@@ -272,7 +285,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 		}
 		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
-			s.err = errors.New("its holds cannot raise a token; they are no lockimpl.Fenced")
+			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
 	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
 		if s.server, _, _ = q.witness(ctx, l, 0); s.server == "" {
@@ -343,23 +356,23 @@ func (q *Quorum) giveBack(i int, h lock.Hold) {
 // Then the vote counts from the longest lease after the restart, when this hold of it is over.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
 	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
+		return "", votes, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
 		s, err = w.Server(ctx)
 	} else {
-		err = errors.New("it is no lockimpl.Witness")
+		err = errors.New("lock must implement lockimpl.Witness")
 	}
 	switch {
 	case err != nil && q.durable:
 		return "", votes, nil
 	case err != nil:
-		return "", votes, fmt.Errorf("it is not known how long the server has been up: %w", err)
+		return "", votes, fmt.Errorf("cannot read the server's uptime: %w", err)
 	case s.ID == "" && !q.durable:
-		return "", votes, errors.New("it is not known which server it is")
+		return "", votes, errors.New("cannot read the server's run ID")
 	case s.ID != "" && !s.Primary:
-		return "", votes, fmt.Errorf("%w: it is a replica", lock.ErrUnavailable)
+		return "", votes, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
 		votes = s.Since.Add(q.longest)
@@ -415,7 +428,7 @@ func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough boo
 	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
 		return false, nil
 	case !until.IsZero():
-		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrUnavailable, left, floor)
+		return false, fmt.Errorf("%w: majority reached too late: %v of validity left, want at least %v", lock.ErrUnavailable, left, floor)
 	}
 	b := h.ballot(nil, seats)
 	for i, err := range b.reasons {
@@ -520,8 +533,13 @@ func (h *quorumHold) hasWon() bool {
 
 // fail ends an attempt, and gives back what it got: in the background if ctx is over.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
-	if seats, before := h.end(cause, nil); before == nil {
-		_ = giveBack(ctx, h.q.locks, holdsOf(seats))
+	seats, before := h.end(cause, nil)
+	if before != nil {
+		return
+	}
+	_ = giveBack(ctx, h.q.locks, holdsOf(seats))
+	if slices.ContainsFunc(seats, func(s seat) bool { return errors.As(s.err, new(sameServer)) }) {
+		h.settle(ctx) // until releaseDouble has returned
 	}
 }
 
@@ -589,8 +607,8 @@ func holdsOf(seats []seat) []lock.Hold {
 	return holds
 }
 
-// Until returns until when a majority will vote at least, as far as is known now. It moves
-// back when a server that voted is lost.
+// Until returns until when a majority will vote at least, as far as is known now. It moves back
+// when a server that voted is lost.
 func (h *quorumHold) Until() time.Time {
 	h.look()
 	h.mu.Lock()
@@ -631,7 +649,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: the longest lease is said to be %v; see WithLongestLease", d, h.q.longest)
+		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.longest)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -705,8 +723,8 @@ func (h *quorumHold) notHeld() error {
 	}
 }
 
-// Unlock gives back the lock on all servers, and stops what is under way. It
-// succeeds when it is free on a majority.
+// Unlock gives back the lock on all servers, and stops what is under way. It succeeds when it is
+// free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
@@ -787,7 +805,7 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 	}
 	switch {
 	case len(seats)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: %d of %d servers no longer had it for this owner", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
 	case free >= h.q.majority:
 		return nil
 	}

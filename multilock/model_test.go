@@ -295,7 +295,7 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 		q := quorum(fmt.Sprint("client", i))
 		ctx := ctx
 		if i%2 == 1 {
-			ctx = lock.WithOwner(ctx) // one for all its holds
+			ctx = lock.ContextWithNewOwner(ctx) // one for all its holds
 		}
 		wg.Go(func() {
 			for round := 0; ctx.Err() == nil; round++ {

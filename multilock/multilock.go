@@ -13,9 +13,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// Lock is several locks as one: all or none. It is safe for concurrent use;
-// goroutines that share it exclude each other. It has no resources and need not be
-// closed.
+// Lock is several locks as one, all or none. It is safe for concurrent use; goroutines that share
+// it exclude each other. It holds no resources and need not be closed.
 type Lock struct {
 	locks []lock.Locker  // in the order in which they were given
 	order []int          // of locks, by their names
@@ -25,15 +24,14 @@ type Lock struct {
 
 var _ lock.Locker = (*Lock)(nil)
 
-// New returns a lock that is held when all of locks are. They may be of any kind
-// and of any clients. A [Lock] among them stands for the locks that it is made
-// of. It does no I/O; no locks at all, or a nil among them, is an error of the
-// first call.
+// New returns a lock that is held when all of locks are. They may be of any type and of any
+// clients. A [Lock] among them stands for the locks that it is made of. New sends no command. An
+// empty list, or a nil in it, is an error of the first call.
 //
-// A lock that is given twice is entered twice, as one owner takes all; so
-// both sides of a read/write lock are allowed too. The same lock by two clients is
-// not: two clients are two owners, each of which waits for the other. Permits of one
-// semaphore are taken by one Locker, its N: two of them are an error.
+// A lock that is given twice is acquired twice, because one owner acquires all; both sides of a
+// read/write lock are therefore allowed. The same lock through two clients is not: two clients are
+// two owners, which wait for each other. To acquire several permits of one semaphore, use one
+// Locker, its N; two Lockers of one semaphore are an error.
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
@@ -52,7 +50,7 @@ func New(locks ...lock.Locker) *Lock {
 		}
 	}
 	if len(locks) == 0 {
-		m.err = errors.New("a multi-lock of no locks")
+		m.err = errors.New("multi-lock needs at least 1 lock; got 0")
 	}
 	m.err = errors.Join(m.err, oncePermits(m.locks))
 	if m.err != nil {
@@ -71,8 +69,8 @@ func New(locks ...lock.Locker) *Lock {
 // mayGiveBack returns an error about a lock that a call which did not get the others could not
 // give back.
 func mayGiveBack(l lock.Locker) error {
-	if c, ok := l.(lockimpl.Configured); ok && c.Config().AtLeast > 0 {
-		return errors.New("WithAtLeast: an attempt that does not get all locks could not give this one back; leave the option away")
+	if c, ok := l.(lockimpl.Configured); ok && c.Config().MinHold > 0 {
+		return errors.New("WithMinHold: not supported in a multi-lock; omit the option")
 	}
 	return nil
 }
@@ -88,15 +86,15 @@ func oncePermits(locks []lock.Locker) error {
 		}
 		of, _ := c.Semaphore()
 		if first, twice := seen[of]; twice {
-			return fmt.Errorf("locks %d and %d of %d take permits of one semaphore: use its N instead", first+1, i+1, len(locks))
+			return fmt.Errorf("locks %d and %d of %d are permits of one semaphore: use its method N instead", first+1, i+1, len(locks))
 		}
 		seen[of] = i
 	}
 	return nil
 }
 
-// Name returns the names of the locks in the order in which they were given,
-// joined by "+". It is for people: no lock in Redis has that name.
+// Name returns the names of the locks in the order in which they were given, joined by "+". It is
+// for people: no lock in Redis has that name.
 func (m *Lock) Name() string { return joined(m.locks) }
 
 func joined(locks []lock.Locker) string {
@@ -109,20 +107,23 @@ func joined(locks []lock.Locker) string {
 	return strings.Join(names, "+")
 }
 
-// Lock waits until all locks are held or ctx ends. Under a context that carries an
-// owner, it re-enters the locks that the owner holds already.
+// Lock waits until all locks are held or ctx is canceled. If ctx carries an owner, it re-enters the
+// locks that the owner already holds.
 //
-// An error about a lock names that lock, and is the one that the lock returned. On an error none of the locks is held, or
-// the error says which could not be given back; their release is repeated in the
-// background. When ctx ends, Lock returns at once, and what it had taken is given back
-// in the background. lock.WithWait of a lock limits the wait for that lock, where they are taken one by one. Where one script takes all, the call waits
-// for all of them together, and the shortest limit ends that wait, whichever lock is busy.
+// An error about a lock names that lock, and is the one that the lock returned. After an error none
+// of the locks is held; if one could not be released, the error says so, and the release is
+// repeated in the background. If ctx is canceled, Lock returns immediately and releases in the
+// background.
+//
+// The lock.WithWait of a lock limits the wait for that lock if the locks are acquired one by one.
+// If one script acquires all, the call waits for all together, and the shortest limit ends the
+// wait, whichever lock is busy.
 func (m *Lock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
-// TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when
-// another owner has one of them, or another caller of this process is ahead in its line. The
-// locks that it had taken before are given back, as by Lock. If the release of one of them fails, the error
-// matches that failure, and not lock.ErrNotAcquired, which stands in the text.
+// TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired if another owner has
+// one of them, or another caller of this process is ahead in its queue. Locks that it had acquired
+// before are released. If a release fails, the error matches that failure instead of
+// lock.ErrNotAcquired, which is then only in the text.
 func (m *Lock) TryLock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "trylock") }
 
 func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
@@ -130,7 +131,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 		return nil, &lock.Error{Op: op, Name: m.Name(), Err: m.err}
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
-		ctx = lock.WithOwner(ctx)
+		ctx = lock.ContextWithNewOwner(ctx)
 	}
 	holds, err := m.together(ctx, op)
 	if errors.Is(err, errors.ErrUnsupported) {

@@ -543,7 +543,7 @@ func TestMultiLock_group(t *testing.T) {
 			if fails != nil {
 				return nil, fails
 			}
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{must(t)(b.Lock(ctx)), must(t)(a.Lock(ctx))}, nil
 		}
 		can := func(lockers []lock.Locker) lockimpl.Group {
@@ -566,7 +566,7 @@ func TestMultiLock_group(t *testing.T) {
 		if !slices.Equal(calls, []string{"lock", "trylock"}) {
 			t.Errorf("the group was called %q", calls)
 		}
-		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrForeignKey}
+		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrWrongType}
 		if _, err := m.Lock(t.Context()); err != fails {
 			t.Errorf("the group's error became %v", err)
 		}
@@ -596,7 +596,7 @@ func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		g := groupOf{func(string) ([]lock.Hold, error) {
-			ctx := lock.WithOwner(t.Context())
+			ctx := lock.ContextWithNewOwner(t.Context())
 			return []lock.Hold{must(t)(c.Lock(ctx)), must(t)(a.Lock(ctx)), must(t)(b.Lock(ctx))}, nil
 		}}
 		m := multilock.New(grouper{c, func([]lock.Locker) lockimpl.Group { return g }}, a, b)
@@ -745,7 +745,7 @@ func TestDo(t *testing.T) {
 						cancel()
 						<-ctx.Done()
 						time.Sleep(10 * time.Minute)
-						h := lock.HoldFrom(ctx)
+						h := lock.HoldFromContext(ctx)
 						if err := h.Err(); err != nil {
 							t.Error(err)
 						}
@@ -796,5 +796,201 @@ func TestMultiLock_abandoned(t *testing.T) {
 		want(t, h.Err(), lock.ErrLost, lock.ErrAbandoned)
 		want(t, context.Cause(h.Context()), why)
 		want(t, h.Unlock(t.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrAbandoned)
+	})
+}
+
+// Two Lockers that take permits of one semaphore could wait for each other.
+func TestNew_permitsOfOneSemaphore(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		one, two := w.locks("one")[0].(*fake), w.locks("two")[0].(*fake)
+		_, err := multilock.New(permits{one, 1}, permits{two, 2}).TryLock(w.Context())
+		if err == nil || !strings.Contains(err.Error(), "locks 1 and 2 of 2 take permits of one semaphore") {
+			w.Errorf("twice: %v", err)
+		}
+		h, err := multilock.New(permits{one, 1}).TryLock(w.Context())
+		if err != nil {
+			w.Fatalf("once: %v", err)
+		}
+		w.unlock(h)
+	})
+}
+
+// An attempt out of order that is refused is not made again in order: not by TryLock, which waits for nothing, nor after an error that would come again.
+func TestMultiLock_refusedOnce(t *testing.T) {
+	denied := errors.New("NOPERM")
+	for name, test := range map[string]struct {
+		take func(*multilock.Lock, context.Context) (lock.Hold, error)
+		err  error
+	}{
+		"TryLock, busy": {(*multilock.Lock).TryLock, lock.ErrNotAcquired},
+		"Lock, denied":  {(*multilock.Lock).Lock, denied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 2, func(w *world) {
+				locks, asked := w.locks("one"), 0 // of one name
+				locks[1] = odd{Locker: locks[1], before: func(context.Context, string) error {
+					asked++
+					return test.err
+				}}
+				_, err := test.take(multilock.New(locks...), w.Context())
+				want(w.T, err, test.err)
+				if asked != 1 {
+					w.Errorf("the second was asked %d times", asked)
+				}
+				free(w.T, w.sites, "q")
+			})
+		})
+	}
+}
+
+// The lease of a lock runs out while others are waited for. Its hold is unlocked all the same: Redis may still have it.
+func TestMultiLock_unlocksWhatRanOut(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		s, unlocked := w.sites[0], 0
+		a := odd{Locker: s.lock("one", "a", 100*time.Millisecond).forFixed(), after: func(h lock.Hold) lock.Hold {
+			return &paper{Hold: h, unlock: func(context.Context) error {
+				unlocked++
+				return nil
+			}}
+		}}
+		busy := must(w.T)(s.lock("two", "b", lease).Lock(w.Context()))
+		got := make(chan lock.Hold)
+		go func() { got <- must(w.T)(multilock.New(a, s.lock("one", "b", lease)).Lock(w.Context())) }()
+		time.Sleep(lease) // a has run out
+		w.unlock(busy)
+		h := <-got
+		if unlocked != 1 {
+			w.Errorf("a was unlocked %d times before it was taken again", unlocked)
+		}
+		w.unlock(h)
+		free(w.T, w.sites, "a", "b")
+	})
+}
+
+// The context is over before the first lock is taken. The error says no more than that.
+func TestMultiLock_interruptedAtOnce(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		_, err := multilock.New(w.sites[0].lock("one", "a", lease)).Lock(ctx)
+		if got, want := fmt.Sprint(err), `leasehold: lock "a": context canceled`; got != want {
+			w.Errorf("%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+// A member was over before anybody looked. The hold of all says so, and for how long it was held: until then, and not until somebody looked.
+func TestMultiLock_overBeforeALook(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		var p *paper
+		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			p = &paper{Hold: h}
+			return p
+		}}
+		h := must(w.T)(multilock.New(a).Lock(w.Context()))
+		p.tell(lock.ErrLost) // its timers have not fired yet
+		lost := time.Now()
+		time.Sleep(time.Second)
+		_ = h.Extend(w.Context(), lease) // which looks
+		select {
+		case <-h.Context().Done():
+		default:
+			w.Error("the context does not say so")
+		}
+		want(w.T, h.Err(), lock.ErrLost)
+		if got := h.Until(); !got.Equal(lost) {
+			w.Errorf("held until %v, want %v", got, lost)
+		}
+		_ = h.Unlock(w.Context())
+	})
+}
+
+// The context of the caller is canceled while Err looks at the holds. That is not the end of the hold: its loss is told afterwards.
+func TestMultiLock_canceledDuringALook(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		var one *paper
+		look := func() {}
+		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			one = &paper{Hold: h}
+			return looked{one, &look}
+		}}
+		h := must(w.T)(multilock.New(a).Lock(ctx))
+		look = cancel
+		want(w.T, h.Err(), context.Canceled)
+		one.tell(lock.ErrLost)
+		want(w.T, h.Err(), lock.ErrLost)
+		_ = h.Unlock(w.Context())
+	})
+}
+
+// looked is a hold that calls look before it says whether it is over.
+type looked struct {
+	*paper
+	look *func()
+}
+
+func (l looked) Err() error {
+	(*l.look)()
+	return l.paper.Err()
+}
+
+// A call that does not get all locks says which of them it could not give back, and why. If that failed, it is the
+// failure, and the refusal stands in the text.
+func TestMultiLock_saysWhatIsNotGivenBack(t *testing.T) {
+	reset := errors.New("connection reset")
+	for name, test := range map[string]struct {
+		unlock    func(context.Context) error
+		says, not string
+		is        error
+	}{
+		"an error":  {func(context.Context) error { return reset }, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
+		"no answer": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, func(w *world) {
+				s := w.sites[0]
+				busy := must(w.T)(s.lock("two", "c", lease).Lock(w.Context()))
+				b := odd{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &paper{Hold: h, unlock: test.unlock} }}
+				_, err := multilock.New(s.lock("one", "a", lease), b, s.lock("one", "c", lease)).TryLock(w.Context())
+				want(w.T, err, test.is)
+				if got := errors.Is(err, lock.ErrNotAcquired); got != (test.is == lock.ErrNotAcquired) {
+					w.Errorf("%v: does it match ErrNotAcquired?", err)
+				}
+				if err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), test.not) {
+					w.Errorf("%v\nwant %q, and not %q", err, test.says, test.not)
+				}
+				w.unlock(busy)
+			})
+		})
+	}
+}
+
+// A member was lost, and nobody has looked before the Unlock. The hold of all ends as lost, and not as unlocked.
+func TestMultiLock_lostBeforeTheUnlock(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		var p *paper
+		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			p = &paper{Hold: h}
+			return p
+		}}
+		h := must(w.T)(multilock.New(a).Lock(w.Context()))
+		p.tell(lock.ErrLost)
+		_ = h.Unlock(w.Context())
+		want(w.T, h.Err(), lock.ErrLost)
+		wantNot(w.T, h.Err(), lock.ErrUnlocked)
+	})
+}
+
+// Locks that one script cannot take together are unlocked at the same time.
+func TestMultiLock_unlocksAtTheSameTime(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		h := must(w.T)(multilock.New(w.sites[0].lock("one", "a", lease), w.sites[1].lock("one", "b", lease)).Lock(w.Context()))
+		began := time.Now()
+		w.unlock(h)
+		if took := time.Since(began); took != rtt {
+			w.Errorf("it took %v, want one round trip of %v", took, rtt)
+		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 
 // Defaults of the options of a [Quorum].
 const (
-	DefaultServerTimeout = 50 * time.Millisecond // or a hundredth of the longest lease, if that is less; 5 ms at least
-	DefaultLongestLease  = 30 * time.Second      // client.DefaultWatchdogTimeout
+	DefaultServerTimeout = 50 * time.Millisecond // or 1 % of the longest lease if that is less, but at least 5 ms
+	DefaultMaxLease      = 30 * time.Second      // client.DefaultWatchdogTimeout
 )
 
 // leastServerTimeout is the least that the default is, for very short leases.
@@ -39,42 +39,42 @@ type config struct {
 func (c *config) set(what *time.Duration, option string, d, least time.Duration) {
 	*what = d
 	if d < least {
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, least))
 	}
 }
 
-// WithServerTimeout sets how long an attempt waits for the vote of one server:
-// [DefaultServerTimeout] if not set. It should be some round trips, and a small part
-// of the lease: two attempts at the same time can hinder each other for that time.
+// WithServerTimeout sets how long an attempt waits for the vote of one server. The default is
+// [DefaultServerTimeout]. It should be several round trips, and a small part of the lease:
+// simultaneous attempts can block each other for that time.
 func WithServerTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) })
 }
 
-// WithLongestLease says how long the longest lease is that any holder ever takes on
-// these servers under this name: the watchdog timeout of a client, or a duration of
-// lock.WithFixedLease gives. It is [DefaultLongestLease] if not set. A server that started
-// less than that ago has no vote, as it may have forgotten a lease that its holder
-// still relies on. A lease of this Quorum's own locks that is longer is an error.
-func WithLongestLease(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) })
+// WithMaxLease sets the longest lease that any holder uses on these servers under this name: the
+// watchdog timeout of a client, or the duration of lock.WithFixedLease. The default is
+// [DefaultMaxLease]. A server that started less than that ago has no vote, because it may have
+// lost a lease that its holder still relies on. If a lock of this Quorum has a longer lease, each
+// call fails.
+func WithMaxLease(d time.Duration) Option {
+	return option(func(c *config) { c.set(&c.longest, "WithMaxLease", d, lock.MinLease) })
 }
 
-// WithMinValidity sets how much of a fresh hold's validity must be left for the attempt
-// to succeed: a tenth of the lease if not set.
+// WithMinValidity sets how much of the lease must remain for an attempt to succeed. The default is
+// 10 % of the lease.
 func WithMinValidity(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) })
 }
 
-// WithMaxHold ends a hold d after it was acquired, even if it is renewed: the hold is then
-// lost, with a cause that matches lock.ErrMaxHold, and given back. It bounds how
-// long a holder that hangs can keep other owners out. lock.WithMaxHold among the
-// options of the servers' locks does the same, with the shortest of them.
+// WithMaxHold sets the maximum duration of a hold. By default there is none. After d the hold is
+// lost, with a cause that matches lock.ErrMaxHold, and released, even if it is renewed. It bounds
+// how long a holder that hangs keeps out other owners. If the locks of the servers use
+// lock.WithMaxHold, the shortest of them has the same effect.
 func WithMaxHold(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) })
 }
 
-// WithWait lets Lock wait for at most d, as lock.WithWait does for one lock. A deadline
-// on the context would end the hold too. With WithWait(0), Lock makes one attempt, as TryLock does.
+// WithWait limits how long Lock waits, as lock.WithWait does for one lock. A deadline on the
+// context would end the hold too. With WithWait(0), Lock makes one attempt, as TryLock does.
 func WithWait(d time.Duration) Option {
 	return option(func(c *config) {
 		if c.limit, c.once = d, d == 0; !c.once {
@@ -83,16 +83,16 @@ func WithWait(d time.Duration) Option {
 	})
 }
 
-// WithDurableServers says that no server forgets a lock when it restarts: appendonly
-// yes and appendfsync always on all of them, and disks that really write when told to. Then a
-// server has its vote at once after a restart, and also if it cannot be asked how
-// long it has been up. If that is not true, two owners can hold the lock at once.
+// WithDurableServers declares that no server loses a lock when it restarts: all of them use
+// appendonly yes and appendfsync always, on disks that really write. A server then has its vote
+// immediately after a restart, and also if its uptime cannot be read. If the declaration is wrong,
+// two owners can hold the lock at once.
 func WithDurableServers() Option {
 	return option(func(c *config) { c.durable = true })
 }
 
 func configure(opts []Option) (config, error) {
-	c := config{longest: DefaultLongestLease}
+	c := config{longest: DefaultMaxLease}
 	for i, o := range opts {
 		if o == nil {
 			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
@@ -107,9 +107,9 @@ func configure(opts []Option) (config, error) {
 	case len(c.errs) > 0:
 		return c, errors.Join(c.errs...)
 	case c.most > 0 && c.least > c.most:
-		return c, fmt.Errorf("WithMinValidity(%v): it must not be more than WithMaxHold(%v)", c.least, c.most)
+		return c, fmt.Errorf("WithMinValidity(%v): must be at most WithMaxHold(%v)", c.least, c.most)
 	case c.timeout > c.longest/4:
-		return c, fmt.Errorf("WithServerTimeout(%v): it must not be more than a quarter of the longest lease, which is %v", c.timeout, c.longest)
+		return c, fmt.Errorf("WithServerTimeout(%v): must be at most a quarter of the maximum lease (%v)", c.timeout, c.longest)
 	}
 	return c, nil
 }

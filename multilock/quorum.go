@@ -14,10 +14,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// Quorum is one lock on several independent servers: Redlock. It is held while its owner has
-// it on a majority of them. It is safe for concurrent use; goroutines that
-// share it exclude each other, and are served in the order of their arrival. It has no resources and need
-// not be closed.
+// Quorum is one lock on several independent servers (Redlock). It is held while its owner has it on
+// a majority of them. It is safe for concurrent use; goroutines that share it exclude each other,
+// first-come, first-served. It holds no resources and need not be closed.
 type Quorum struct {
 	config
 	locks    []lock.Locker // one of each server
@@ -33,31 +32,28 @@ type Quorum struct {
 
 var _ lock.Locker = (*Quorum)(nil)
 
-// NewQuorum returns a lock that is held when more than half of locks are. There must
-// be an odd number of them, three at least, each on a server of its own: one that
-// shares nothing with the others and has no replica that takes over. Five let two
-// servers fail.
+// NewQuorum returns a lock that is held when more than half of locks are. It needs an odd number of
+// locks, at least 3, each on its own server: one that shares nothing with the others and has no
+// replica that takes over. With five servers, two may fail.
 //
-// A hold of fixed leases (lock.WithFixedLease) lasts until a majority of these has run out, even
-// if a server is asked again.
+// NewQuorum sends no command. A wrong number of locks, an invalid option, or a semaphore with more
+// than one permit is an error of the first call. Locks that turn out to be on one server have one
+// vote together; if the other servers are no majority, each call fails. The client compares the run
+// IDs of the servers, even behind a proxy. If INFO is denied, it compares the owners that have the
+// lock.
 //
-// It does no I/O. A wrong number of locks, a wrong option, or a semaphore of more than one permit is an
-// error of the first call. Locks that turn out to be on one server have one vote
-// together. If they are so many that the others are no majority, that is the error of each call.
-// The client detects it by the run id of the server, also behind a proxy. Where INFO is denied,
-// it compares the owners that have the lock.
+// A hold of fixed leases (lock.WithFixedLease) lasts until the leases of a majority have expired,
+// even if a server is retried. To start while a minority of the servers is down, open their clients
+// with client.WithLazyConnect.
 //
-// To start while a minority of the servers is down, open their clients with
-// client.WithLazyConnect.
-//
-// The locks should be [lockimpl.Witness]es, as all of this module are; see
-// [WithDurableServers]. Other Lockers must give back by themselves a grant that arrives
-// after the context of their TryLock ended.
+// The locks should implement [lockimpl.Witness], as all locks of this module do; see
+// [WithDurableServers]. Other Lockers must release on their own a grant that arrives after the
+// context of their TryLock was canceled.
 func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
 	q.config, q.err = configure(opts)
 	if len(locks) < 3 || len(locks)%2 == 0 {
-		q.err = errors.Join(q.err, fmt.Errorf("a quorum of %d locks: an odd number is needed, and three at least", len(locks)))
+		q.err = errors.Join(q.err, fmt.Errorf("quorum needs an odd number of locks, at least 3; got %d", len(locks)))
 	}
 	for i, l := range locks {
 		if l == nil {
@@ -73,7 +69,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		err := mayGiveBack(l)
 		if c, ok := l.(lockimpl.Counted); ok {
 			if _, permits := c.Semaphore(); permits != 1 {
-				err = errors.Join(err, fmt.Errorf("a semaphore of %d permits: two majorities could have permits of other servers, and more than %d owners hold it; a quorum takes semaphores of one permit only", permits, permits))
+				err = errors.Join(err, fmt.Errorf("semaphore has %d permits: a quorum supports only semaphores with 1 permit", permits))
 			}
 		}
 		if err != nil {
@@ -112,25 +108,24 @@ func (q *Quorum) fencing() (bool, error) {
 		}
 	}
 	if n > 0 && n < len(q.locks) {
-		return false, fmt.Errorf("%d of %d locks are made with lock.WithFencing: all must be, or none", n, len(q.locks))
+		return false, fmt.Errorf("%d of %d locks use lock.WithFencing: use it for all locks or for none", n, len(q.locks))
 	}
 	return n > 0, nil
 }
 
-// Name returns the name of the locks; if they differ, all of them, joined by "+".
+// Name returns the name of the locks. If they differ, it returns all of them, joined by "+".
 func (q *Quorum) Name() string { return q.name }
 
-// Lock makes attempts, with pauses of random length between them, until one wins a
-// majority or ctx is canceled. Then the error matches ctx.Err() and what the last attempt
-// failed with, as TryLock returns it. If no attempt had a result, it matches ctx.Err() alone.
+// Lock makes attempts, with random pauses between them, until one wins a majority or ctx is
+// canceled. If ctx is canceled, the error matches ctx.Err() and the error of the last attempt, as
+// TryLock returns it. If no attempt had a result, it matches only ctx.Err().
 //
-// A fault at so many servers that the others are no majority, such as a denied command, ends
-// Lock after three attempts in a row.
+// If so many servers fail with an error that only an operator can fix, such as a denied command,
+// that the others are no majority, Lock fails after three attempts in a row.
 //
-// Under a context that carries an owner that holds the lock already, it re-enters the lock on
-// each server where that owner has it, and takes it on the others. If that reaches no
-// majority, further attempts follow until ctx ends, at the latest with the
-// outer hold, which keeps what it has.
+// If ctx carries an owner that already holds the lock, Lock re-enters on each server where that
+// owner has it, and acquires the lock on the others. If that reaches no majority, further attempts
+// follow until ctx is canceled, or the outer hold ends.
 func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	attempt := q.wait
 	if q.once {
@@ -143,18 +138,20 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// TryLock makes one attempt. If it wins no majority, the error gives the reason of each server, and matches one of these:
+// TryLock makes one attempt. If it wins no majority, the error gives the reason of each server, and
+// matches one of these:
 //
-//   - lock.ErrNotAcquired: so many servers named another owner that the others are no majority. TryLock returns it without an
-//     attempt while another caller of this Quorum makes attempts, unless the latest of those had another result.
-//   - the errors of the servers that failed by a fault that an operator must fix, such as a missing permission or a key that is not a
-//     lock: the servers that failed so or named another owner are so many that the others are no majority. Several locks on
-//     one server are such a fault.
-//   - lock.ErrUnavailable: otherwise. Servers did not respond, started too recently to vote, or voted too late, or no majority
-//     confirmed the token.
+//   - lock.ErrNotAcquired: so many servers named another owner that the others are no majority.
+//     TryLock also returns it, without an attempt, while another caller of this Quorum makes
+//     attempts, unless the latest of those had another result.
+//   - the errors of the servers that failed with an error that only an operator can fix, such as a
+//     missing permission, a key that is not a lock, or several locks on one server: those servers,
+//     and the ones that named another owner, are so many that the others are no majority.
+//   - lock.ErrUnavailable: otherwise. Servers did not respond, started too recently to vote, or
+//     voted too late, or no majority confirmed the token.
 //
-// It takes the timeout of one server at the most, and as long again to give back; when ctx ends, it returns at once, and
-// gives back in the background.
+// TryLock takes at most the timeout of one server, and as long again to release. If ctx is
+// canceled, it returns immediately and releases in the background.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
 	if err != nil {
@@ -283,7 +280,7 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 		return nil, false, ended(ctx, nil)
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
-		return lock.WithOwner(ctx), true, nil
+		return lock.ContextWithNewOwner(ctx), true, nil
 	}
 	return ctx, len(q.held(ctx)) == 0, nil
 }

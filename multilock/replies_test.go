@@ -16,7 +16,7 @@ func quorumOf(cs []*client.Client, name string) lock.Locker {
 	for _, c := range cs {
 		locks = append(locks, c.NewLock(name))
 	}
-	return multilock.NewQuorum(locks, multilock.WithLongestLease(2*kindtest.GateLease), multilock.WithServerTimeout(kindtest.GateLease/2), multilock.WithDurableServers())
+	return multilock.NewQuorum(locks, multilock.WithMaxLease(2*kindtest.GateLease), multilock.WithServerTimeout(kindtest.GateLease/2), multilock.WithDurableServers())
 }
 
 // Multi-locks and quorums go by the table of error replies as a single lock does.

@@ -46,7 +46,7 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	for _, c := range u {
 		locks = append(locks, c.NewLock(name, opts...))
 	}
-	options := []multilock.Option{multilock.WithLongestLease(dog), multilock.WithServerTimeout(dog / 4)}
+	options := []multilock.Option{multilock.WithMaxLease(dog), multilock.WithServerTimeout(dog / 4)}
 	if config, err := lockimpl.NewConfig("a plain lock", lockimpl.All, opts...); err == nil && config.Wait > 0 {
 		options = append(options, multilock.WithWait(config.Wait))
 	}
@@ -98,13 +98,13 @@ func (h singleHold) Token() uint64 { return h.token }
 
 // TestRules runs the rules of package locktest for all ways to take several locks.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	a, b := newUser(t, servers...), newUser(t, servers...)
-	t.Run("together", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{New: a.together, Other: b.together, Watchdog: dog})
-	})
-	t.Run("apart", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{New: a.apart, Other: b.apart, Watchdog: dog})
+	t.Cleanup(func() { // when all subtests are over
+		for _, s := range servers {
+			kindtest.SoonEmpty(t, s)
+		}
 	})
 	up := func() bool { // long enough to have a vote
 		for _, s := range servers {
@@ -115,11 +115,17 @@ func TestRules(t *testing.T) {
 		}
 		return true
 	}
-	kindtest.WaitFor(t, "the servers have a vote", up)
-	t.Run("quorum", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{New: a.quorum, Other: b.quorum, Watchdog: dog})
-	})
-	for _, s := range servers {
-		kindtest.SoonEmpty(t, s)
+	for name, h := range map[string]locktest.Harness{
+		"together": {New: a.together, Other: b.together, Watchdog: dog},
+		"apart":    {New: a.apart, Other: b.apart, Watchdog: dog},
+		"quorum":   {New: a.quorum, Other: b.quorum, Watchdog: dog},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "quorum" {
+				kindtest.WaitFor(t, "the servers have a vote", up)
+			}
+			locktest.Run(t, h)
+		})
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Never is the RetryAfter of a call for more than a Burst, which no wait makes possible.
+// Never is the RetryAfter of a call for more than a Burst: it can never succeed.
 const Never = luascripts.Never
 
-// A Decision is the answer of a limiter. It has the fields of CL.THROTTLE, as durations.
+// A Decision is the result of a limiter. It has the fields of CL.THROTTLE, as durations.
 type Decision struct {
-	OK         bool          // units were taken; for Peek, a unit could be taken
-	Taken      int64         // the number of units taken
-	Remaining  int64         // the number of units that can be taken at once
-	RetryAfter time.Duration // not OK: the time until the least that was asked for is there, if no other call takes it before; or Never
-	ResetAfter time.Duration // the time until the key is as if no unit had been taken
-	Limit      Limit         // the limit that has the least left; not OK: the limit that refused
+	OK         bool          // permits were taken; for Peek, a permit could be taken
+	Taken      int64         // number of permits taken
+	Remaining  int64         // number of permits that can be taken now
+	RetryAfter time.Duration // if not OK: time until the call could succeed if no other call does before; or Never
+	ResetAfter time.Duration // time until the key has its full quota again
+	Limit      Limit         // the limit with the least remaining; if not OK, the limit that rejected the call
 
 	// Err is the error of Redis if the Policy decided instead. Remaining, RetryAfter and ResetAfter
 	// then say what this process knows, which is nothing with Open.
@@ -27,23 +27,24 @@ type Decision struct {
 	left int64         // the units that Limit has left, which can be more than Remaining
 	next time.Duration // the time until Limit has one unit more; 0 if it has all
 	at   int64         // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
-	id   string        // of a Window: the call that took the units
+	id   string        // of a RedissonLimiter: the call that took the units
 }
 
-// ErrLimited: the units are not there in time. The error is also a [*LimitedError].
+// ErrLimited is returned when the permits are not available in time. The error is also a
+// [*LimitedError].
 var ErrLimited = errors.New("rate limited")
 
-// A LimitedError has the time after which the units could be taken. It matches [ErrLimited].
+// A LimitedError has the time after which the permits could be taken. It matches [ErrLimited].
 type LimitedError struct {
 	RetryAfter time.Duration // or Never
 }
 
-// Error says when to come again.
+// Error reports when to retry.
 func (e *LimitedError) Error() string {
 	if e.RetryAfter == Never {
-		return fmt.Sprintf("%v: more than the burst cannot be taken at once", ErrLimited)
+		return fmt.Sprintf("%v: request exceeds the burst", ErrLimited)
 	}
-	return fmt.Sprintf("%v: not before %v", ErrLimited, e.RetryAfter)
+	return fmt.Sprintf("%v: retry after %v", ErrLimited, e.RetryAfter)
 }
 
 // Is reports whether target is [ErrLimited].

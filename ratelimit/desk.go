@@ -145,7 +145,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		}
 		if d.groups[d.groupOf(id.key)].overdue > 0 {
 			d.mu.Unlock()
-			return answer{}, fmt.Errorf("%w: a question before this one is overdue", lock.ErrUnavailable)
+			return answer{}, fmt.Errorf("%w: an earlier command is overdue", lock.ErrUnavailable)
 		}
 	} else {
 		d.forget(id.key)
@@ -270,7 +270,7 @@ func (d *desk) run(g *group) {
 		sent := time.Now()
 		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
 			if a.Err = d.send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
-				a.Err = lock.ErrForeignKey
+				a.Err = lock.ErrWrongType
 			}
 			d.answer(lanes[i], calls[i].Questions, a, sent)
 		}

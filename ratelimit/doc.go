@@ -1,8 +1,8 @@
-// Package ratelimit limits how often all processes together do something: serve calls of a
-// user, accept log-ins from an address, send messages to a partner. Redis keeps the count, and only
-// the clock of Redis matters.
+// Package ratelimit implements rate limiters: at most N calls per interval, across all processes.
+// Use it to limit requests per user, log-ins per address, or messages to a partner. Redis stores
+// the used quota, and only its clock matters.
 //
-//	limiter := ratelimit.New(rdb, "api", ratelimit.Open(), ratelimit.PerSecond(10), ratelimit.PerMinute(200))
+//	limiter := ratelimit.New(rdb, "api", ratelimit.FailOpen(), ratelimit.PerSecond(10), ratelimit.PerMinute(200))
 //
 //	d, err := limiter.Take(ctx, user, 1)
 //	switch {
@@ -12,48 +12,50 @@
 //		return tooManyRequests(d.RetryAfter)
 //	}
 //
-// [Limiter.Wait] waits for its turn instead. [Handler] does all of it for an HTTP server.
+// [Limiter.Wait] waits until the call is allowed. [Handler] does all of it for an HTTP server.
 //
 // # Guarantees
 //
-// In any time W, each limit lets at most Burst + Rate·W/Per units pass in all processes
-// together, whatever callers cancel and refund; after a [Limiter.Reset] the count starts over. A key costs one script, and one string of
-// some 50 bytes that expires when nothing is owed. A call with an unknown outcome costs its units at most once,
-// and they come back as time goes by. The units of a call that is canceled are back before the next call of the same limiter takes any.
+// In any time W, each limit admits at most Burst + Rate·W/Per permits across all processes,
+// whatever callers cancel and refund. After a [Limiter.Reset] the count restarts. A call with an
+// unknown outcome uses its permits at most once, and they are refilled over time. The permits of a
+// call that is canceled are refunded before the next call of the same limiter takes any.
 //
-// There are four exceptions. Redis replicates asynchronously, so a failover can forget the latest
-// calls, and so admit one burst more. A server whose clock jumps ahead forgives what is owed. With the
-// policies [Open] and [Local] more units pass while Redis gives no answer. An aligned window
-// ([Limit].Aligned) admits twice its rate around its border.
+// The guarantee has four exceptions. Redis replicates asynchronously, so a failover can lose the
+// latest calls and admit one more burst. A server whose clock jumps forward forgets used quota.
+// With the policies [FailOpen] and [FailLocal] more permits are admitted while Redis is
+// unavailable. An aligned limit ([Limit].Aligned) admits up to twice its rate around the start of a
+// window.
 //
 // # Commands
 //
 //	call                                      commands
 //	Take, TakeUpTo, Peek, Reserve, Wait       1, however long Wait waits
-//	the same key in many goroutines           1 under way at a time, for all of them
-//	many keys in many goroutines              fewer than 1 each, on a cluster 1
-//	after a refusal                           0 until units are there, or for a second
-//	a Wait or Reserve that is canceled        1 more, with the next call for the key if there is one
-//	Take after [Limiter.Pregrant] of b        1 for b units
+//	the same key in many goroutines           1 in flight at a time, for all of them
+//	many keys in many goroutines              fewer than 1 each; on a cluster 1
+//	after a rejection                         0 until permits are available, or for one second
+//	a canceled Wait or Reserve                1 more, sent with the next call for the key if there is one
+//	Take after [Limiter.Prefetch] of b        1 for b permits
 //
-// # Which algorithm
+// A key is one string of about 50 bytes that expires when the quota is full again.
 //
-// The table lists the five usual algorithms and the module redis-cell. L is the number of units that may
-// pass in each window W.
+// # Choosing an algorithm
 //
-//	wanted                   use                                            at worst, in any W
-//	fixed window             Limit{Rate: L, Per: W, Aligned: true}          2·L, around a border
-//	sliding window (log)     Window                                         L
-//	sliding window counter   not here: by its estimate 199 of 100 pass      2·L
+// The table lists the usual algorithms and the module redis-cell. L is the number of permits per
+// window W.
+//
+//	algorithm                use                                            at worst, in any W
+//	fixed window             Limit{Rate: L, Per: W, Aligned: true}          2·L, around the start of a window
+//	sliding window (log)     RedissonLimiter                                         L
+//	sliding window counter   not supported: its estimate admits 199 of 100  2·L
 //	token bucket             Limit{Rate: L, Per: W}                         2·L, after a pause
 //	leaky bucket (meter)     the same                                       2·L, after a pause
 //	leaky bucket (queue)     Limit{Rate: L, Per: W, Burst: 1} and Wait      L + 1
 //	CL.THROTTLE k b L W n    Limit{Rate: L, Per: W, Burst: b + 1}, Take n   L + b + 1
 //
-// To let at most L pass in any W by a limit with a burst, choose Burst + Rate·W/Per = L. A
-// [Decision] has the fields of CL.THROTTLE's answer.
+// To admit at most L in any W with a burst, choose Burst + Rate·W/Per = L.
 //
-// The algorithm is GCRA: a limit is one number, the time after which its bucket is full
-// again. Several limits are several numbers in one string. So a call takes units of all limits or of none,
-// and the keys of a limiter spread over the slots of a cluster.
+// The algorithm is GCRA: a limit is one number, the time at which its bucket is full again. Several
+// limits are several numbers in one string, so a call takes permits of all limits or of none, and
+// the keys of a limiter spread over the slots of a cluster.
 package ratelimit

@@ -23,7 +23,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("api", ratelimit.Closed().After(time.Second), ratelimit.PerMinute(3))
+	limiter := c.NewRateLimiter("api", ratelimit.FailClosed().After(time.Second), ratelimit.PerMinute(3))
 
 	for range 4 {
 		d, err := limiter.Take(ctx, "ann", 1)
@@ -48,7 +48,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "mail", ratelimit.Local(4).After(time.Second),
+	limiter := ratelimit.New(rdb, "mail", ratelimit.FailLocal(4).After(time.Second),
 		ratelimit.PerSecond(100),
 		ratelimit.Limit{Rate: 50, Per: 24 * time.Hour, Aligned: true}, // for each day of UTC
 	)
@@ -71,7 +71,7 @@ func ExampleLimiter_Wait() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "partner", ratelimit.Open().After(time.Second), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
+	limiter := ratelimit.New(rdb, "partner", ratelimit.FailOpen().After(time.Second), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
 
 	start := time.Now()
 	for range 4 {
@@ -93,7 +93,7 @@ func ExampleLimiter_Refund() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "export", ratelimit.Closed().After(time.Second), ratelimit.Limit{Rate: 5, Per: 24 * time.Hour, Aligned: true})
+	limiter := ratelimit.New(rdb, "export", ratelimit.FailClosed().After(time.Second), ratelimit.Limit{Rate: 5, Per: 24 * time.Hour, Aligned: true})
 
 	d, err := limiter.Take(ctx, "ann", 1)
 	if err != nil {
@@ -117,7 +117,7 @@ func ExampleLimiter_Reset() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	logins := c.NewRateLimiter("login", ratelimit.Closed().After(time.Second), ratelimit.PerHour(3))
+	logins := c.NewRateLimiter("login", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(3))
 
 	d, err := logins.Take(ctx, "bob", 3)
 	fmt.Println(d.OK, err)
@@ -139,7 +139,7 @@ func ExampleHandler() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "http", ratelimit.Open().After(time.Second), ratelimit.PerMinute(2))
+	limiter := ratelimit.New(rdb, "http", ratelimit.FailOpen().After(time.Second), ratelimit.PerMinute(2))
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	server := httptest.NewServer(ratelimit.Handler(limiter, "per-address", func(r *http.Request) (string, int64) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr) // each connection of a client has another port
@@ -164,6 +164,30 @@ func ExampleHandler() {
 	// 429 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after "30"
 }
 
+// Error responses in the format of an API.
+func ExampleWithErrorResponse() {
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "json", ratelimit.FailOpen().After(time.Second), ratelimit.PerMinute(1))
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
+	handler := ratelimit.Handler(limiter, "per-user", func(*http.Request) (string, int64) { return "alice", 1 }, hello, nil,
+		ratelimit.WithErrorResponse(func(w http.ResponseWriter, r *http.Request, status int, err error) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"error":"rate_limited"}`)
+		}))
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 hello
+	// 429 {"error":"rate_limited"}
+}
+
 // A bucket of 20 units that fills by 10 a second, and a window that begins anew each day.
 func ExampleLimit() {
 	ctx := context.Background()
@@ -172,7 +196,7 @@ func ExampleLimit() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("search", ratelimit.Closed().After(time.Second),
+	limiter := c.NewRateLimiter("search", ratelimit.FailClosed().After(time.Second),
 		ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 20},
 		ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Aligned: true},
 	)
@@ -189,7 +213,7 @@ func ExampleDecision() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("export", ratelimit.Closed().After(time.Second), ratelimit.PerHour(2))
+	limiter := c.NewRateLimiter("export", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(2))
 
 	w := httptest.NewRecorder()
 	for range 3 {
@@ -216,7 +240,7 @@ func ExampleLimitedError() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("partner", ratelimit.Closed().After(time.Second), ratelimit.PerHour(1))
+	limiter := c.NewRateLimiter("partner", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(1))
 	if err := limiter.Wait(ctx, "ann", 1); err != nil {
 		log.Fatal(err)
 	}
@@ -237,7 +261,7 @@ func ExampleReservation() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("render", ratelimit.Closed().After(time.Second), ratelimit.Limit{Rate: 6, Per: time.Hour, Burst: 1})
+	limiter := c.NewRateLimiter("render", ratelimit.FailClosed().After(time.Second), ratelimit.Limit{Rate: 6, Per: time.Hour, Burst: 1})
 	for range 2 {
 		r, err := limiter.Reserve(ctx, "ann", 1)
 		if err != nil {
@@ -255,14 +279,14 @@ func ExampleReservation() {
 }
 
 // A limiter that Java services have a part in. The rate stands in Redis.
-func ExampleWindow() {
+func ExampleRedissonLimiter() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	window := c.NewWindow("shared")
+	window := c.NewRedissonRateLimiter("shared")
 	created, err := window.Init(ctx, 2, time.Hour)
 	fmt.Println(created, err)
 	for range 3 {
@@ -284,14 +308,14 @@ func ExampleRateError() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	window := c.NewWindow("rates")
+	window := c.NewRedissonRateLimiter("rates")
 	if _, err := window.Init(ctx, 2, time.Hour); err != nil {
 		log.Fatal(err)
 	}
 	_, err = window.Init(ctx, 5, time.Hour)
 	var other *ratelimit.RateError
 	if errors.As(err, &other) {
-		fmt.Println(errors.Is(err, ratelimit.ErrOtherRate), other.Rate, other.Per)
+		fmt.Println(errors.Is(err, ratelimit.ErrRateMismatch), other.Rate, other.Per)
 	}
 	// Output: true 2 1h0m0s
 }

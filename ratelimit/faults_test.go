@@ -60,24 +60,30 @@ var calls = []struct {
 		return r.Cancel(ctx)
 	})},
 
-	{"init", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"init", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
 		return second(w.Init(ctx, 10, 24*time.Hour))
 	})},
-	{"set rate", 10, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"set rate", 10, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
 		return w.SetRate(ctx, 15, 24*time.Hour)
 	})},
-	{"take", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"take", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
 		return granted(w.Take(ctx, 3))
 	})},
-	{"take up to", 0, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"take up to", 0, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
 		return granted(w.TakeUpTo(ctx, 9))
 	})},
-	{"peek", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"peek", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
 		return granted(w.Peek(ctx))
 	})},
-	{"wait", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error { return w.Wait(ctx, 3) })},
-	{"delete", notThere, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error { return w.Delete(ctx) })},
-	{"refund", 7, 7, ofWindow(func(ctx context.Context, w *ratelimit.Window, d ratelimit.Decision) error { return w.Refund(ctx, d) })},
+	{"wait", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
+		return w.Wait(ctx, 3)
+	})},
+	{"delete", notThere, 5, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, _ ratelimit.Decision) error {
+		return w.Delete(ctx)
+	})},
+	{"refund", 7, 7, ofWindow(func(ctx context.Context, w *ratelimit.RedissonLimiter, d ratelimit.Decision) error {
+		return w.Refund(ctx, d)
+	})},
 }
 
 // granted returns err, or an error if d is a refusal.
@@ -97,7 +103,7 @@ const notThere = -1
 // ofLimiter makes the subjects of a call of a limiter. Two units of the five that are taken are d's, and three r's.
 func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
 	return func(t *testing.T, s, sees *send.Sender, key string) subject {
-		policy := ratelimit.Closed().After(s.Timeout)
+		policy := ratelimit.FailClosed().After(s.Timeout)
 		l, other := ratelimit.On(s, "api", policy, daily), ratelimit.On(sees, "api", closed, daily)
 		if err := l.Refund(t.Context(), key, take(t, l, key, 1)); err != nil { // now the server knows the script
 			t.Fatal(err)
@@ -116,9 +122,9 @@ func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, 
 }
 
 // ofWindow makes the subjects of a call of a window. Two units of the five that are taken are d's.
-func ofWindow(call func(ctx context.Context, w *ratelimit.Window, d ratelimit.Decision) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
+func ofWindow(call func(ctx context.Context, w *ratelimit.RedissonLimiter, d ratelimit.Decision) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
 	return func(t *testing.T, s, sees *send.Sender, key string) subject {
-		w, other := ratelimit.WindowOn(s, key), ratelimit.WindowOn(sees, key)
+		w, other := ratelimit.RedissonLimiterOn(s, key), ratelimit.RedissonLimiterOn(sees, key)
 		if _, err := w.Init(t.Context(), 10, 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +136,7 @@ func ofWindow(call func(ctx context.Context, w *ratelimit.Window, d ratelimit.De
 		return subject{
 			call: func(ctx context.Context) error { return call(ctx, w, d) },
 			left: func() int64 {
-				if d, err := other.Peek(t.Context()); !errors.Is(err, ratelimit.ErrNotInitialised) {
+				if d, err := other.Peek(t.Context()); !errors.Is(err, ratelimit.ErrNotInitialized) {
 					return d.Remaining
 				}
 				return notThere
@@ -193,7 +199,7 @@ func TestLostReplies(t *testing.T) {
 			}
 		}
 	}
-	for name, policy := range map[string]ratelimit.Policy{"open": ratelimit.Open().After(time.Minute), "local": ratelimit.Local(1).After(time.Minute)} {
+	for name, policy := range map[string]ratelimit.Policy{"open": ratelimit.FailOpen().After(time.Minute), "local": ratelimit.FailLocal(1).After(time.Minute)} {
 		l := ratelimit.On(sender, "api", policy, daily)
 		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		if d, err := l.Take(t.Context(), name, 3); err != nil || !d.OK || d.Taken != 3 || !errors.Is(d.Err, lock.ErrUnavailable) {
@@ -304,13 +310,13 @@ func TestClose_underWay(t *testing.T) {
 }
 
 // A question for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
-func TestPregrant_faults(t *testing.T) {
+func TestPrefetch_faults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	sender := send.New(s.Client(t, redistest.Via(p)), "", time.Minute)
 	plain := ratelimit.On(sender, "api", closed, daily)
-	l := plain.Pregrant(3, time.Minute)
+	l := plain.Prefetch(3, time.Minute)
 	take(t, l, "first", 1) // now the server knows the script
 	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 	if d, err := l.Take(t.Context(), "lost", 1); !errors.Is(err, lock.ErrUnavailable) || d.OK {
@@ -379,7 +385,7 @@ func TestTake_none(t *testing.T) {
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
-		l, w := c.NewRateLimiter(name, closed, daily), c.NewWindow(name+"w")
+		l, w := c.NewRateLimiter(name, closed, daily), c.NewRedissonRateLimiter(name+"w")
 		if _, err := w.Init(t.Context(), 100, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -411,10 +417,10 @@ func TestWait_replies(t *testing.T) {
 	t.Run("window", func(t *testing.T) {
 		t.Parallel()
 		kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
-			if _, err := sees.NewWindow(name).Init(t.Context(), 10, time.Hour); err != nil {
+			if _, err := sees.NewRedissonRateLimiter(name).Init(t.Context(), 10, time.Hour); err != nil {
 				t.Error(err)
 			}
-			w := c.NewWindow(name)
+			w := c.NewRedissonRateLimiter(name)
 			return kindtest.Wait{Do: func(ctx context.Context) error { return w.Wait(ctx, 1) }}
 		})
 	})
@@ -442,7 +448,7 @@ func answered(t *testing.T, r *http.Response, told []error, served int) string {
 }
 
 // policies are all policies. The share of a Local one is a single unit of daily.
-var policies = map[string]ratelimit.Policy{"Closed": ratelimit.Closed(), "Open": ratelimit.Open(), "Local": ratelimit.Local(10)}
+var policies = map[string]ratelimit.Policy{"Closed": ratelimit.FailClosed(), "Open": ratelimit.FailOpen(), "Local": ratelimit.FailLocal(10)}
 
 // The responses of a handler while Redis is unavailable and its policy is Closed, or is one that lets the request pass.
 const (
@@ -461,7 +467,7 @@ func TestHandler_faults(t *testing.T) {
 			adaptertest.Unresponsive: passedWithoutRedis,
 			adaptertest.ReadOnly:     passedWithoutRedis,
 			adaptertest.Denied:       "503, told",
-			adaptertest.WrongType:    "503, told: ErrForeignKey",
+			adaptertest.WrongType:    "503, told: ErrWrongType",
 			adaptertest.BadName:      "400, told: ErrBadName",
 			adaptertest.Closed:       "503, told: ErrClosed",
 			adaptertest.Canceled:     "499",
@@ -526,8 +532,8 @@ func TestHandler_replies(t *testing.T) {
 				want = []string{passedWithoutRedis, passedWithoutRedis}
 			case row.Passes:
 				want = []string{passedWithoutRedis, "429, Retry-After, RateLimit-Policy"} // its share is used
-			case errors.Is(row.Is, lock.ErrForeignKey):
-				want = []string{"503, told: ErrForeignKey", "503, told: ErrForeignKey"}
+			case errors.Is(row.Is, lock.ErrWrongType):
+				want = []string{"503, told: ErrWrongType", "503, told: ErrWrongType"}
 			}
 			p.OnRequest(func(req [][]byte) (none redistest.Action) {
 				if isScript(req) {

@@ -13,17 +13,18 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// SetHeader adds d to the headers of a response, under the name of the policy, as the IETF's
-// draft-ietf-httpapi-ratelimit-headers-11 defines them. Both fields are lists: SetHeader replaces the item of the same name, and
-// keeps those of other policies.
+// SetHeader adds d to the headers of a response, under the name of the policy, as defined by the
+// IETF's draft-ietf-httpapi-ratelimit-headers-11. Both fields are lists: SetHeader replaces the
+// item of the same name and keeps those of other policies.
 //
-//   - RateLimit-Policy has the limit: q units in w seconds.
-//   - RateLimit has the units that this limit has left (r), and the seconds until it has one more, or until the call can succeed if d is
-//     not OK (t).
+//   - RateLimit-Policy has the limit: q permits in w seconds.
+//   - RateLimit has the remaining permits of this limit (r), and the seconds until it has one more, or until
+//     the call can succeed if d is not OK (t).
 //   - Retry-After has the seconds to wait if d is not OK.
 //
-// The limit is [Decision].Limit: the one that refused, or the one that has the least left. Seconds are rounded up. SetHeader omits
-// what d does not know, as with [Open], and omits t and Retry-After with [Never]. For a Decision that no limiter has made, t is its ResetAfter.
+// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits what d does not know, as
+// with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has
+// created, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
@@ -123,28 +124,36 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // statusClientClosedRequest is what nginx and others log for a client that went away.
 const statusClientClosedRequest = 499
 
-// Handler returns a handler that takes units for each request before it calls next. cost returns the key of
-// a request and the number of units that it costs; a request of 0 units is not limited. name is the name of the
-// policy in the headers of [Decision.SetHeader]. Handlers can be put around each other, with a different name each.
+// Handler returns a handler that takes permits for each request before it calls next. cost returns
+// the key of a request and its number of permits; a request with 0 permits is not limited. name is
+// the name of the policy in the headers of [Decision.SetHeader]. Handlers can be nested, each with
+// a different name.
 //
-//	the limiter refuses the request                   429 Too Many Requests, with Retry-After
-//	it costs more than a Burst, at any time           413 Content Too Large
-//	the key cannot be a key of a limiter              400 Bad Request
+//	the limiter rejects the request                   429 Too Many Requests, with Retry-After
+//	it costs more than a Burst                        413 Content Too Large
+//	the key is not valid                              400 Bad Request
 //	Redis is unavailable, and the Policy is Closed    503 Service Unavailable, with Retry-After
 //	any other error                                   503 Service Unavailable
-//	the client went away before the answer            499, in logs and metrics only
+//	the client disconnected before the reply          499, in logs and metrics only
 //
-// The answers 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC 9457). A client can repeat a request after a
-// 429 or a 503; a request that was answered with 413 or 400 never succeeds.
+// The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
+// 9457). A client can repeat a request after 429 or 503. A request that was answered with 413 or
+// 400 never succeeds.
 //
-// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503: of a 413 it matches [ErrLimited], of a 400
-// [lock.ErrBadName]. A request that is over its limit and a client that went away are no errors.
+// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 it
+// matches
+// [ErrLimited], for 400 [lock.ErrBadName]. A request over its limit and a disconnected client are not errors.
 //
-// A client must not be able to choose its key. Good keys are a user that has logged in and the address
-// of the connection: r.RemoteAddr without its port ([net.SplitHostPort]), as each connection has another port. Behind a proxy that is the
-// address of the proxy. Then use the header in which the proxy writes the address of its client, provided that the proxy replaces what the client
-// sent. A header that any client can send is a bad key. A client with IPv6 has many addresses; limit their first 64 bits.
-func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error)) http.Handler {
+// A client must not be able to choose its key. Use the authenticated user, or the address of the
+// connection: r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy that is the
+// address of the proxy; use the header in which the proxy writes the address of its client,
+// provided that the proxy replaces what the client sent. A client with IPv6 has many addresses;
+// limit their first 64 bits.
+func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error), opts ...HandlerOption) http.Handler {
+	c := handlerConfig{respond: func(w http.ResponseWriter, _ *http.Request, status int, _ error) { respond(w, name, status) }}
+	for _, opt := range opts {
+		opt(&c)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, n := cost(r)
 		if n == 0 {
@@ -157,10 +166,11 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			}
 		}
 		if limit, ok := l.below(n); ok {
-			tell(l.wrap("take", key, &LimitedError{RetryAfter: Never}))
+			err := l.wrap("take", key, &LimitedError{RetryAfter: Never})
+			tell(err)
 			d := Decision{RetryAfter: Never, Limit: limit, Err: ErrLimited} // with an error, SetHeader does not write what is left
 			d.SetHeader(w.Header(), name)
-			exceeded(w, name, http.StatusRequestEntityTooLarge, "The request costs more than the limit ever allows at once")
+			c.respond(w, r, http.StatusRequestEntityTooLarge, err)
 			return
 		}
 		d, err := l.Take(r.Context(), key, n)
@@ -170,18 +180,18 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			next.ServeHTTP(w, r)
 		case err == nil:
 			d.SetHeader(w.Header(), name)
-			exceeded(w, name, http.StatusTooManyRequests, "Too many requests")
+			c.respond(w, r, http.StatusTooManyRequests, l.wrap("take", key, &LimitedError{RetryAfter: d.RetryAfter}))
 		case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 			w.WriteHeader(statusClientClosedRequest)
 		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key's fault
 			tell(err)
-			http.Error(w, "the rate limit key of this request is not valid", http.StatusBadRequest)
+			c.respond(w, r, http.StatusBadRequest, err)
 		default:
 			tell(err)
 			if errors.Is(err, lock.ErrUnavailable) {
 				w.Header().Set("Retry-After", "1")
 			}
-			http.Error(w, "the rate limit could not be checked", http.StatusServiceUnavailable)
+			c.respond(w, r, http.StatusServiceUnavailable, err)
 		}
 	})
 }
@@ -195,12 +205,39 @@ func (l *Limiter) below(n int64) (limit Limit, ok bool) {
 	return l.limits[i], true
 }
 
-// exceeded answers a request with a problem of the type quota-exceeded.
-func exceeded(w http.ResponseWriter, name string, status int, title string) {
+// HandlerOption configures a [Handler].
+type HandlerOption func(*handlerConfig)
+
+type handlerConfig struct {
+	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
+}
+
+// WithErrorResponse makes respond write the responses 400, 413, 429 and 503 of a [Handler], for example in the format of an API. err is
+// why: for 429 and 413 it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default the responses
+// are short texts, and problems (RFC 9457) for 429 and 413.
+func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) HandlerOption {
+	return func(c *handlerConfig) { c.respond = respond }
+}
+
+// respond is the default of WithErrorResponse. name is that of the policy.
+func respond(w http.ResponseWriter, name string, status int) {
+	title := ""
+	switch status {
+	case http.StatusBadRequest:
+		http.Error(w, "the rate limit key of this request is not valid", status)
+		return
+	case http.StatusServiceUnavailable:
+		http.Error(w, "the rate limit could not be checked", status)
+		return
+	case http.StatusTooManyRequests:
+		title = "Too many requests"
+	default:
+		title = "The request costs more than the limit ever allows at once"
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// The status is the answer. An error here means only that the client is gone.
+	// The status is the response. An error here means only that the client is gone.
 	_, _ = fmt.Fprintf(w, `{"type":%q,"title":%q,"status":%d,"violated-policies":[%q]}`+"\n", quotaExceeded, title, status, ascii(name))
 }
 

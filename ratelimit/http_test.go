@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -98,7 +99,7 @@ func TestSetHeader_obedientClient(t *testing.T) {
 		w := newWindow(t, rdb, "w", 4, 20*time.Second)
 		second := ratelimit.New(rdb, "second", closed, ratelimit.PerSecond(3), ratelimit.PerMinute(6))
 		slow := ratelimit.New(rdb, "slow", closed, ratelimit.Limit{Rate: 1, Per: 10 * time.Second, Burst: 3})
-		stock := slow.Pregrant(1, time.Second)
+		stock := slow.Prefetch(1, time.Second)
 		aligned := ratelimit.New(rdb, "aligned", closed, ratelimit.Limit{Rate: 4, Per: 20 * time.Second, Aligned: true}, ratelimit.PerMinute(100))
 		for name, c := range map[string]struct {
 			take  func() ratelimit.Decision
@@ -157,7 +158,7 @@ func TestHandler(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Closed(), ratelimit.PerMinute(2))
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailClosed(), ratelimit.PerMinute(2))
 		var told error
 		served := 0
 		h := ratelimit.Handler(l, "per-user", func(r *http.Request) (string, int64) {
@@ -203,6 +204,48 @@ func TestHandler(t *testing.T) {
 		if r := get("/", "bob"); r.StatusCode != 503 || r.Header.Get("Retry-After") != "1" || !errors.Is(told, lock.ErrUnavailable) || served != 4 {
 			t.Errorf("Redis is silent: %v, %v", r, told)
 		}
+		thaw(wire)
+	})
+}
+
+// Responses of one's own have the same status and headers, and the error.
+func TestHandler_ownResponses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailClosed(), ratelimit.PerMinute(2))
+		cost := func(r *http.Request) (string, int64) {
+			if r.Header.Get("User") == "dear" {
+				return "dear", 3
+			}
+			return r.Header.Get("User"), 2
+		}
+		var why error
+		h := ratelimit.Handler(l, "per-user", cost, http.NotFoundHandler(), nil, ratelimit.WithErrorResponse(func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+			why = err
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte("own"))
+		}))
+		want := func(user string, status int, is error, retryAfter string) {
+			t.Helper()
+			r := request(t.Context(), h, user)
+			body, _ := io.ReadAll(r.Body)
+			if r.StatusCode != status || string(body) != "own" || !errors.Is(why, is) || r.Header.Get("Retry-After") != retryAfter {
+				t.Errorf("%s: %d, %s, %v, %v", user, r.StatusCode, body, why, r.Header)
+			}
+		}
+		if r := request(t.Context(), h, "ann"); r.StatusCode != http.StatusNotFound {
+			t.Errorf("%d", r.StatusCode)
+		}
+		want("ann", http.StatusTooManyRequests, ratelimit.ErrLimited, "60")
+		var limited *ratelimit.LimitedError
+		if !errors.As(why, &limited) || limited.RetryAfter != time.Minute {
+			t.Errorf("%v", why)
+		}
+		want("dear", http.StatusRequestEntityTooLarge, ratelimit.ErrLimited, "")
+		want(strings.Repeat("x", 5000), http.StatusBadRequest, lock.ErrBadName, "")
+		wire.Freeze(true)
+		want("bob", http.StatusServiceUnavailable, lock.ErrUnavailable, "1")
 		thaw(wire)
 	})
 }
@@ -260,7 +303,7 @@ func TestHandler_costAboveTheBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.Open(), ratelimit.PerMinute(100), ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 5})
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailOpen(), ratelimit.PerMinute(100), ratelimit.Limit{Rate: 20, Per: time.Second, Burst: 5})
 		for _, n := range []int64{6, 1 << 60} {
 			h, told, served := handler(l, "p", n, nil)
 			for _, frozen := range []bool{false, true} {

@@ -8,28 +8,28 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A Limit allows Rate units in each Per, and Burst of them at once. It is a bucket of Burst units
-// that begins full, and into which Rate units flow in each Per, one after the other.
-// In any time W callers take at most Burst + Rate·W/Per units.
+// A Limit allows Rate permits in each Per, and Burst of them at once. It is a bucket of Burst
+// permits that starts full, and into which Rate permits flow in each Per, one after the other. In
+// any time W callers take at most Burst + Rate·W/Per permits.
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs
-	// Burst is the size of the bucket; 0 means Rate. With Burst 1, units are Per/Rate apart.
+	// Burst is the size of the bucket; 0 means Rate. With Burst 1, permits are Per/Rate apart.
 	Burst int64
-	// Aligned makes the limit count in windows instead, as a quota of the calendar does: at most
-	// Rate units in each window, which begins at a multiple of Per since 1970 (UTC). A Per of 24 h
-	// is a day of UTC, and one of seven days begins on a Thursday. Around the border of two
-	// windows callers can take up to 2·Rate units in a moment. Burst must be 0 if Aligned is set.
+	// Aligned makes the limit count in windows instead, like a calendar quota: at most Rate permits in
+	// each window. A window begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day in
+	// UTC, and one of seven days begins on a Thursday. Around the start of a window callers can take
+	// up to 2·Rate permits. Burst must be 0 if Aligned is set.
 	Aligned bool
 }
 
-// PerSecond returns the limit of n units a second, and as many at once.
+// PerSecond returns the limit of n permits per second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Rate: n, Per: time.Second} }
 
-// PerMinute returns the limit of n units a minute, and as many at once.
+// PerMinute returns the limit of n permits per minute, with a burst of n.
 func PerMinute(n int64) Limit { return Limit{Rate: n, Per: time.Minute} }
 
-// PerHour returns the limit of n units an hour, and as many at once.
+// PerHour returns the limit of n permits per hour, with a burst of n.
 func PerHour(n int64) Limit { return Limit{Rate: n, Per: time.Hour} }
 
 const (
@@ -50,17 +50,17 @@ func (l Limit) full() Limit {
 func (l Limit) check() error {
 	switch {
 	case l.Rate < 1 || l.Rate > maxUnits:
-		return fmt.Errorf("a rate of %d: it must be from 1 to %d", l.Rate, int64(maxUnits))
+		return fmt.Errorf("rate %d: must be from 1 to %d", l.Rate, int64(maxUnits))
 	case l.Per < time.Microsecond || l.Per > maxPer:
-		return fmt.Errorf("a rate per %v: it must be from 1µs to %v", l.Per, maxPer)
+		return fmt.Errorf("rate per %v: must be from 1µs to %v", l.Per, maxPer)
 	case l.Per%time.Microsecond != 0:
-		return fmt.Errorf("a rate per %v: it must be in whole µs", l.Per)
+		return fmt.Errorf("rate per %v: must be a multiple of 1µs", l.Per)
 	case l.Burst < 0 || l.Burst > maxUnits:
-		return fmt.Errorf("a burst of %d: it must be from 1 to %d, or 0 for the rate", l.Burst, int64(maxUnits))
+		return fmt.Errorf("burst %d: must be from 1 to %d, or 0 for the rate", l.Burst, int64(maxUnits))
 	case l.Aligned && l.Burst != 0 && l.Burst != l.Rate:
-		return errors.New("an aligned limit has no burst")
+		return errors.New("aligned limits do not support a burst")
 	case float64(l.full().Burst)/float64(l.Rate)*float64(l.Per) > float64(maxPer):
-		return fmt.Errorf("a burst of %d at %d per %v: it would take more than %v to come back", l.Burst, l.Rate, l.Per, maxPer)
+		return fmt.Errorf("burst %d at %d per %v: must refill within %v", l.Burst, l.Rate, l.Per, maxPer)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (l Limit) check() error {
 // checkLimits returns an error if a limiter cannot have these limits.
 func checkLimits(limits []Limit) error {
 	if len(limits) == 0 || len(limits) > maxLimits {
-		return fmt.Errorf("%d limits: it must be from 1 to %d", len(limits), maxLimits)
+		return fmt.Errorf("%d limits: must be from 1 to %d", len(limits), maxLimits)
 	}
 	for i, l := range limits {
 		if err := l.check(); err != nil {

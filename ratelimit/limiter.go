@@ -14,20 +14,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Limiter limits the units that callers take of each key: a user, an address, a tenant.
-// All limiters of one name count together, in all processes. A Limiter is safe for
-// concurrent use. A limiter made by [Limiter.With] shares with its origin what this process knows of Redis.
+// A Limiter limits the permits that callers take for each key: a user, an address, a tenant. All
+// limiters of one name count together, across all processes. A Limiter is safe for concurrent use.
+// Limiters that [Limiter.With] returns share what this process knows of Redis.
 //
-// The debt of a key stands in Redis at <prefix><name>:<key>, a string of some 50 bytes, which
-// expires when nothing is owed. Each call is one command, or none: see the package comment.
+// The used quota of a key is stored at <prefix><name>:<key>, a string of about 50 bytes, which
+// expires when the quota is full again. Each call is at most one command: see the package comment.
 //
-// Every call returns an error for a bad name, limit, policy or number of
-// units; for a key in Redis that holds something else ([lock.ErrForeignKey]); and for a command that
-// the server does not know or does not allow. If Redis gives no answer, the [Policy] decides.
+// Every call returns an error for an invalid name, limit, policy or number of permits; for a key in
+// Redis that holds something else ([lock.ErrWrongType]); and for a command that the server does not
+// support or allow. If Redis is unavailable, the [Policy] decides.
 type Limiter struct {
 	desk   *desk
 	local  *memory
-	stock  *stock // nil without Pregrant
+	stock  *stock // nil without Prefetch
 	name   string
 	policy Policy
 	limits []Limit
@@ -37,15 +37,15 @@ type Limiter struct {
 	bad    error  // the error of every call; nil if New was called well
 }
 
-// New returns a limiter on rdb, which the limiter never closes. New does no I/O and cannot
-// fail: with a bad name, policy or limit, every call returns the error.
+// New returns a limiter that uses rdb, which the limiter never closes. New sends no command and
+// cannot fail: with an invalid name, policy or limit, every call returns the error.
 //
-// A caller that has a client of this module uses its NewRateLimiter instead.
+// With a client of this module, use its NewRateLimiter.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
 	return On(send.New(rdb, "", send.DefaultTimeout), name, onFailure, limits...)
 }
 
-// On is [New] on the sender of a client of this module.
+// On is [New] with the sender of a client of this module.
 func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter {
 	l := &Limiter{desk: newDesk(s), local: new(memory), name: name, policy: onFailure}
 	switch {
@@ -57,10 +57,10 @@ func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter
 	return l.With(limits...)
 }
 
-// With returns a limiter with other limits on the same keys. A debt stays the same time: a
-// bucket that is full again in a minute is so under the new limits, too. A debt belongs to the limit
-// at the same index. The debts at indexes that the new limits do not have stay in Redis,
-// where limiters with more limits use them.
+// With returns a limiter with different limits on the same keys. Used quota is stored as a time and
+// stays the same: a bucket that is full in a minute is full in a minute under the new limits, too.
+// It belongs to the limit at the same index. Used quota at indexes that the new limits do not have
+// stays in Redis, where limiters with more limits use it.
 func (l *Limiter) With(limits ...Limit) *Limiter {
 	with := *l
 	with.limits = slices.Clone(limits)
@@ -80,23 +80,24 @@ func (l *Limiter) With(limits ...Limit) *Limiter {
 	return &with
 }
 
-// Take takes n units of key, of all limits, or none. A refusal is a Decision that is not OK, and no
-// error. A call for more than a Burst is always refused, with RetryAfter [Never]. A call for 0 units is never refused.
+// Take takes n permits of key, of all limits, or none. A rejection is a Decision that is not OK,
+// and not an error. A call for more than a Burst is always rejected, with RetryAfter [Never]. A
+// call for 0 permits is never rejected.
 //
-// If ctx ends before the answer, Take returns the error of ctx. If Redis takes the units later, the
-// limiter gives them back. If a connection breaks, the outcome is unknown: the units may be taken, and come
-// back as time goes by.
+// If ctx is canceled before the reply, Take returns the error of ctx. If Redis takes the permits
+// later, the limiter refunds them. If a connection breaks, the outcome is unknown: the permits may
+// be taken, and are refilled over time.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.take(ctx, "take", key, n, n)
 }
 
-// TakeUpTo takes the units of key that are there, n at most. The Decision is OK if it took at least
+// TakeUpTo takes the available permits of key, at most n. The Decision is OK if it took at least
 // one. Otherwise TakeUpTo is like [Limiter.Take].
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.take(ctx, "take up to", key, n, min(n, 1))
 }
 
-// Peek returns the state of key, and takes nothing. The Decision is OK if a unit could be taken.
+// Peek returns the state of key and takes nothing. The Decision is OK if a permit could be taken.
 func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	d, err := l.take(ctx, "peek", key, 0, 0)
 	if err == nil && d.Err == nil {
@@ -122,10 +123,10 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 	return l.decision(r, r.Taken > 0 || n == 0), nil
 }
 
-// Refund gives back the units of d, the answer to a Take or TakeUpTo of key, which the caller has not used.
-// It leaves out units that time has given back already, and units that Redis has not counted. While callers of Wait
-// or Reserve are in line, the units come back when all of them have left. The
-// caller must not repeat it: a second Refund would give the units back twice.
+// Refund returns the unused permits of d, the result of a Take or TakeUpTo of key. It does not
+// return permits that were refilled already, or that Redis has not counted. While callers of Wait
+// or Reserve are queued, the permits are available again when all of them have left. Do not repeat
+// the call: a second Refund would return the permits twice.
 func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	const op = "refund"
 	id, err := l.enter(key, d.Taken)
@@ -135,11 +136,13 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	return l.wrap(op, key, l.refund(ctx, id, d.Taken, d.at))
 }
 
-// Reset resets key: afterwards it is as if no units had been taken, under any limits. Callers that wait for their turn keep it. This
-// process forgets the refusals that it remembers of key, other processes do so within a second. Units that were taken before are refunded as if
-// they were still counted, so after such a Refund, Cancel or canceled Wait up to as many more units can pass.
+// Reset restores the full quota of key, under any limits. Queued callers keep their turns. This
+// process forgets the rejections that it remembers for key immediately; other processes do within a
+// second. Permits that were taken before are refunded as if they still counted, so a later Refund,
+// Cancel or canceled Wait can admit that many more permits.
 //
-// If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and Redis may still reset the key later.
+// If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and
+// Redis may still reset the key later.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	id, err := l.enter(key, 0)
 	if err == nil {
@@ -163,7 +166,7 @@ func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 		return bucketID{}, l.bad
 	}
 	if n < 0 || n > maxUnits {
-		return bucketID{}, fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxUnits))
+		return bucketID{}, fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxUnits))
 	}
 	full, err := keys.Limiter(l.desk.send.Prefix, l.name, key)
 	return bucketID{full, l.id}, err

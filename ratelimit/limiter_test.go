@@ -34,8 +34,8 @@ func TestBadInput(t *testing.T) {
 		"of locks":      ratelimit.New(rdb, "redisson_lock_queue", closed, fine),
 		"no policy":     ratelimit.New(rdb, "api", ratelimit.Policy{}, fine),
 		"no mode":       ratelimit.New(rdb, "api", ratelimit.Policy{}.After(time.Second), fine),
-		"no patience":   ratelimit.New(rdb, "api", ratelimit.Open().After(0), fine),
-		"no processes":  ratelimit.New(rdb, "api", ratelimit.Local(0), fine),
+		"no patience":   ratelimit.New(rdb, "api", ratelimit.FailOpen().After(0), fine),
+		"no processes":  ratelimit.New(rdb, "api", ratelimit.FailLocal(0), fine),
 		"no limit":      ratelimit.New(rdb, "api", closed),
 		"many limits":   ratelimit.New(rdb, "api", closed, slices.Repeat([]ratelimit.Limit{fine}, 9)...),
 		"no rate":       ratelimit.New(rdb, "api", closed, ratelimit.Limit{Per: time.Second}),
@@ -75,7 +75,7 @@ func TestBadInput(t *testing.T) {
 	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a long key: %v", err)
 	}
-	for _, key := range []string{"value", "permits", "config", "timeout"} { // of a Window, a filter or a semaphore called x
+	for _, key := range []string{"value", "permits", "config", "timeout"} { // of a RedissonLimiter, a filter or a semaphore called x
 		if _, err := ratelimit.New(rdb, "{x}", closed, fine).Take(t.Context(), key, 1); !errors.Is(err, lock.ErrBadName) {
 			t.Errorf("{x}:%s: %v", key, err)
 		}
@@ -99,10 +99,10 @@ func TestTake_foreignKey(t *testing.T) {
 	s := redistest.Start(t)
 	s.Do(t, "HSET", "api:hash", "a", "b")
 	s.Do(t, "SET", "api:counter", "17")
-	for _, policy := range []ratelimit.Policy{closed, ratelimit.Open().After(time.Minute), ratelimit.Local(1).After(time.Minute)} {
+	for _, policy := range []ratelimit.Policy{closed, ratelimit.FailOpen().After(time.Minute), ratelimit.FailLocal(1).After(time.Minute)} {
 		l := ratelimit.New(s.Client(t), "api", policy, ratelimit.PerSecond(1))
 		for _, key := range []string{"hash", "counter"} {
-			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrForeignKey) || d.OK {
+			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrWrongType) || d.OK {
 				t.Errorf("%s: %+v, %v", key, d, err)
 			}
 		}
@@ -374,7 +374,7 @@ func TestReset_ofAWaiter(t *testing.T) {
 // Without Redis, Reset fails whatever the policy, and is not sent later if it was not sent yet. With Redis, it resets the count of this process, too.
 func TestReset_withoutRedis(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for _, p := range []ratelimit.Policy{ratelimit.Closed(), ratelimit.Open(), ratelimit.Local(1)} {
+		for _, p := range []ratelimit.Policy{ratelimit.FailClosed(), ratelimit.FailOpen(), ratelimit.FailLocal(1)} {
 			l, wire := silent(t, p)
 			take(t, l, "k", 4)
 			wire.Freeze(true)
@@ -388,7 +388,7 @@ func TestReset_withoutRedis(t *testing.T) {
 				t.Errorf("a Reset that failed was sent: %+v", d)
 			}
 		}
-		l, wire := silent(t, ratelimit.Local(1))
+		l, wire := silent(t, ratelimit.FailLocal(1))
 		wire.Freeze(true)
 		if d := take(t, l, "k", 10); !d.OK || d.Err == nil {
 			t.Fatalf("%+v", d)

@@ -18,7 +18,7 @@ var addr string
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // closed is the policy of tests with a server that answers, on a machine that may be busy.
-var closed = ratelimit.Closed().After(30 * time.Second)
+var closed = ratelimit.FailClosed().After(30 * time.Second)
 
 // take takes n units, and fails the test if there is an error.
 func take(t testing.TB, l *ratelimit.Limiter, key string, n int64) ratelimit.Decision {

@@ -15,20 +15,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// LongestWait is the longest delay that Wait and Reserve accept.
-const LongestWait = time.Hour
+// MaxWait is the maximum delay that Wait and Reserve accept.
+const MaxWait = time.Hour
 
-// Wait waits until the caller may use n units of key. Redis serves the callers of all processes in the order
-// in which they came. Each caller sends one command, however long it waits.
+// Wait waits until the caller may use n permits of key. Redis serves the callers of all processes
+// first-come, first-served. Each caller sends one command, however long it waits.
 //
-// If the turn of the caller comes after the end of ctx, or after [LongestWait], Wait fails at once with
-// [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns the error of ctx, and
-// the units come back: at once if no later caller waits, otherwise when those that came later leave, too. A later caller
-// that stays keeps its turn, which nobody can move forward as it sends no second command.
+// If the turn of the caller comes after the deadline of ctx, or after [MaxWait], Wait fails
+// immediately with
+// [ErrLimited] and takes nothing. If ctx is canceled while the caller waits, Wait returns the error of ctx, and
+// the permits are returned: immediately if no later caller waits, and otherwise when the later
+// callers have left, too. A later caller keeps its turn, because it sends no second command.
 //
-// While Redis is unavailable, the Policy decides: with Open, Wait returns at once; with Local, the caller
-// waits for its turn in this process; with Closed, Wait retries, at least once per second, until ctx is canceled. Its error then matches [lock.ErrUnavailable], too. If a connection broke,
-// Wait fails: the units may be taken, and come back as time goes by.
+// While Redis is unavailable, the Policy decides: with Open, Wait returns immediately; with Local,
+// the caller waits for its turn in this process; with Closed, Wait retries, at least once per
+// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If a connection
+// broke, Wait fails: the permits may be taken, and are refilled over time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -79,15 +81,16 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 // longestPause is the longest pause of a call that waits, between two attempts while Redis is unavailable.
 const longestPause = time.Second
 
-// Reserve takes n units of key that the caller may use after [Reservation.Delay]. It fails
-// with [ErrLimited], and takes nothing, if that is after the end of ctx, or after
-// [LongestWait]. Otherwise Reserve is like [Limiter.Wait].
+// Reserve takes n permits of key that the caller may use after [Reservation.Delay]. It fails with
+// [ErrLimited], and takes nothing, if that is after the deadline of ctx, or after [MaxWait].
+// Otherwise Reserve is like
+// [Limiter.Wait].
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	return l.reserve(ctx, "reserve", key, n)
 }
 
-// A Reservation holds units that the caller has taken and may use later. It is safe for concurrent
-// use.
+// A Reservation holds permits that the caller has taken and may use later. It is safe for
+// concurrent use.
 type Reservation struct {
 	limiter *Limiter
 	key     string
@@ -102,7 +105,7 @@ type Reservation struct {
 	failed    error // the error of Cancel
 }
 
-// Delay returns the time that the caller must still wait before it uses the units.
+// Delay returns the remaining time before the caller may use the permits.
 func (r *Reservation) Delay() time.Duration {
 	if r.ready.IsZero() {
 		return 0
@@ -113,9 +116,9 @@ func (r *Reservation) Delay() time.Duration {
 // Err returns the error of Redis if the Policy decided instead, and nil otherwise.
 func (r *Reservation) Err() error { return r.err }
 
-// Cancel gives the units back, except those that time has given back already. While later callers are in line, the
-// units come back when all of them have left. The caller must not use the units afterwards. Only the
-// first call does anything.
+// Cancel returns the permits, except those that were refilled already. While later callers are
+// queued, the permits are available again when all of them have left. Do not use the permits
+// afterward. Only the first call has an effect.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {
 		r.leave()
@@ -138,7 +141,7 @@ func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reserv
 	if err != nil {
 		return nil, l.wrap(op, key, err)
 	}
-	wait := LongestWait
+	wait := MaxWait
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = max(0, min(wait, time.Until(deadline)))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// withEach runs play as a user with the rights of docs/SECURITY.md, which Redis must not deny
+// withEach runs play as a user with the rights of docs/operate/security.md, which Redis must not deny
 // anything. It then runs play without each of these rights, and Redis must deny something.
 func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Client)) {
 	rights := redistest.RightsWithoutLocks(t, head)
@@ -21,7 +21,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 	user := s.AddUser(t, "all", rights...)
 	play(t, s.Client(t, user, single))
 	if denied := s.Denied(t, "all"); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for _, right := range rights {
 		name := "no" + strings.NewReplacer("+", "-", "~", "-", "*", "", ":", "", "{", "", "&", "").Replace(right)
@@ -30,7 +30,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 		s.Do(t, "FLUSHALL")
 		play(t, s.Client(t, s.AddUser(t, name, less...), single))
 		if len(s.Denied(t, name)) == 0 {
-			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestRights(t *testing.T) {
 		_ = l.Refund(t.Context(), "k", d)
 		_ = l.Reset(t.Context(), "k")
 		_, err := l.Peek(t.Context(), "k")
-		if err != nil && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "SECURITY.md") && !strings.Contains(err.Error(), "permission") {
+		if err != nil && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "security.md") && !strings.Contains(err.Error(), "permission") {
 			t.Errorf("denied: %v", err)
 		}
 	})

@@ -36,7 +36,7 @@ func thaw(wire *redistest.Proxy) {
 
 func TestClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Closed())
+		l, wire := silent(t, ratelimit.FailClosed())
 		wire.Freeze(true)
 		for i, want := range []time.Duration{50 * time.Millisecond, 0, 0} {
 			start := time.Now()
@@ -76,7 +76,7 @@ func TestClosed(t *testing.T) {
 
 func TestOpen(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Open().After(20*time.Millisecond))
+		l, wire := silent(t, ratelimit.FailOpen().After(20*time.Millisecond))
 		wire.Freeze(true)
 		for i, want := range []time.Duration{20 * time.Millisecond, 0} {
 			start := time.Now()
@@ -105,7 +105,7 @@ func TestOpen(t *testing.T) {
 
 func TestLocal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Local(2))
+		l, wire := silent(t, ratelimit.FailLocal(2))
 		fast := l.With(ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 4}, ratelimit.Limit{Rate: 40, Per: time.Hour, Aligned: true})
 		wire.Freeze(true)
 		take := func(l *ratelimit.Limiter, key string, n int64) ratelimit.Decision {
@@ -164,7 +164,7 @@ func TestLocal(t *testing.T) {
 // Without Redis, too, a decision names the limit that refused, or the one that has the least left and gets its next unit last.
 func TestLocal_namesTheLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Local(1))
+		l, wire := silent(t, ratelimit.FailLocal(1))
 		second, minute, few := ratelimit.PerSecond(3), ratelimit.PerMinute(3), ratelimit.PerHour(2)
 		wire.Freeze(true)
 		for i, c := range []struct {
@@ -199,7 +199,7 @@ func TestLocal_manyProcesses(t *testing.T) {
 		if c := count(1, 1, 0); c.Taken != 1 || c.Reset < 24*time.Hour {
 			t.Errorf("%+v", c)
 		}
-		if c := count(1, 1, ratelimit.LongestWait); c.Taken != 0 || c.Retry < 24*time.Hour {
+		if c := count(1, 1, ratelimit.MaxWait); c.Taken != 0 || c.Retry < 24*time.Hour {
 			t.Errorf("%+v", c)
 		}
 		h := http.Header{}
@@ -213,7 +213,7 @@ func TestLocal_manyProcesses(t *testing.T) {
 // Without Redis, too, the units of a caller that leaves its Wait come back at once if no later caller of the process waits, and else when those leave.
 func TestLocal_leave(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Local(1))
+		l, wire := silent(t, ratelimit.FailLocal(1))
 		l = l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 2})
 		wire.Freeze(true)
 		if d, err := l.Take(t.Context(), "k", 2); err != nil || !d.OK {
@@ -255,7 +255,7 @@ func TestLocal_leave(t *testing.T) {
 // Redis refuses connections.
 func TestRefusedConnections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Closed().After(time.Minute))
+		l, wire := silent(t, ratelimit.FailClosed().After(time.Minute))
 		wire.Refuse(true)
 		wire.CutAll()
 		if _, err := l.Take(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
@@ -275,7 +275,7 @@ func TestRefusedConnections(t *testing.T) {
 // If the context of the caller ends before the patience, Take returns its error and no policy decides.
 func TestPolicy_ofAContextThatEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		l, wire := silent(t, ratelimit.Open())
+		l, wire := silent(t, ratelimit.FailOpen())
 		wire.Freeze(true)
 		d, err := l.Take(soon(t, 10*time.Millisecond), "k", 1)
 		if !errors.Is(err, context.DeadlineExceeded) || d.OK {
@@ -294,7 +294,7 @@ func TestPolicy_onACluster(t *testing.T) {
 	// The options keep replicas from taking over.
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	rdb := c.Client(t)
-	l := ratelimit.New(rdb, "api", ratelimit.Open().After(2*time.Second), daily)
+	l := ratelimit.New(rdb, "api", ratelimit.FailOpen().After(2*time.Second), daily)
 	frozen := c.Master(t, "api:0")
 	var here, elsewhere []string
 	for i := 0; len(here) < 3 || len(elsewhere) < 3; i++ {

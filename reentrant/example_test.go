@@ -77,7 +77,7 @@ func ExampleLock_ForceUnlock() {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
-	fmt.Println(errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrForced))
+	fmt.Println(errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrForceUnlocked))
 	// Output:
 	// taken away: true <nil>
 	// true true

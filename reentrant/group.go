@@ -11,10 +11,9 @@ import (
 
 var _ lockimpl.Grouper = (*Lock)(nil)
 
-// Group returns a way to take all of lockers with one script in one round trip, if
-// they are plain locks of this client, all different, which share a slot on a cluster
-// and have neither lock.WithFencing nor lock.WithReplicas. Otherwise it
-// returns nil. The multi-lock uses it.
+// Group returns a way to acquire all of lockers with one script in one round trip. It returns nil
+// unless they are different plain locks of this client that share a slot on a cluster and use
+// neither lock.WithFencing nor lock.WithReplicas. The multi-lock uses it.
 func (l *Lock) Group(lockers []lock.Locker) lockimpl.Group {
 	g := &group{session: l.session}
 	for _, other := range lockers {

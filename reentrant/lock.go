@@ -1,45 +1,35 @@
-// Package reentrant is the plain lock: one owner at a time, with a count, so that
-// the owner may take it again. client.Client.NewLock makes one.
+// Package reentrant implements the plain lock: one owner at a time, with a hold count, so that the
+// owner can acquire it again. client.Client.NewLock creates one.
 //
-// # Protocol
+// # In Redis
 //
-// In Redis a lock is one hash, <name>: owner -> hold count, that expires with
-// the lease. It is Redisson's RLock, byte for byte, and excludes Java services
-// that use it.
+// A lock is one hash, <name>, that maps the owner to its hold count and expires with the lease. It
+// is Redisson's RLock, byte for byte, and excludes Java services that use the same name.
+// docs/reference/redis-keys.md in the repository describes the fields, the channels and the
+// scripts.
 //
-//	acquire  free, or ours: set our count, lengthen the lease
-//	         another's: answer what is left of its lease
-//	release  ours: set our count; at zero, grant the lock to the first in line, or delete our field and publish a hint
-//	renew    ours: lengthen the lease; never bring a key back
+// # Waiting
 //
-// A waiter asks, listens on redisson_lock__channel:{<name>}, and asks again
-// when it listens, at each message, when the other owner's lease runs out, and once a
-// poll interval. Inside a process waiters are served in the order of their arrival,
-// and only the first asks.
+// A waiter subscribes to the channel of the lock. It retries when the subscription is confirmed,
+// after each notification, when the lease of the other owner expires, and at least once per poll
+// interval. In a process, waiters are served first-come, first-served, and only the first sends
+// commands.
 //
-// A lock with waiters is handed off: it does not become free in between. Inside a process
-// a hand-off needs no command, up to 64 times in a row or for 10 ms. Then the release grants the lock to the
-// first process in line: it writes that process's owner into the hash, and publishes a
-// hint at leasehold_channel:{<name>}:<uuid>. The process asks, and the
-// answer says that it holds the lock; the message itself grants nothing. A process
-// whose question is refused stands in line, in a field of the hash, leasehold_line. A dead process that
-// is granted the lock delays the others by three seconds at the most.
+// A lock with waiters is handed off and does not become free in between. Within a process a
+// hand-off needs no command, up to 64 times in a row or for 10 ms. After that the release grants
+// the lock to the first process in the queue. A process that died while it was queued delays the
+// others by at most 3 s.
 //
-// Waiters of Redisson and callers of TryLock stand in no line. The lock is freed
-// for them now and then: after four grants in a row if a client listens that knows of no line, after 16 if the
-// server cannot tell, and otherwise after 64 and a second; never before each process in line had one.
-// Our own waiters do not ask for the lock in the next five milliseconds.
+// Waiters of Redisson and callers of TryLock are not in the queue, so the lock is freed for them
+// from time to time: after 4 grants in a row if a client outside the queue is subscribed, after 16
+// if the server cannot report that, and otherwise after 64 grants and one second.
 //
-// Scripts are told the count that must result, so a repeated call changes
-// nothing. Each acquisition has a new owner string, so a late copy of an earlier
-// command is about an owner that no longer holds the lock.
-//
-// # Where it differs from Redisson
+// # Differences from Redisson
 //
 //   - A re-entry never shortens the lease, and a partial release does not change it.
-//   - A release deletes the owner's field, not the key.
-//   - There is no unlock latch: the count tells a repeated release.
-//   - A holder is told when it has lost the lock.
+//   - A release deletes the field of the owner, not the key.
+//   - There is no unlock latch: the count identifies a repeated release.
+//   - A holder is notified when it has lost the lock.
 //   - While processes wait, the hash has one more field, which Redisson does not read.
 package reentrant
 
@@ -71,8 +61,8 @@ var kind = &session.Kind{
 	},
 }
 
-// Lock is a handle of one lock. It is safe for concurrent use; goroutines that
-// share it exclude each other. It has no resources and need not be closed.
+// Lock is a handle of one plain lock. It is safe for concurrent use; goroutines that share it
+// exclude each other. It holds no resources and need not be closed.
 type Lock struct {
 	session *session.Session
 	spec    *session.Spec
@@ -83,66 +73,69 @@ var (
 	_ lockimpl.Configured = (*Lock)(nil)
 )
 
-// New is for package client; use client.Client.NewLock.
+// New is for package client. Use client.Client.NewLock.
 func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 	return &Lock{session: s, spec: s.NewSpec(kind, name, opts)}
 }
 
-// Name returns the name as it was given.
+// Name returns the name as the caller gave it.
 func (l *Lock) Name() string { return l.spec.Name }
 
-// Lock waits until the lock is held or ctx ends. Under a context that carries
-// an owner that holds the lock already, it re-enters at once.
+// Lock waits until the lock is held or ctx is canceled. If ctx carries an owner that already holds
+// the lock, it re-enters immediately. The context of the hold is derived from ctx; to limit only
+// the wait, use lock.WithWait.
 //
-// When ctx ends first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if another owner
-// has the lock, or lock.ErrUnavailable and the last error if Redis failed to reply; it matches neither if
-// ctx ended before any reply. The hold's context is under ctx: to
-// limit only the waiting, use lock.WithWait.
+// If ctx is canceled first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if
+// another owner has the lock, or lock.ErrUnavailable and the last error if Redis failed to reply.
+// It matches neither if ctx was canceled before any reply.
 //
-// The error matches lock.ErrClosed when the client closes, lock.ErrLost when it
-// would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrForeignKey
-// when the name or the key is not that of a lock. An error reply that waiting
-// will not change, such as a denied command, is returned at once. After a reply that
-// can pass, such as one about full memory, Lock retries: docs/ERROR_REPLIES.md lists all
-// replies. After an error nothing of this call is left in Redis: at once if the server answers, and otherwise a round trip
-// after it answers again, but no longer than the lease.
+// Otherwise the error matches lock.ErrClosed if the client is closed, lock.ErrLost if it would have
+// re-entered a lock that was lost, and lock.ErrBadName or lock.ErrWrongType if the name or the key
+// is not that of a lock. An error reply that waiting does not change, such as a denied command, is
+// returned immediately. After a transient reply, such as one about full memory, Lock retries;
+// docs/reference/errors.md lists all replies.
 //
-// It costs one round trip when the lock is free.
+// After an error, nothing of this call is left in Redis: immediately if the server replies, and
+// otherwise one round trip after it replies again, but no longer than the lease. Lock requires one
+// round trip if the lock is free.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
 
-// TryLock makes one attempt. It fails with lock.ErrNotAcquired when another
-// owner holds the lock, or when another caller of this process is ahead in
-// its line. If Redis is unavailable, it retries for up to the client's operation timeout,
-// or fails at once where waiting that long cannot help, such as with full memory or where nothing
-// listens at the address. The error then matches lock.ErrUnavailable, and also
-// os.ErrDeadlineExceeded if no reply came in time. Other errors are as those of Lock.
+// TryLock makes one attempt. It fails with lock.ErrNotAcquired if another owner holds the lock, or
+// if another caller of this process is ahead in its queue.
+//
+// If Redis is unavailable, TryLock retries for up to the operation timeout of the client. It fails
+// immediately if waiting that long cannot help, for example if memory is full or the server refuses
+// connections. The error then matches lock.ErrUnavailable, and also os.ErrDeadlineExceeded if no
+// reply came in time. Other errors are those of Lock.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }
 
-// Inspect returns one consistent snapshot of the lock as it stands in Redis.
-// Its waiters are the processes in line: Redis does not know the waiters inside a process.
+// Inspect returns a consistent snapshot of the lock in Redis. Its waiters are the queued processes:
+// Redis does not store the waiters within a process.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectReentrant)
 }
 
-// ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did.
-// It wakes the waiters. A holder of this client learns of the loss at once, and so does one of another client that listens
-// (see admin.Admin.Unlock); any other learns of it at its next renewal at the latest. Until then two owners may believe that they hold
-// the lock. It is for operators. The cause of the loss matches lock.ErrForced.
+// ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did. It
+// notifies the waiters. It is for operators.
 //
-// The command is sent once: when its outcome is not known, the caller has to look.
+// A holder of this client detects the loss immediately, and so does a holder of another client that
+// is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next renewal. Until
+// then, two owners may both act as the holder. The cause of the loss matches lock.ErrForceUnlocked.
+//
+// The command is sent once. If its outcome is unknown, check with Inspect.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	return l.session.Force(ctx, l.spec, luascripts.ForceReentrant)
 }
 
-// Config returns what the options of the handle say.
+// Config returns the options of the handle.
 func (l *Lock) Config() lockimpl.Config { return l.spec.Config }
 
-// Server asks the server that has the lock which one it is, and since when it has
-// been running. It needs the right to INFO.
+// Server returns the identity and start time of the server that stores the lock. It needs
+// permission for INFO.
 func (l *Lock) Server(ctx context.Context) (lockimpl.Server, error) {
 	return l.session.Server(ctx, l.spec)
 }

@@ -20,7 +20,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 var _ lock.Locker = (*reentrant.Lock)(nil)
 
@@ -84,7 +84,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a lock does.
+// The rights that docs/operate/security.md lists are enough for everything a lock does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {

@@ -22,7 +22,7 @@ import (
 
 // forever is a patience that no test outlasts: a wish that is gone
 // was withdrawn.
-var forever = lock.WithPatience(time.Hour)
+var forever = lock.WithWaiterTimeout(time.Hour)
 
 // orders is the lock of these tests, made by a client of its own.
 func orders(t *testing.T, s *redistest.Server, opts ...lock.Option) *rwlock.Lock {
@@ -182,7 +182,7 @@ func TestDowngrade(t *testing.T) {
 	l, p := orders(t, s), newProcess(t, s)
 	heard := kindtest.Listen(t, s, reading.Channel("orders"))
 	byMessage(t, func() time.Duration {
-		owner := lock.WithOwner(t.Context())
+		owner := lock.ContextWithNewOwner(t.Context())
 		w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
 		parked := p.park(t)
 		told := len(heard.On(reading.Channel("orders")))
@@ -326,7 +326,7 @@ func TestDeadWriter(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout))
 	ctx, die := context.WithCancel(t.Context())
 	defer die()
-	w := kindtest.Go(ctx, c.NewRWLock("orders", lock.WithPatience(patience)).Write())
+	w := kindtest.Go(ctx, c.NewRWLock("orders", lock.WithWaiterTimeout(patience)).Write())
 	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
 	l := orders(t, s)
 	if _, err := l.Read().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
@@ -361,12 +361,12 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l := orders(t, s, forever)
-	owner := lock.WithOwner(t.Context())
+	owner := lock.ContextWithNewOwner(t.Context())
 	alone, other := kindtest.MustLockUnder(t, owner, l.Read()), kindtest.MustLock(t, orders(t, s).Read())
 	for _, holds := range [][]lock.Hold{{alone, other}, {alone}} {
 		s.ResetStats(t)
 		for name, ask := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Write().Lock, "TryLock": l.Write().TryLock} {
-			for how, ctx := range map[string]context.Context{"WithOwner": owner, "the hold's context": alone.Context()} {
+			for how, ctx := range map[string]context.Context{"ContextWithNewOwner": owner, "the hold's context": alone.Context()} {
 				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 				defer cancel()
 				if _, err := ask(ctx); !errors.Is(err, lock.ErrUpgrade) {
@@ -428,7 +428,7 @@ func TestDowngrade_lease(t *testing.T) {
 		s := redistest.Start(t)
 		client := kindtest.NewClient(t, s.Client(t))
 		l := func(lease time.Duration) *rwlock.Lock { return client.NewRWLock("orders", lock.WithFixedLease(lease)) }
-		owner := lock.WithOwner(t.Context())
+		owner := lock.ContextWithNewOwner(t.Context())
 		w := kindtest.MustLockUnder(t, owner, l(c.write).Write())
 		r := kindtest.MustLockUnder(t, owner, l(c.read).Read())
 		if got := left(t, s, "orders"); got > long || got < long-time.Minute {
@@ -460,7 +460,7 @@ func TestPartialRelease_lease(t *testing.T) {
 	l := func(lease time.Duration) lock.Locker { return c.NewRWLock("orders", lock.WithFixedLease(lease)).Read() }
 	other := kindtest.MustLock(t, l(short))
 	for _, first := range []int{0, 1} { // which of the two is given back first
-		owner := lock.WithOwner(t.Context())
+		owner := lock.ContextWithNewOwner(t.Context())
 		holds := []lock.Hold{kindtest.MustLockUnder(t, owner, l(long)), kindtest.MustLockUnder(t, owner, l(short))}
 		kindtest.MustUnlock(t, holds[first])
 		rest := holds[1-first]
@@ -495,7 +495,7 @@ func TestServerFrozen_behindAWriter(t *testing.T) {
 	var waiters []*kindtest.Waiter
 	for range 2 {
 		c := kindtest.NewClient(t, s.Client(t), client.WithOpTimeout(kindtest.OpTimeout))
-		l := c.NewRWLock("orders", lock.WithPatience(patience))
+		l := c.NewRWLock("orders", lock.WithWaiterTimeout(patience))
 		waiters = append(waiters, kindtest.Go(t.Context(), l.Write()), kindtest.Go(t.Context(), l.Read()), kindtest.Go(t.Context(), l.Read()))
 	}
 	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })

@@ -16,7 +16,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // These are the two sides. Writers exclude each other, and readers and writers exclude each other.
 var (
@@ -95,7 +95,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md lists are enough for everything a read/write lock
+// The rights that docs/operate/security.md lists are enough for everything a read/write lock
 // does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
@@ -122,7 +122,7 @@ func TestDowngrade_betweenWaiters(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l, other := orders(t, s), orders(t, s)
-	first := orders(t, s, lock.WithReadersFirst()) // otherwise the order of two waiters that come together would decide
+	first := orders(t, s, lock.WithReaderPreference()) // otherwise the order of two waiters that come together would decide
 	write := kindtest.MustLock(t, l.Write())
 	reader := kindtest.Go(t.Context(), first.Read())
 	kindtest.WaitFor(t, "the reader waits", reader.Waits)

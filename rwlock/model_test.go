@@ -87,7 +87,7 @@ func (m *model) Read(rt *rapid.T) {
 	}
 	var opts []lock.Option
 	if first {
-		opts = append(opts, lock.WithReadersFirst())
+		opts = append(opts, lock.WithReaderPreference())
 	}
 	if h := m.try(rt, l, lock.Read, owner, want, opts...); h != nil && h.Token() != 0 {
 		rt.Fatalf("a reader has token %d", h.Token())
@@ -429,7 +429,7 @@ func TestModel(t *testing.T) {
 			m.locks[name] = &modelLock{name: name, orphans: map[string]bool{}, dead: map[string]bool{}}
 		}
 		for range 4 {
-			m.owners = append(m.owners, lock.WithOwner(t.Context()))
+			m.owners = append(m.owners, lock.ContextWithNewOwner(t.Context()))
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"Read": m.Read, "Read again": m.Read, "Write": m.Write, "Write again": m.Write,

@@ -51,6 +51,7 @@ stop() {
 			docker network rm "$network" >/dev/null 2>&1 || true
 		done
 		kill "$pid" 2>/dev/null && wait "$pid" || true
+		umount "$dir"/exec/netns/* 2>/dev/null || true # of containers on the network of this machine
 	fi
 	[ -z "$dir" ] || rm -rf "$dir"
 }

@@ -83,7 +83,7 @@ echo "Orders have stopped. Who has the lock?"
 step leasehold ls
 step leasehold inspect $lock
 began=$(now)
-step leasehold unlock $lock --yes --as alice --reason 'stuck, ticket 815'
+step leasehold unlock $lock --yes --operator alice --reason 'stuck, ticket 815'
 code=0
 wait "$stuck" || code=$?
 await cat "$dir/told"

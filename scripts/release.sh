@@ -1,7 +1,7 @@
 #!/usr/bin/env sh
 # Makes a release in this clone, and pushes nothing: the changelog, a commit and a tag for each
-# module, a bill of materials of each (CycloneDX), and the sums of it all. It prints the commands
-# that publish it.
+# module, a bill of materials of each (CycloneDX), the tool for each system, and the sums of it all.
+# All files that are to be uploaded are in dist/VERSION. It prints the commands that publish it.
 #
 #	sh scripts/release.sh v0.1.0
 #	RELEASE_BUILD=no sh scripts/release.sh v0.1.0       finds all packages, but compiles none of them
@@ -9,7 +9,7 @@
 #	RELEASE_PROXY=/tmp/proxy sh scripts/release.sh v0.1.0   also makes a module proxy: GOPROXY=file:///tmp/proxy installs the release
 #
 # The tags and the sums are signed with an SSH key, which is the file RELEASE_KEY, or git's
-# user.signingkey. docs/release_keys must list it. docs/SECURITY.md tells users how to verify them.
+# user.signingkey. docs/release_keys must list it. docs/operate/security.md tells users how to verify them.
 #
 # The library's tag comes first. The modules that need it have a replace line while they are
 # developed, which "go install …@v0.1.0" refuses. So a second commit requires the release instead,
@@ -115,12 +115,16 @@ if [ -n "${RELEASE_PROXY:-}" ]; then
 		cp -r "$cache/cache/download/$path/@v" "$RELEASE_PROXY/$path/"
 	done
 fi
-(cd "$dist" && sha256sum -- *.cdx.json *.go.sum >SHA256SUMS)
+
+# 5. The tool, for each system.
+sh scripts/archives.sh "$version" "$dist"
+
+(cd "$dist" && sha256sum -- *.cdx.json *.go.sum *.tar.gz *.zip >SHA256SUMS)
 if [ -n "$key" ]; then
 	sign <"$dist/SHA256SUMS" >"$dist/SHA256SUMS.sig"
 fi
 
-# 5. Go on as before.
+# 6. Go on as before.
 for m in $modules; do
 	git checkout -q "$version" -- "$m/go.mod" "$m/go.sum"
 done

@@ -64,7 +64,7 @@ func TestLostReplies_renewals(t *testing.T) {
 	a := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...)
 	b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 2).N(2))
-	first := kindtest.Go(t.Context(), a.NewSemaphore("gpus", 2, lock.WithPatience(kindtest.WatchdogTimeout)))
+	first := kindtest.Go(t.Context(), a.NewSemaphore("gpus", 2, lock.WithWaiterTimeout(kindtest.WatchdogTimeout)))
 	waiting(t, s, "gpus", 1)
 	second := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 2).N(2))
 	waiting(t, s, "gpus", 2)

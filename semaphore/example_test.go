@@ -49,7 +49,7 @@ func ExampleSemaphore() {
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired))
 	fmt.Println(lock.TryDo(ctx, gpus, func(context.Context) error { return nil })) // the fourth
 	_, err = c.NewSemaphore("gpus", 5).TryLock(ctx)                                // all processes must say the same number
-	fmt.Println(errors.Is(err, semaphore.ErrPermits))
+	fmt.Println(errors.Is(err, semaphore.ErrPermitCount))
 	fmt.Println(h.Unlock(ctx))
 	// Output:
 	// true

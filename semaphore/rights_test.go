@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The rights that docs/SECURITY.md lists are enough for all that a semaphore does, and none is too many.
+// The rights that docs/operate/security.md lists are enough for all that a semaphore does, and none is too many.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rights := redistest.RightsWithoutLocks(t, "NewSemaphore")
@@ -65,13 +65,13 @@ func TestRights(t *testing.T) {
 	// Inspect leaves out who the clients are, without the list under Registry.
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool { return d == "command hmget" })
 	if len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	kindtest.WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, "unsubscribe") > 0 })
 	for i, right := range rights {
 		if command, ok := strings.CutPrefix(right, "+"); ok {
 			if s.CommandCallsByClients(t, command) == 0 {
-				t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+				t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
 			}
 			continue
 		}
@@ -96,7 +96,7 @@ func TestRights(t *testing.T) {
 				}
 			}
 			if len(s.Denied(t, user)) == 0 {
-				t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+				t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 			}
 		})
 	}

@@ -18,20 +18,21 @@ import (
 )
 
 var (
-	// ErrPermits: the semaphore in Redis has another number of permits than the handle says, or fewer than the call
-	// wants. The call would wait for ever. [Semaphore.Resize] changes the number.
-	ErrPermits = errors.New("the number of permits is another one")
+	// ErrPermitCount is returned when the semaphore in Redis has a different number of permits than
+	// the handle, or fewer than the call requests, so that the call would wait indefinitely.
+	// [Semaphore.Resize] changes the number.
+	ErrPermitCount = errors.New("permit count mismatch")
 
-	// ErrNotInitialised: there is no semaphore of this name in Redis, and the handle does not say how many permits
-	// it must have.
-	ErrNotInitialised = errors.New("not initialised")
+	// ErrNotInitialized is returned when there is no semaphore of this name in Redis and the handle
+	// has no number of permits to create it with.
+	ErrNotInitialized = errors.New("not initialized")
 )
 
-// MostPermits is the most permits that one hold has.
-const MostPermits = luascripts.MostPermits
+// MaxPermitsPerHold is the maximum number of permits of one hold.
+const MaxPermitsPerHold = luascripts.MaxPermitsPerHold
 
-// MostTotal is the most permits that a semaphore has: Redisson's limit.
-const MostTotal = math.MaxInt32
+// MaxPermits is the maximum number of permits of a semaphore, the same as Redisson's.
+const MaxPermits = math.MaxInt32
 
 var kind = &session.Kind{
 	Name:   "semaphore",
@@ -49,7 +50,8 @@ var kind = &session.Kind{
 	},
 }
 
-// Semaphore is a handle of one semaphore. It is safe for concurrent use. It has no resources and need not be closed.
+// Semaphore is a handle of one semaphore. It is safe for concurrent use. It holds no resources and
+// need not be closed.
 type Semaphore struct{ one part }
 
 var (
@@ -59,7 +61,7 @@ var (
 	_ lockimpl.Counted    = (*part)(nil)
 )
 
-// New is for package client; use client.Client.NewSemaphore.
+// New is for package client. Use client.Client.NewSemaphore.
 func New(s *session.Session, name string, permits int, opts ...lock.Option) *Semaphore {
 	all := &all{session: s, name: name, opts: opts, resizing: make(chan struct{}, 1)}
 	all.permits.Store(int64(permits))
@@ -106,12 +108,12 @@ func (p *part) spec() *session.Spec {
 // check returns what is wrong with a handle that takes n of so many permits.
 func check(permits int64, n int) error {
 	switch {
-	case permits < 0 || permits > MostTotal:
-		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MostTotal)
-	case n < 1 || n > MostPermits:
-		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MostPermits)
+	case permits < 0 || permits > MaxPermits:
+		return fmt.Errorf("%d permits: must be from 1 to %d, or 0 for the existing count", permits, MaxPermits)
+	case n < 1 || n > MaxPermitsPerHold:
+		return fmt.Errorf("%d permits for one hold: must be from 1 to %d", n, MaxPermitsPerHold)
 	case permits > 0 && int64(n) > permits:
-		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermits, n, permits)
+		return fmt.Errorf("%w: call wants %d, semaphore has %d", ErrPermitCount, n, permits)
 	}
 	return nil
 }
@@ -124,13 +126,13 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle has no permit count", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d%s", ErrPermits, err, k.Total, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
 	case k.Total > 0:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d", ErrPermitCount, err, k.Total)}
 	default:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d%s", ErrPermits, err, k.Permits, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, call wants %d%s", ErrPermitCount, err, k.Permits, withoutLeases)}
 	}
 }
 
@@ -148,7 +150,7 @@ func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spe
 	for {
 		said := p.permits.Load()
 		h, err := lock(ctx, p.spec())
-		if !errors.Is(err, ErrPermits) {
+		if !errors.Is(err, ErrPermitCount) {
 			return h, err
 		}
 		select {
@@ -177,48 +179,52 @@ func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 	return p.session.Server(ctx, p.spec())
 }
 
-// Name returns the name as it was given.
+// Name returns the name as the caller gave it.
 func (s *Semaphore) Name() string { return s.one.Name() }
 
-// Lock waits until it has a permit, or ctx ends. Callers are served in the order in which their questions reach the
-// server, across all processes. There is no re-entry: a Lock under the context of a hold takes another permit. The context
-// of the new hold has the owner of a lock that ctx has, if any.
+// Lock waits until it has acquired a permit or ctx is canceled. Callers are served in the order in
+// which their requests reach the server, across all processes. There is no re-entry: a Lock under
+// the context of a hold acquires another permit. If ctx already carries the owner of a lock, the
+// context of the new hold carries it too.
 //
-// If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
-// say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
-// [ErrPermits]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0).
-// When ctx ends first, the call gives up its place in the queue at once. That error
-// and all others are as those of a plain lock.
+// If there is no semaphore of this name, the call creates it with the handle's number of permits. A
+// handle with 0 permits fails with [ErrNotInitialized] instead. If the semaphore has a different
+// number of permits, Lock fails with [ErrPermitCount]. Both errors come without waiting. A handle
+// with 0 permits waits while the semaphore has none, as after Redisson's setPermits(0). If ctx is
+// canceled first, the call leaves the queue immediately. Other errors are those of a plain lock.
 //
-// It costs one round trip when a permit is free, otherwise two and a message, and one heartbeat a second for all waiters
-// of this process.
+// Lock requires one round trip if a permit is free, and otherwise two and a notification, plus one
+// heartbeat per second for all waiters of this process.
 func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.Lock(ctx) }
 
-// TryLock makes one attempt. It does not enter the queue, and does not overtake: it fails with lock.ErrNotAcquired if no
-// permit is left when all waiters in the queue that are alive have theirs. Other errors are as those of Lock.
+// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with
+// lock.ErrNotAcquired if no permit is left for it once all living waiters in the queue have theirs.
+// Other errors are those of Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
-// N returns a handle that takes n permits for one hold, all or none: from 1 to [MostPermits], and no more than there
-// are. Callers behind a call that waits for many permits wait, too, also if they want fewer. Otherwise it would never have its turn.
+// N returns a handle that acquires n permits for one hold, all or none. n must be at least 1, at
+// most [MaxPermitsPerHold], and at most the number of permits of the semaphore. A call that waits
+// for many permits blocks every call queued behind it, even smaller ones. Otherwise it might never
+// succeed.
 func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 
-// Resize sets how many permits there are in all, and makes the semaphore if there is none. Permits that are held
-// stay held. If there are more of them than permits now, none is granted until enough are given back.
+// Resize sets the total number of permits, and creates the semaphore if there is none. Permits that
+// are held stay held. If more are held than there are now, none is granted until enough are
+// released.
 //
-// This handle, and those that its N made, say the new number from then on. Their callers that wait ask again, and are
-// behind those that wait already. Handles that say another number fail with [ErrPermits], and so do their callers that wait, within
-// a second.
+// This handle, and those that its N returned, use the new number from then on. Their waiting
+// callers retry and move behind those that already wait. Handles with a different number fail with
+// [ErrPermitCount], and so do their waiting callers, within a second.
 //
-// It costs two round trips: the first one asks for the server's time. The command can be repeated, and is, within the operation time-out. After
-// an error Redis may have the new number, and this handle says the old one: call Resize again.
-//
-// A copy of the command that arrives late undoes no newer call: each copy says until when it may be carried out, a second after it was sent
-// at most. If a connection broke on the way, Resize returns when that time has passed, so that no copy takes effect afterwards. If ctx ends before, one can,
-// within that second.
+// Resize requires two round trips, and is retried within the operation timeout. After an error
+// Redis may have the new number while this handle has the old one: call Resize again. A delayed
+// duplicate of the command does not undo a newer call: each copy may run for at most one second. If
+// a connection broke, Resize returns when that time has passed. If ctx is canceled before, a copy
+// can still run within that second.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
-	if permits < 1 || permits > MostTotal {
-		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MostTotal)}
+	if permits < 1 || permits > MaxPermits {
+		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: must be from 1 to %d", permits, MaxPermits)}
 	}
 	select {
 	case s.one.resizing <- struct{}{}: // one after the other: the handle says what the last one has set
@@ -240,12 +246,12 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	return err
 }
 
-// Config returns what the options of the handle say.
+// Config returns the options of the handle.
 func (s *Semaphore) Config() lockimpl.Config { return s.one.Config() }
 
-// Server asks the server that has the semaphore which one it is, and since when it has been running. It needs
-// the right to INFO.
+// Server returns the identity and start time of the server that stores the semaphore. It needs
+// permission for INFO.
 func (s *Semaphore) Server(ctx context.Context) (lockimpl.Server, error) { return s.one.Server(ctx) }
 
-// Semaphore says which semaphore that is; package multilock asks.
+// Semaphore returns what identifies the semaphore. Package multilock uses it.
 func (s *Semaphore) Semaphore() (of any, permits int) { return s.one.Semaphore() }

@@ -28,7 +28,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // stands fails unless the server has so many free permits of name, so many that are held, and no waiter.
 func stands(t *testing.T, s *redistest.Server, name, free string, held int) {
@@ -240,25 +240,25 @@ func TestBadInput(t *testing.T) {
 		says  string
 		sends bool
 	}{
-		"no permits at all":          {c.NewSemaphore("x", -1), nil, "-1 permits in all", false},
-		"too many permits":           {c.NewSemaphore("x", semaphore.MostTotal+1), nil, "2147483648 permits in all", false},
+		"no permits at all":          {c.NewSemaphore("x", -1), nil, "-1 permits: must be", false},
+		"too many permits":           {c.NewSemaphore("x", semaphore.MaxPermits+1), nil, "2147483648 permits: must be", false},
 		"none for a hold":            {c.NewSemaphore("x", 3).N(0), nil, "0 permits for one hold", false},
 		"less than none":             {c.NewSemaphore("x", 3).N(-1), nil, "-1 permits for one hold", false},
-		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MostPermits + 1), nil, "1001 permits for one hold", false},
-		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermits, "4 for one hold", false},
-		"at least":                   {c.NewSemaphore("x", 3, lock.WithAtLeast(time.Second)), nil, "WithAtLeast", false},
-		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "does not know this option", false},
+		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MaxPermitsPerHold + 1), nil, "1001 permits for one hold", false},
+		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermitCount, "4 for one hold", false},
+		"at least":                   {c.NewSemaphore("x", 3, lock.WithMinHold(time.Second)), nil, "WithMinHold", false},
+		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "not supported by", false},
 		"no name":                    {c.NewSemaphore("", 3), lock.ErrBadName, "empty", false},
 		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrBadName, "timeout", false},
 		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "keep their state", false},
 		"half a brace":               {c.NewSemaphore("x}y", 3), lock.ErrBadName, "without a {", false},
 		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
-		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermits, "5 permits in all, and the handle says 4", true},
-		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermits, "the call wants 6", true},
-		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialised, "no semaphore of that name", true},
-		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrForeignKey, "hash", true},
-		"a text":                     {c.NewSemaphore("text", 3), lock.ErrForeignKey, "", true},
-		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrForeignKey, "", true},
+		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermitCount, "semaphore has 5, handle wants 4", true},
+		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermitCount, "the call wants 6", true},
+		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
+		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrWrongType, "hash", true},
+		"a text":                     {c.NewSemaphore("text", 3), lock.ErrWrongType, "", true},
+		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrWrongType, "", true},
 	} {
 		before := s.CommandCalls(t, "evalsha")
 		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": bad.l.Lock, "trylock": bad.l.TryLock} {
@@ -272,7 +272,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %d commands were sent", what, sent)
 		}
 	}
-	for _, n := range []int{0, -1, semaphore.MostTotal + 1} {
+	for _, n := range []int{0, -1, semaphore.MaxPermits + 1} {
 		var e *lock.Error
 		if err := there.Resize(t.Context(), n); !errors.As(err, &e) || e.Op != "resize" || e.Name != "five" {
 			t.Errorf("resize to %d: %v", n, err)
@@ -294,10 +294,10 @@ func TestBadInput(t *testing.T) {
 	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // those of the hold
 		t.Errorf("%d commands were sent", sent)
 	}
-	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrForeignKey) {
+	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrWrongType) {
 		t.Errorf("resize of a hash: %v", err)
 	}
-	if _, err := c.NewSemaphore("hash", 3).Inspect(t.Context()); !errors.Is(err, lock.ErrForeignKey) {
+	if _, err := c.NewSemaphore("hash", 3).Inspect(t.Context()); !errors.Is(err, lock.ErrWrongType) {
 		t.Errorf("inspect of a hash: %v", err)
 	}
 	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"five", "hash", "odd", "text", "{odd}:timeout"}) {
@@ -314,7 +314,7 @@ func TestLock_whileThereAreNone(t *testing.T) {
 	for _, none := range []string{"0", "-1"} {
 		s.Do(t, "SET", "gpus", none)
 		open := c.NewSemaphore("gpus", 0)
-		if _, err := open.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, semaphore.ErrPermits) {
+		if _, err := open.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, semaphore.ErrPermitCount) {
 			t.Errorf("%s permits: %v", none, err)
 		}
 		waiter := kindtest.Go(t.Context(), open)
@@ -334,11 +334,11 @@ func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
 	s.Do(t, "SET", "gpus", "3")
 	s.Do(t, "DECRBY", "gpus", "1") // as RSemaphore.acquire does
 	for what, l := range map[string]lock.Locker{"of three": c.NewSemaphore("gpus", 3), "three at once": c.NewSemaphore("gpus", 0).N(3)} {
-		if _, err := l.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermits) || !strings.Contains(err.Error(), "RSemaphore") {
+		if _, err := l.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) || !strings.Contains(err.Error(), "RSemaphore") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := c.NewSemaphore("gpus", 1).TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermits) || strings.Contains(err.Error(), "RSemaphore") {
+	if _, err := c.NewSemaphore("gpus", 1).TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) || strings.Contains(err.Error(), "RSemaphore") {
 		t.Errorf("of one: %v", err)
 	}
 	stands(t, s, "gpus", "2", 0)
@@ -358,7 +358,7 @@ func TestResize(t *testing.T) {
 	if err := sem.Resize(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	if err := named.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+	if err := named.Err(t); !errors.Is(err, semaphore.ErrPermitCount) {
 		t.Errorf("the one that says 1: %v", err)
 	}
 	second := open.Hold(t)
@@ -367,7 +367,7 @@ func TestResize(t *testing.T) {
 	if err := a.NewSemaphore("gpus", 3).Resize(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermitCount) {
 		t.Errorf("two of one: %v", err)
 	}
 	if got := kindtest.Text(s.Do(t, "GET", "gpus")); got != "-1" {
@@ -406,7 +406,7 @@ func TestResize_ownWaiters(t *testing.T) {
 	if err := sem.Resize(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermitCount) {
 		t.Errorf("two of one: %v", err)
 	}
 	waiting(t, s, "gpus", 1)
@@ -507,7 +507,7 @@ func TestInspect(t *testing.T) {
 	if h := state.Holders[2]; h.Owner != "01020304050607080102030405060708" || h.Lease != lock.NoExpiry || !h.Since.IsZero() {
 		t.Errorf("Redisson's: %+v", h)
 	}
-	if w := state.Waiters[0]; w.Client.Name != "trainer" || w.Patience > lock.DefaultPatience || w.Patience < time.Second || time.Since(w.Since) > time.Minute {
+	if w := state.Waiters[0]; w.Client.Name != "trainer" || w.WaiterTimeout > lock.DefaultWaiterTimeout || w.WaiterTimeout < time.Second || time.Since(w.Since) > time.Minute {
 		t.Errorf("the waiter: %+v", w)
 	}
 	kindtest.MustUnlock(t, two)
@@ -1121,7 +1121,7 @@ func TestSlots(t *testing.T) {
 	for _, value := range [][]string{{"SET", "leasehold_semaphore_slots:{gpus}", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "0", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "x", "1 x"}} {
 		s.Do(t, "DEL", "leasehold_semaphore_slots:{gpus}")
 		s.Do(t, value...)
-		if _, err := one.Slots(t.Context(), last); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := one.Slots(t.Context(), last); !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%q: %v", value, err)
 		}
 	}

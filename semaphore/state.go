@@ -10,26 +10,27 @@ import (
 // State is a snapshot of a semaphore.
 type State struct {
 	Name    string
-	Permits int64         // how many there are in all; 0 if there is no semaphore
-	Free    int64         // how many can be taken; negative if more are held than there are, after a Resize
-	Holders []Holder      // in the order in which they asked, with Redisson's at the end
-	Waiters []lock.Waiter // in the order of their arrival
+	Permits int64         // total number; 0 if there is no semaphore
+	Free    int64         // available; negative if more are held than there are, after a Resize
+	Holders []Holder      // first-come, first-served, with Redisson's at the end
+	Waiters []lock.Waiter // first-come, first-served
 }
 
-// Holder is one hold of a semaphore, or one permit that a client of Redisson holds.
+// Holder is one hold of a semaphore, or one permit held by a client of Redisson.
 type Holder struct {
-	// Owner is as lock.Hold.Owner returns it, or the id of Redisson's permit in hexadecimal digits.
+	// Owner is the owner string of lock.Hold.Owner, or the ID of Redisson's permit in hexadecimal.
 	Owner string
 
-	Permits int           // how many it has
-	Lease   time.Duration // what is left of it, or lock.NoExpiry
-	Since   time.Time     // when it began to ask, by the clock of its process; zero for Redisson's
-	Client  lock.Client   // whose it is, as far as that is known
+	Permits int           // number of permits of the hold
+	Lease   time.Duration // remaining lease time, or lock.NoExpiry
+	Since   time.Time     // when it sent its first request, by the clock of its process; zero for Redisson's
+	Client  lock.Client   // client of the owner, as far as it is known
 }
 
-// Inspect returns a snapshot of the semaphore as it stands in Redis. It is consistent for up to a thousand permits
-// that are held, and a thousand waiters; more are read in parts, and what comes or goes meanwhile may be missing. Permits
-// whose leases have run out count as free. When a key holds something else, the error matches lock.ErrForeignKey.
+// Inspect returns a snapshot of the semaphore in Redis. It is consistent for up to 1,000 held
+// permits and 1,000 waiters; more are read in parts, and changes at that time may be missing.
+// Permits whose leases have expired count as free. If a key holds something else, the error matches
+// lock.ErrWrongType.
 func (s *Semaphore) Inspect(ctx context.Context) (State, error) {
 	found, leases, free, exists, err := s.one.session.Stock(ctx, s.one.spec())
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 // margin returns how much of a lease of length d is not trusted.
 func margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
 
-// Trusted returns how long a lease of length d is trusted, counted from the
-// send of the command that gave it.
+// Trusted returns how long a lease of length d is valid, counted from the send of the command that
+// granted it: d less the margin for clock drift.
 func Trusted(d time.Duration) time.Duration { return d - margin(d) }
 
 // instant is one moment by both clocks.

@@ -1,70 +1,57 @@
-// Package watchdog renews leases while their holders want them,
-// and tells at once when one has ended. It knows neither Redis nor locks, only the causes of
-// a loss in package lock: a function renews a lease.
+// Package watchdog renews leases while their holders need them, and reports the end of a lease. It
+// depends on neither Redis nor locks: a function renews the leases.
 //
-// It is a part of leasehold that can be read by itself, and carries no promise: its API can
-// change in every version.
+// It is part of leasehold and can be read on its own. Its API is not stable and can change in every
+// version.
 //
 // # The end of a lease
 //
-// The server decides: it frees the key when its own clock says so. The client only
-// has an estimate, which must err on the early side. So a lease is trusted
-// until
+// The server decides: it frees the key when its own clock reaches the expiry. The client has only
+// an estimate, which must be early rather than late. A lease is valid until
 //
 //	when the last confirmed acquire or renewal was SENT + its length − margin
 //
-// never counted from the reply, which may have taken a long time. The margin is a
-// hundredth of the length, for clocks that run up to 1 % apart, and 2 ms, for
-// the server's own precision.
+// It never counts from the reply, which may have taken a long time. The margin is 1 % of the
+// length, for clock drift, and 2 ms, for the precision of the server.
 //
-// The client reads two clocks, the monotonic and the wall clock, and believes the one that
-// says "later": the monotonic clock stands still while a machine sleeps,
-// and the wall clock can be set back.
+// The client reads two clocks, the monotonic and the wall clock, and uses the later one: the
+// monotonic clock stops while a machine sleeps, and the wall clock can be moved backward.
 //
 // # The life of a lease
 //
-//	          ┌──────── renewed: trusted from the send of that renewal ────────┐
+//	          ┌──────── renewed: valid from the send of that renewal ──────────┐
 //	          ▼                                                               │
-//	Watch ─ trusted ── a third of its length later ── renewal in flight ──────┤
+//	Watch ─ valid ── a third of its length later ── renewal in flight ────────┤
 //	          │                                                               │
-//	          │◄──────────────── failed, outcome unknown: try again soon ─────┤
+//	          │◄──────────────── failed or unknown outcome: retry soon ───────┤
 //	          │                                                               │
-//	          │   the trust runs out, seen by Check or by the timer ── lost ◄─┘ "not yours"
+//	          │   it expires, detected by Check or by the timer ────── lost ◄─┘ no longer held on the server
 //	        Stop: the subject is not called any more
 //
-// Lost is final: a renewal that is confirmed after the trust ran out changes
-// nothing. A failed renewal alone is not a loss. A confirmation that comes after its
-// renewal counted as failed counts from the send of that renewal, if the lease is
-// not over by then.
+// Lost is final: a renewal that is confirmed later changes nothing. A failed renewal alone is not a
+// loss. A confirmation that arrives after its renewal counted as failed counts from the send of
+// that renewal, if the lease has not ended by then.
 //
-// Check compares the clocks at each call, so it reports a loss at the first
-// look, also in a process that was stopped for an hour, and whose timers have
-// not fired yet.
+// Check compares the clocks on each call, so it reports a loss on the first call even in a process
+// that was paused for an hour and whose timers have not fired yet.
 //
 // # Renewals
 //
-// One goroutine sleeps until the next renewal or end is due, for any number of
-// leases. Each [Group] of leases has a lane, and a goroutine while a batch of it is
-// in flight. In a lane one batch follows the other, each when the one before was
-// answered, so that other commands are served in between. A group that gets no
-// answers delays neither another group nor the news of a loss.
+// One goroutine sleeps until the next renewal or end is due, for any number of leases. The leases
+// of a [Group] are renewed in batches, one after the other, each when the one before was answered,
+// so that other commands are served in between. A group without replies delays neither another
+// group nor the report of a loss.
 //
-//   - Leases are renewed each third of the lease, which is the interval, or more often where their group says so.
-//   - Leases that are due within a fourth of the interval fill the batch up.
-//   - If a group has more than a batch, it is renewed in some sixteen portions, spread
-//     over the interval. Leases that were taken together come early, by a
-//     fourth of the interval at the most, until they are spread; that takes a few
-//     intervals. Each batch counts from its own send, so no lease is late because of it.
-//   - If a lane is late by a fourth of the interval, its batches are sixteen times as large: the
-//     server is far away, or did not answer for a while.
-//   - A batch that is unanswered for a fourth of the interval no longer keeps the others
-//     waiting. So the number of batches in flight is bounded by the time that
-//     one may take.
+//   - Leases are renewed every third of the lease, which is the interval, or more often if their group requires it.
+//   - Leases that are due within a quarter of the interval fill up the batch.
+//   - If a group has more than one batch, its renewals are spread over the interval in about 16 slices. Leases that were
+//     acquired together are renewed early, by up to a quarter of the interval, until they are spread.
+//   - If a group is late by a quarter of the interval, its batches are 16 times as large: the server is far away, or did
+//     not respond for a while.
+//   - A batch without a reply for a quarter of the interval no longer delays the others. The number of batches in flight
+//     is therefore bounded by the timeout of one.
 //
-// A renewal allocates nothing; a batch allocates a little.
-//
-// Stop first takes the lease out, so that no later renewal carries it, and then
-// waits for a renewal that carries it already, until that has been answered or
-// has failed. A renewal that failed can still arrive after the release; it then finds
-// no lease, and never brings one back.
+// Stop first removes the lease, so that no later renewal includes it, and then waits for a renewal
+// that already does. A renewal that failed can still arrive after the release; it then finds no
+// lease, and never creates one.
 package watchdog

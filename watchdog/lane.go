@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Group names leases that are renewed together. A group whose renewals are slow
-// delays no other.
+// Group names leases that are renewed together. A group whose renewals are slow does not delay
+// others.
 type Group struct {
 	What any // comparable
 	At   int
 
-	Within time.Duration // renewals come that often at least; 0 for each third of the lease
+	Within time.Duration // maximum interval between renewals; 0 for a third of the lease
 }
 
 // lane renews the leases of a group, one batch after the other.

@@ -480,3 +480,34 @@ func TestLane_allocatesLittle(t *testing.T) {
 		}
 	})
 }
+
+// The lock of a lease is at another node by the time of its renewal. It is renewed with those of that node, and with no others.
+func TestLane_aBatchIsOfOneGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}
+		var batches atomic.Int32
+		w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
+			batches.Add(1)
+			for _, s := range batch[1:] {
+				if s.Group() != batch[0].Group() {
+					t.Error("a batch of two groups")
+				}
+			}
+			return nil
+		})
+		defer w.Close()
+		var subs []*subject
+		for range 2 {
+			sub := &subject{}
+			sub.move(here)
+			w.Watch(sub, time.Now(), lease, true)
+			subs = append(subs, sub)
+		}
+		subs[1].move(there)
+		time.Sleep(lease / 2)
+		synctest.Wait()
+		if batches.Load() != 2 || subs[0].renewed != 1 || subs[1].renewed != 1 {
+			t.Errorf("%d batches, %d and %d renewals", batches.Load(), subs[0].renewed, subs[1].renewed)
+		}
+	})
+}

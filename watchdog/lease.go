@@ -10,34 +10,31 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// ErrGone is the error of a renewal when the server says that this owner does
-// not hold the lease.
+// ErrGone is the error of a renewal if the server no longer has the lease for this owner.
 var ErrGone = lock.ErrGone
 
-// ErrExpired is the cause of a loss when a lease ran out without an answer from
-// the server.
+// ErrExpired is the cause of a loss if a lease expired without a reply from the server.
 var ErrExpired = lock.ErrExpired
 
-// ErrStopped is the error of Check after Stop, or after the watchdog's Close.
-var ErrStopped = errors.New("the lease is not watched any more")
+// ErrStopped is the error of Check after Stop, or after Close of the watchdog.
+var ErrStopped = errors.New("lease no longer watched")
 
 // Subject is the user of a lease.
 type Subject interface {
-	// Lost is called once when the lease is over although Stop was not called.
-	// cause matches ErrGone, ErrExpired or the cause given to Lose. Lost runs on
-	// the goroutine that saw the end first, and must not block. Other goroutines can see the
-	// end by Check before Lost has run.
+	// Lost is called once when the lease ends although Stop was not called. cause matches ErrGone,
+	// ErrExpired or the cause given to Lose. Lost runs on the goroutine that detected the end first,
+	// and must not block. Other goroutines can detect the end with Check before Lost has run.
 	Lost(cause error)
-	// Renewed is called after each renewal, with what was left of the lease when the
-	// confirmation came. It must not block.
+	// Renewed is called after each renewal, with the lease time that remained when the confirmation
+	// came. It must not block.
 	Renewed(until time.Time, left time.Duration)
-	// Unrenewed is called after each renewal that came to an error, with what is left of the
-	// lease, unless the lease is over. It must not block.
+	// Unrenewed is called after each failed renewal, with the remaining lease time, unless the lease
+	// has ended. It must not block.
 	Unrenewed(err error, left time.Duration)
-	// Due is called when the time that was given to CallAt has come. It must not block.
+	// Due is called at the time given to CallAt. It must not block.
 	Due()
-	// Group names the leases that it is renewed with. It is called before each renewal,
-	// must not block, and must not call the watchdog.
+	// Group returns the group that the lease is renewed with. It is called before each renewal, must
+	// not block, and must not call the watchdog.
 	Group() Group
 }
 
@@ -66,8 +63,8 @@ type Lease struct {
 	over    bool          // it is stopped or lost
 }
 
-// Until returns the end of the trust. It is the same instant until the lease is renewed or
-// over, or one of the clocks is set.
+// Until returns the end of the lease. It changes only when the lease is renewed or ends, or when a
+// clock is changed.
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -83,11 +80,11 @@ func (l *Lease) untilLocked() time.Time {
 	return l.shown
 }
 
-// Check compares the clocks, and returns nil while the lease is trusted.
-// Otherwise it returns the cause of the loss, or ErrStopped.
+// Check compares the clocks, and returns nil while the lease is valid. Otherwise it returns the
+// cause of the loss, or ErrStopped.
 func (l *Lease) Check() error { return l.CheckAt(time.Now()) }
 
-// CheckAt is Check at t, which must come from time.Now just now.
+// CheckAt is Check at t, which must be a current time.Now.
 func (l *Lease) CheckAt(t time.Time) error {
 	if l.IsTrusted(t) {
 		return nil
@@ -108,15 +105,15 @@ func (l *Lease) CheckAt(t time.Time) error {
 	return l.err
 }
 
-// IsTrusted reports whether the lease is trusted at t, which must come from time.Now just now. It takes no
-// mutex and tells nobody. So false says only that the caller should Check.
+// IsTrusted reports whether the lease is valid at t, which must be a current time.Now. It takes no
+// mutex and reports no loss: if it returns false, call Check.
 func (l *Lease) IsTrusted(t time.Time) bool {
 	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
 	return !quick.passed(of(t))
 }
 
-// Extend records that the server confirmed d more, by a command sent at sent.
-// It never shortens, and does nothing once the lease is over.
+// Extend records that the server confirmed d more, by a command sent at sent. It never shortens the
+// lease, and has no effect once the lease has ended.
 func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -125,10 +122,10 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	}
 }
 
-// Answered records the answer to a renewal that carried the lease and was sent at sent,
-// after its [Renew] function has returned: nil or an error, as from Renew.
-// A confirmation counts from its own send. Answered changes nothing once the lease is over, and
-// ignores an error that says nothing about the lease.
+// Answered records the reply to a renewal that included the lease and was sent at sent, after its
+// [Renew] function has returned: nil or an error, as from Renew. A confirmation counts from its
+// send. Answered has no effect once the lease has ended, and ignores an error that says nothing
+// about the lease.
 func (l *Lease) Answered(sent time.Time, err error) {
 	l.w.mu.Lock()
 	n := now()
@@ -155,8 +152,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	}
 }
 
-// KeepAlive turns renewals on or off. In both cases the trust runs out if nothing
-// is confirmed.
+// KeepAlive turns renewals on or off. In both cases the lease expires if nothing is confirmed.
 func (l *Lease) KeepAlive(on bool) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -168,8 +164,8 @@ func (l *Lease) KeepAlive(on bool) {
 	l.w.placeLocked(l)
 }
 
-// CallAt makes the watchdog call the subject's Due once at t, which must come from time.Now, or
-// sooner if an earlier call is set. There is no call once the lease is over.
+// CallAt makes the watchdog call Due of the subject once at t, which must come from time.Now, or
+// sooner if an earlier call is set. There is no call once the lease has ended.
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -179,9 +175,9 @@ func (l *Lease) CallAt(t time.Time) {
 	}
 }
 
-// Hand gives the lease, as it is, to another subject: s is called from
-// now on, and the subject before no longer. It reports false, and does nothing, when
-// the lease is over, is not renewed, or when less than atLeast of it is left.
+// Hand transfers the lease to another subject: from now on s is called, and the former subject no
+// longer. It reports false, and has no effect, if the lease has ended, is not renewed, or has less
+// than atLeast left.
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -192,7 +188,7 @@ func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	return true
 }
 
-// Lose ends the lease as lost, with cause, unless it is over already.
+// Lose ends the lease as lost, with cause, unless it has ended already.
 func (l *Lease) Lose(cause error) {
 	l.w.mu.Lock()
 	if l.over {
@@ -204,8 +200,8 @@ func (l *Lease) Lose(cause error) {
 	tell()
 }
 
-// Stop ends the watch and reports whether the lease was still watched. It
-// waits for a renewal that carries the lease, until ctx ends.
+// Stop ends the watch and reports whether the lease was still watched. It waits for a renewal that
+// includes the lease, until ctx is canceled.
 func (l *Lease) Stop(ctx context.Context) bool {
 	was, under := l.End()
 	if under != nil {
@@ -217,8 +213,8 @@ func (l *Lease) Stop(ctx context.Context) bool {
 	return was
 }
 
-// End is Stop for a caller that waits by itself: under is closed when the renewal that carries
-// the lease is over. It is nil if none does.
+// End is Stop for a caller that waits by itself: under is closed when the renewal that includes the
+// lease has ended. It is nil if there is none.
 func (l *Lease) End() (was bool, under <-chan struct{}) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -251,7 +247,7 @@ func (l *Lease) endLocked(cause error) {
 // is one.
 func (l *Lease) expiredLocked() error {
 	if l.err != nil {
-		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.err)
+		return fmt.Errorf("%w: last renewal failed: %w", ErrExpired, l.err)
 	}
 	return ErrExpired
 }

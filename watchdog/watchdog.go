@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Renew renews the leases of batch, which are all of one group, and returns one
-// error for each, in order: nil when the server confirmed it, one that matches
-// ErrGone when the server says that this owner does not hold it, and any other when the outcome
-// is not known. Instead of a list of nils it may return nil. It returns within a
-// bounded time whatever the server does, and does not use batch after that. For an answer that comes
-// later it calls [Lease.Answered]. ctx ends when the watchdog closes.
+// Renew renews the leases of batch, which all belong to one group. It returns one error for each,
+// in order: nil if the server confirmed it, one that matches ErrGone if the server no longer has
+// the lease for this owner, and any other if the outcome is unknown. It may return nil instead of a
+// list of nils. It returns within a bounded time whatever the server does, and does not use batch
+// after that. For a reply that arrives later it calls [Lease.Answered]. ctx is canceled when the
+// watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
@@ -21,7 +21,7 @@ const (
 	never     = time.Hour // the sleep with nothing to do for long: a later Watch wakes run
 )
 
-// Watchdog watches leases. New makes one, Close ends it.
+// Watchdog watches leases. New creates one, Close ends it.
 type Watchdog struct {
 	lease time.Duration // set once: the lease that a renewal gives
 	retry time.Duration // set once: from a failed renewal to the next
@@ -44,9 +44,9 @@ type Watchdog struct {
 	closed  bool
 }
 
-// New returns a watchdog whose renewals give lease. It calls renew every
-// third of lease, or as often as the [Group] of a lease says, with most leases at a time. It starts no goroutine before the first
-// Watch.
+// New returns a watchdog whose renewals grant lease. It calls renew every third of lease, or as
+// often as the [Group] of a lease requires, with up to most leases at a time. It starts no
+// goroutine before the first Watch.
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
 		lease: lease,
@@ -60,15 +60,14 @@ func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	return w
 }
 
-// Watch starts to watch a lease of length d that the server confirmed by a
-// command sent at sent. alive says whether to renew it, for the first time an interval between two
-// renewals after that, or a third of d if it is shorter. After Close the lease is over at once.
+// Watch starts to watch a lease of length d that the server confirmed by a command sent at sent. If
+// alive is true, the lease is renewed: for the first time after an interval, or after a third of d
+// if that is shorter. After Close the lease ends immediately.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	return w.WatchIn(new(Lease), s, sent, d, alive)
 }
 
-// WatchIn is Watch for a caller that has memory for the lease, l, which was not used before. It
-// returns l.
+// WatchIn is Watch with memory for the lease, l, which was not used before. It returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, inNone
 	start := at(sent)
@@ -100,7 +99,7 @@ func (w *Watchdog) interval(g Group) time.Duration {
 	return w.lease / 3
 }
 
-// Close ends every watch without a call of a subject, and waits for the goroutines.
+// Close ends every watch without calling a subject, and waits for the goroutines.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
@@ -117,7 +116,7 @@ func (w *Watchdog) Close() {
 	w.wg.Wait()
 }
 
-// Len returns how many leases are under watch.
+// Len returns the number of leases under watch.
 func (w *Watchdog) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,20 +1,27 @@
-// Package dashboard serves web pages for operators: the locks of a server or a cluster, who holds each of
-// them and when it asked, who waits, which clients there are, and whether clients block each other; and how rate limiters and
-// Bloom filters stand.
+// Package dashboard serves a web page for operators: the locks of a server or a cluster, who holds
+// each and who waits, the clients, deadlocks between owners, and the state of rate limiters and
+// Bloom filters.
 //
 //	h, err := dashboard.New(rdb)
 //	…
 //	mux.Handle("/leasehold/", http.StripPrefix("/leasehold", auth(h)))
 //
-// The pages work under any path that ends in a slash. They need no JavaScript; with it, they follow what
-// happens. One question to Redis serves all browsers, and nobody asks while no browser is there.
+// The pages work under any path that ends in a slash. They do not require JavaScript; with
+// JavaScript, they update themselves. All browsers share the commands to Redis, and none are sent
+// while no browser is connected, unless Record runs. On a server with many keys, the first page
+// appears immediately, and fills in while the keys are scanned.
 //
-// The handler asks for no password: put your own check before it. The pages only show, unless
-// WithUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
-// give back the lock of another.
+// Two addresses are for programs, and need the same check as the pages. /api/locks returns the
+// locks as JSON, with the parameters q and kind of the list of locks. /api/history?name=N returns
+// who held the lock N in the last hour, as far as the handler has seen it.
 //
-// The Redis user needs the rights of the kinds in use, and those under "admin" in docs/SECURITY.md. With the right
-// to INFO the overview also tells the version and the eviction policy.
+// The handler does not authenticate: put your own check before it. The pages are read-only unless
+// WithForceUnlock is set. They show no owner strings, with which a user of Redis could release the
+// lock of another owner.
+//
+// The Redis user needs the permissions of the types of locks in use, and those under "admin" in
+// docs/operate/security.md. With permission for INFO, the overview also shows the version and the
+// eviction policy.
 package dashboard
 
 import (
@@ -44,22 +51,26 @@ import (
 // Option configures a Handler.
 type Option func(*Handler) error
 
-// WithUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
-// name of the operator, from what your check has put into the request; nil means the user of this program and its
-// machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
+// WithForceUnlock lets a visitor of the page force-unlock a lock, after typing its name. who
+// returns the name of the operator from a request that your check has accepted; nil means the user
+// of this program and its machine. The name must be one line of at most 256 bytes. If it is "", the
+// request is denied.
 //
-// A form is good for the Handler whose page has it: of several behind one address, a browser must come back to the same one.
+// A form is valid only for the Handler that served its page: if there are several behind one
+// address, a browser must reach the same one.
 //
-// Requests of other sites are refused. But a site whose name a stranger lets point to this machine counts as this one. So a page
-// that asks for no password, also one that listens at localhost only, must refuse requests with a Host that is not its own.
-func WithUnlock(who func(*http.Request) string) Option {
+// Requests from other sites are denied. A site whose name resolves to this machine (DNS rebinding)
+// counts as this one: a page without authentication, even on localhost, must reject requests whose
+// Host is not its own.
+func WithForceUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who
 		return nil
 	}
 }
 
-// WithLogger sets the logger that hears of each forced unlock. The default is slog.Default.
+// WithLogger sets the logger of force-unlocks. The default is slog.Default. Each record has the
+// operator from WithForceUnlock, the address of the request, and its X-Forwarded-For, if any.
 func WithLogger(l *slog.Logger) Option {
 	return func(h *Handler) error {
 		if l == nil {
@@ -70,7 +81,8 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// A Handler serves the pages. It is safe for concurrent use, and has no goroutine while there is no request.
+// A Handler serves the pages. It is safe for concurrent use, and has no goroutines while there is
+// no request.
 type Handler struct {
 	rdb     rueidis.Client             // set once
 	admin   *admin.Admin               // set once
@@ -83,6 +95,7 @@ type Handler struct {
 	survey  *poll[*survey]
 	limits  *poll[*limits]
 	streams atomic.Int64 // the browsers that follow a page
+	history history
 
 	mu    sync.Mutex
 	locks map[string]*poll[*detail] // by name; those that browsers look at, or did a moment ago
@@ -91,12 +104,13 @@ type Handler struct {
 // The bounds of a Handler.
 const (
 	every       = time.Second // the least time between two looks
-	mostLocks   = 20000       // the most locks of a survey
-	mostStreams = 256         // the most browsers that follow a page
-	mostDetails = 256         // the most locks to remember that no browser looks at
+	mostLocks   = admin.MaxSurveyed
+	mostStreams = 256 // the most browsers that follow a page
+	mostDetails = 256 // the most locks to remember that no browser looks at
 )
 
-// New returns a Handler on rdb, a rueidis client of any kind, which the Handler never closes. New does no I/O.
+// New returns a Handler that uses rdb, a rueidis client of any kind, which the Handler never
+// closes. New sends no command.
 func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
 	_, _ = rand.Read(h.key[:]) // it never fails
@@ -113,14 +127,17 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 			return nil, &lock.Error{Op: "new dashboard", Err: err}
 		}
 	}
-	surveyor := &surveyor{rdb: rdb, admin: h.admin}
+	surveyor := &surveyor{rdb: rdb, admin: h.admin, locks: h.admin.Survey(admin.Query{Idle: true}), limit: firstLook, record: h.history.see}
 	h.survey = newPoll(surveyor.look)
+	h.survey.rest = (*survey).rest
 	h.limits = newPoll((&limitSurveyor{admin: h.admin}).look)
 	h.mux = http.NewServeMux()
 	for name, page := range pages {
 		h.mux.HandleFunc("GET /"+page.path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, name) })
 	}
 	h.mux.HandleFunc("GET /events", h.follow)
+	h.mux.HandleFunc("GET /api/locks", h.apiLocks)
+	h.mux.HandleFunc("GET /api/history", h.apiHistory)
 	h.mux.HandleFunc("POST /unlock", h.unlock)
 	files, err := fs.Sub(static, "static")
 	if err != nil {
@@ -146,6 +163,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Cache-Control", "no-store")
 	h.mux.ServeHTTP(w, r)
 }
+
+// Record reads the locks until ctx is canceled, as if a browser were connected, so that the pages
+// and /api/history have what happened before anyone opened them. Without Record, they have what
+// happened while a page was open.
+func (h *Handler) Record(ctx context.Context) { h.survey.each(ctx, func() bool { return true }) }
 
 // page is one kind of page.
 type page struct {
@@ -183,6 +205,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"list":       func(all ...any) []any { return all },
 	"inc":        func(i int) int { return i + 1 },
 	"cut":        cut,
+	"parts":      func(name string) []string { return strings.SplitAfter(name, ":") }, // between which a line may break
 }).ParseFS(texts, "pages/*.html"))
 
 // build is a mark of the static files, so that a browser keeps them until they change.
@@ -207,6 +230,7 @@ type layout struct {
 	Now                int64
 	Content            template.HTML
 	Unlocks            bool
+	Operator           string // who unlocks, if WithForceUnlock has told
 }
 
 type link struct {
@@ -244,6 +268,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	if l.Title == "" {
 		l.Title = r.URL.Query().Get("name")
 	}
+	if h.unlocks && h.who != nil {
+		l.Operator = h.who(r)
+	}
 	for _, n := range []string{"overview", "locks", "limits", "graph", "clients"} {
 		p := pages[n]
 		l.Menu = append(l.Menu, link{URL: "./" + strings.TrimSuffix(p.path, "{$}"), Title: p.title, Here: n == name})
@@ -272,7 +299,7 @@ func (h *Handler) detailOf(name string) *poll[*detail] {
 			}
 		}
 	}
-	d := &inspector{admin: h.admin, name: name}
+	d := &inspector{admin: h.admin, record: h.history.seeLock, name: name}
 	p := newPoll(d.look)
 	h.locks[name] = p
 	return p

@@ -176,6 +176,17 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// unknown checks that no page takes what could not be read for nothing.
+func (s *site) unknown() {
+	s.Helper()
+	for page, want := range map[string]string{"": `<span class="much">unknown</span>`, "locks": "unknown number of locks", "clients": "unknown number of clients", "graph": "Unknown.", "limits": "Unknown."} {
+		_, text := s.get(page)
+		if !strings.Contains(text, want) || strings.Contains(text, "Nobody") || strings.Contains(text, ">0<") || strings.Contains(text, "There are no") {
+			s.Errorf("%q does not say %s: %s", page, want, text)
+		}
+	}
+}
+
 // A key that is no lock, a server that is gone, and a user without rights: the page says so, and nothing else.
 func TestPages_faults(t *testing.T) {
 	t.Parallel()
@@ -188,15 +199,18 @@ func TestPages_faults(t *testing.T) {
 	wire.Refuse(true)
 	wire.CutAll()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not answer as it should.") {
+		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not respond as it should.") {
 			break
 		} else if time.Now().After(end) {
 			t.Fatal(status, text)
 		}
 	}
-	s.says("lock?name=orders:1", 503, "Redis does not answer as it should.")
+	s.says("lock?name=orders:1", 503, "Redis does not respond as it should.")
+	s.unknown()
 	as := server.AddUser(t, "nobody", "~*", "+ping")
-	serve(t, server.Client(t, as)).says("", 503, "NOPERM")
+	s = serve(t, server.Client(t, as))
+	s.says("", 503, "NOPERM")
+	s.unknown()
 }
 
 // Each answer forbids what the pages do not need. Static files may be kept, pages not.
@@ -263,8 +277,11 @@ func TestUnlock(t *testing.T) {
 		t.Error("a page that only shows has a form")
 	}
 	var said bytes.Buffer
-	s := serve(t, rdb, dashboard.WithUnlock(func(r *http.Request) string { return r.Header.Get("X-User") }), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
-	alice := func(r *http.Request) { r.Header.Set("X-User", "alice") }
+	s := serve(t, rdb, dashboard.WithForceUnlock(func(r *http.Request) string { return r.Header.Get("X-User") }), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	alice := func(r *http.Request) {
+		r.Header.Set("X-User", "alice")
+		r.Header["X-Forwarded-For"] = []string{"203.0.113.9", "10.0.0.1"}
+	}
 	with := func(name, value string) url.Values {
 		v := s.form("orders:42")
 		v.Del(name)
@@ -275,7 +292,7 @@ func TestUnlock(t *testing.T) {
 	}
 	if seen := s.form("orders:42")["seen"]; len(seen) != 1 || strings.Contains(h.Owner(), seen[0]) {
 		t.Fatalf("the form says %q", seen)
-	} else if other := serve(t, rdb, dashboard.WithUnlock(nil)).form("orders:42")["seen"]; slices.Equal(other, seen) {
+	} else if other := serve(t, rdb, dashboard.WithForceUnlock(nil)).form("orders:42")["seen"]; slices.Equal(other, seen) {
 		t.Errorf("two handlers say %q: a visitor finds the owner string by trial", seen)
 	}
 	stranger := &site{T: t, Server: s.Server, browser: &http.Client{Transport: s.browser.Transport}}
@@ -330,11 +347,21 @@ func TestUnlock(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	<-h.Context().Done()
-	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
 		t.Errorf("the holder is told %v", err)
 	}
-	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
-		t.Errorf("the log says %s", &said)
+	for _, want := range []string{"unlocked by force", "operator=alice", "address=127.0.0.1:", `forwarded_for="203.0.113.9, 10.0.0.1"`} {
+		if !strings.Contains(said.String(), want) || strings.Contains(said.String(), h.Owner()) {
+			t.Errorf("the log says %s, and not %s", &said, want)
+		}
+	}
+	page, err := http.NewRequest("GET", s.URL+"/ops/locks/locks", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Header.Set("X-User", "al<ice>")
+	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded as that of al&lt;ice&gt;.") {
+		t.Errorf("the page does not say as whom: %s", text)
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
 	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
@@ -354,7 +381,7 @@ func TestUnlock_noNote(t *testing.T) {
 	server := redistest.Start(t)
 	mustLock(t, billing(t, server.Client(t), "billing").NewLock("orders:42"))
 	var said bytes.Buffer
-	s := serve(t, server.Client(t, server.AddUser(t, "ops", "~*", "&*", "+@all", "-set")), dashboard.WithUnlock(nil), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	s := serve(t, server.Client(t, server.AddUser(t, "ops", "~*", "&*", "+@all", "-set")), dashboard.WithForceUnlock(nil), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
 	if status, text := s.post(s.form("orders:42")); status != 200 || !strings.Contains(text, "Unlocked. ") || !strings.Contains(text, "There is no note of it in Redis") {
 		t.Errorf("%d %s", status, text)
 	}
@@ -576,18 +603,18 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
-// The pages show latches with what is left to count, and crews with those at work, done and lost, also when nobody is at work any more.
-func TestLatchAndCrew(t *testing.T) {
+// The pages show latches with what is left to count, and wait groups with those at work, done and lost, also when nobody is at work any more.
+func TestLatchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	s := serve(t, rdb, dashboard.WithUnlock(func(*http.Request) string { return "nobody" }))
+	s := serve(t, rdb, dashboard.WithForceUnlock(func(*http.Request) string { return "nobody" }))
 	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
 	l := a.NewLatch("import:done")
 	if created, err := l.TrySetCount(t.Context(), 1200); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	join := func(c *client.Client) *latch.Member {
-		m, err := c.NewCrew("workers").Join(t.Context())
+	join := func(c *client.Client) *latch.Worker {
+		m, err := c.NewWaitGroup("workers").Add(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -609,7 +636,7 @@ func TestLatchAndCrew(t *testing.T) {
 		t.Error("a latch counts as a lock whose expiry is gone")
 	}
 	s.says("locks?kind=latch", 200, "1 of 3 locks", `value="latch" selected`)
-	s.says("locks?kind=crew", 200, "1 of 3 locks", `value="crew" selected`)
+	s.says("locks?kind=waitgroup", 200, "1 of 3 locks", `value="waitgroup" selected`)
 	if err := second.Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +644,7 @@ func TestLatchAndCrew(t *testing.T) {
 		return strings.Contains(html, "2 at work, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
 	})
 	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a member: beta on") })
-	for _, m := range []*latch.Member{first, third} {
+	for _, m := range []*latch.Worker{first, third} {
 		if err := m.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -631,7 +658,7 @@ func TestLatchAndCrew(t *testing.T) {
 	if err := l.Delete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.NewCrew("workers").Delete(t.Context()); err != nil {
+	if err := a.NewWaitGroup("workers").Delete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, overview, func(html string) bool {

@@ -22,7 +22,7 @@ func ExampleHandler() {
 		user, _, _ := r.BasicAuth()
 		return user
 	}
-	pages, err := dashboard.New(rdb, dashboard.WithUnlock(operator), dashboard.WithLogger(slog.Default()))
+	pages, err := dashboard.New(rdb, dashboard.WithForceUnlock(operator), dashboard.WithLogger(slog.Default()))
 	if err != nil {
 		log.Fatal(err)
 	}

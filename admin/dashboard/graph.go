@@ -122,7 +122,7 @@ func (b *builder) node(id string, make func() *node) *node {
 }
 
 func (b *builder) client(owner string, c lock.Client) *node {
-	id := "client " + lock.ClientOf(owner)
+	id := "client " + lock.ClientID(owner)
 	if b.both[owner] {
 		id = "owner " + owner
 	}
@@ -150,7 +150,7 @@ func (b *builder) add(l admin.Lock) {
 	}
 	holders := make(map[string]bool)
 	for _, h := range l.Holders {
-		if id := lock.ClientOf(h.Owner); holders[id] || len(holders) < mostBeside {
+		if id := lock.ClientID(h.Owner); holders[id] || len(holders) < mostBeside {
 			holders[id] = true
 			join(at, b.client(h.Owner, h.Client), edgeID{lock: l.Name, owner: h.Owner})
 		}
@@ -158,7 +158,7 @@ func (b *builder) add(l admin.Lock) {
 	waiters := make(map[string]bool)
 	for _, w := range l.Waiters {
 		// Other goroutines of the process that holds the lock may wait for it. That is no deadlock.
-		if id := lock.ClientOf(w.Owner); !(holders[id] && len(holders) == 1) && (waiters[id] || len(waiters) < mostBeside) {
+		if id := lock.ClientID(w.Owner); !(holders[id] && len(holders) == 1) && (waiters[id] || len(waiters) < mostBeside) {
 			waiters[id] = true
 			join(b.client(w.Owner, w.Client), at, edgeID{lock: l.Name, owner: w.Owner, waits: true})
 		}

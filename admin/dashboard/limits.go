@@ -18,14 +18,15 @@ import (
 // the server, and is made only while a browser looks at it.
 
 // unheld are their kinds.
-var unheld = []admin.Kind{admin.RateLimit, admin.Window, admin.Bloom}
+var unheld = []admin.Kind{admin.RateLimit, admin.RedissonRateLimit, admin.Bloom}
 
 // limits is what Redis knew of all limiters and filters at one time.
 type limits struct {
-	at   time.Time
-	all  []admin.Lock // by name
-	more bool         // there are more than a survey takes
-	err  error        // the survey is the one before, as this one failed
+	at      time.Time
+	all     []admin.Lock // by name
+	more    bool         // there are more than a survey takes
+	missing []admin.Missing
+	err     error // the survey is the one before, as this one failed
 }
 
 // limitSurveyor makes surveys of limiters and filters. One goroutine uses it.
@@ -37,14 +38,14 @@ type limitSurveyor struct {
 // look makes a survey. If it fails, the survey is the last one with an error.
 func (s *limitSurveyor) look(ctx context.Context) *limits {
 	now := limits{at: time.Now()}
-	for _, k := range []admin.Kind{admin.Window, admin.Bloom, admin.RateLimit} { // there can be very many of the last
+	for _, k := range []admin.Kind{admin.RedissonRateLimit, admin.Bloom, admin.RateLimit} { // there can be very many of the last
 		for l, err := range s.admin.Locks(ctx, admin.Query{Kind: k}) {
+			if lacks(err, &now.missing) {
+				break
+			}
 			if err != nil {
 				failed := s.last
 				failed.err = err
-				if failed.at.IsZero() {
-					failed.at = now.at
-				}
 				return &failed
 			}
 			if len(now.all) == mostLocks {
@@ -79,7 +80,7 @@ func in(text string, d time.Duration, at time.Time, live bool) phrase {
 func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 	switch {
 	case l.Limit != nil:
-		for _, o := range l.Limit.Owed {
+		for _, o := range l.Limit.Usage {
 			switch {
 			case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
 				all = append(all, phrase{Text: "nothing owed"})
@@ -92,12 +93,12 @@ func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 		if l.Limit.Ahead > 0 {
 			all = append(all, in("the last in line waits", l.Limit.Ahead, at, live))
 		}
-	case l.Window != nil && l.Window.PerClient:
-		all = append(all, phrase{Text: l.Window.String() + " for each client of Redisson"})
-	case l.Window != nil:
-		all = append(all, phrase{Text: group(int(l.Window.Left)) + " of " + l.Window.String() + " left"})
-		if l.Window.Next > 0 {
-			all = append(all, in("the next in", l.Window.Next, at, live))
+	case l.RedissonLimit != nil && l.RedissonLimit.PerClient:
+		all = append(all, phrase{Text: l.RedissonLimit.String() + " for each client of Redisson"})
+	case l.RedissonLimit != nil:
+		all = append(all, phrase{Text: group(int(l.RedissonLimit.Left)) + " of " + l.RedissonLimit.String() + " left"})
+		if l.RedissonLimit.Next > 0 {
+			all = append(all, in("the next in", l.RedissonLimit.Next, at, live))
 		}
 	case l.Filter != nil:
 		all = append(all, phrase{Text: elementsOf(l.Filter) + " of " + group(int(l.Filter.Expected)) + " elements"}, phrase{Text: wrong(l.Filter) + " false positives"})
@@ -144,8 +145,8 @@ type meter struct {
 func meterOf(l admin.Lock) *meter {
 	part := 0.0
 	switch {
-	case l.Window != nil && !l.Window.PerClient:
-		part = 1 - float64(l.Window.Left)/float64(l.Window.Rate)
+	case l.RedissonLimit != nil && !l.RedissonLimit.PerClient:
+		part = 1 - float64(l.RedissonLimit.Left)/float64(l.RedissonLimit.Rate)
 	case l.Filter != nil:
 		part = float64(l.Filter.Elements()) / float64(l.Filter.Expected)
 	default:
@@ -170,7 +171,7 @@ type limitRow struct {
 	Kind       admin.Kind
 	Phrases    []phrase
 	Meter      *meter
-	Unsure     string
+	Ambiguous  string
 }
 
 type limitsView struct {
@@ -190,7 +191,7 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 	if err != nil {
 		return nil, 0, err
 	}
-	v := limitsView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
+	v := limitsView{Note: noteOf(s.err, s.at, s.missing), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
 	var found []admin.Lock
 	text := strings.ToLower(v.Text)
 	for _, l := range s.all {
@@ -201,7 +202,7 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 	pages, from, to := pagerOf(q, "./limits", len(found))
 	v.Pages = pages
 	for _, l := range found[from:to] {
-		r := limitRow{URL: lockURL(l.Name), Kind: l.Kind, Phrases: phrasesOf(l, s.at, live), Meter: meterOf(l), Unsure: l.Unsure}
+		r := limitRow{URL: lockURL(l.Name), Kind: l.Kind, Phrases: phrasesOf(l, s.at, live), Meter: meterOf(l), Ambiguous: l.Ambiguous}
 		r.Path, r.Last = split(l.Name)
 		v.Rows = append(v.Rows, r)
 	}
@@ -245,25 +246,25 @@ func factsOf(l admin.Lock, at time.Time, live bool) (all []fact) {
 	switch {
 	case l.Limit != nil:
 		for i, p := range phrasesOf(l, at, live) {
-			if i < len(l.Limit.Owed) {
+			if i < len(l.Limit.Usage) {
 				add(fmt.Sprintf("Limit %d", i+1), p)
 			} else {
 				add("In line", p)
 			}
 		}
 		add("Left", text("not known here: Redis has what is owed, and the application has the limits"))
-	case l.Window != nil:
-		add("Rate", text("%s", l.Window.String()))
-		if l.Window.PerClient {
+	case l.RedissonLimit != nil:
+		add("Rate", text("%s", l.RedissonLimit.String()))
+		if l.RedissonLimit.PerClient {
 			add("Left", text("not known: each client of Redisson has the rate for itself"))
 			break
 		}
-		add("Left", text("%s", group(int(l.Window.Left))))
-		if l.Window.Next > 0 {
-			add("Next", in("in", l.Window.Next, at, live))
+		add("Left", text("%s", group(int(l.RedissonLimit.Left))))
+		if l.RedissonLimit.Next > 0 {
+			add("Next", in("in", l.RedissonLimit.Next, at, live))
 		}
-		if l.Window.Reset > 0 {
-			add("All", in("in", l.Window.Reset, at, live))
+		if l.RedissonLimit.Reset > 0 {
+			add("All", in("in", l.RedissonLimit.Reset, at, live))
 		}
 	case l.Filter != nil:
 		f := l.Filter

@@ -26,14 +26,14 @@ func TestLimits(t *testing.T) {
 	}
 	s := serve(t, rdb)
 	s.says("limits", 200, "There are no rate limiters of which anything is owed, and no filters.", "0 limits and filters")
-	soon := ratelimit.Closed().After(patience)
+	soon := ratelimit.FailClosed().After(patience)
 	must(c.NewRateLimiter("api", soon, ratelimit.PerHour(10), ratelimit.Limit{Rate: 1000, Per: 24 * 365 * time.Hour, Aligned: true}).Take(t.Context(), "<b>}a", 4))
 	for range 2 {
 		must(c.NewRateLimiter("mail", soon, ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1}).Reserve(t.Context(), "x", 1))
 	}
-	must(c.NewWindow("sms").Init(t.Context(), 10, time.Hour))
-	must(c.NewWindow("sms").Take(t.Context(), 10))
-	must(c.NewWindow("calls").Init(t.Context(), 5, time.Minute))
+	must(c.NewRedissonRateLimiter("sms").Init(t.Context(), 10, time.Hour))
+	must(c.NewRedissonRateLimiter("sms").Take(t.Context(), 10))
+	must(c.NewRedissonRateLimiter("calls").Init(t.Context(), 5, time.Minute))
 	server.Do(t, "HSET", "java", "rate", "1000", "interval", "1000", "type", "1")
 	elements := make([][]byte, 90)
 	for i := range elements {
@@ -52,7 +52,7 @@ func TestLimits(t *testing.T) {
 	}
 	flat := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(text, "")
 	for _, want := range []string{`api:&lt;b&gt;}a\s+rate limiter\s+full again in (24m 00s|23m 5\ds); 4 taken, counted anew in \d+d \d\dh\s+–`, `mail:x\s+rate limiter\s+full again in \d+m \d+s; the last in line waits \d+m \d+s`,
-		`sms\s+window\s+0 of 10 per 1h left; the next in \d+m \d+s\s+100 %`, `calls\s+window\s+5 of 5 per 1m left unsure\s+0 %`, `java\s+window\s+1000 per 1s for each client of Redisson\s+–`,
+		`sms\s+redisson-ratelimit\s+0 of 10 per 1h left; the next in \d+m \d+s\s+100 %`, `calls\s+redisson-ratelimit\s+5 of 5 per 1m left unsure\s+0 %`, `java\s+redisson-ratelimit\s+1000 per 1s for each client of Redisson\s+–`,
 		`seen\s+Bloom filter\s+(8\d|9\d) of 100 elements; 0\.\d+ % false positives\s+(8|9)\d %`, `crawl\s+Bloom filter\s+0 of 8,000 elements; under 0.1 % false positives\s+0 %`} {
 		if !regexp.MustCompile(want).MatchString(flat) {
 			t.Errorf("the list does not say %s:\n%s", want, flat)
@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, " style=") {
 		t.Errorf("markup that is not ours: %s", text)
 	}
-	s.says("limits?kind=window", 200, "3 of 7 limits and filters")
+	s.says("limits?kind=redisson-ratelimit", 200, "3 of 7 limits and filters")
 	s.says("limits?q=SEEN", 200, "1 of 7 limits and filters")
 	s.says("limits?q=nothing", 200, "None is like that.")
 	s.says("lock?name=sms", 200, `href="./limits"`, "10 per 1h", "ZRANGE &#39;{sms}:permits&#39;", `class="low" max="1"`)

@@ -10,7 +10,8 @@ import (
 // while there is one. It rests for four times as long as the last question took, and for a second at least, so a
 // slow server is not made slower.
 type poll[T any] struct {
-	ask func(context.Context) T // set once
+	ask  func(context.Context) T              // set once
+	rest func(T, time.Duration) time.Duration // set once: how long to wait after an answer that took so long
 
 	mu      sync.Mutex
 	wanted  int           // who wants an answer
@@ -25,8 +26,11 @@ type poll[T any] struct {
 // mostTime is the time that one question may take: it can consist of many to Redis.
 const mostTime = time.Minute
 
+// restOf is the rest after a question that took so long.
+func restOf(took time.Duration) time.Duration { return max(every, 4*took) }
+
 func newPoll[T any](ask func(context.Context) T) *poll[T] {
-	return &poll[T]{ask: ask, next: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &poll[T]{ask: ask, rest: func(_ T, took time.Duration) time.Duration { return restOf(took) }, next: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // get returns an answer that is not older than the rhythm of the poll, and waits for one until the end of ctx.
@@ -136,7 +140,7 @@ func (p *poll[T]) run() {
 		p.mu.Lock()
 		p.last = answer
 		if !p.expired {
-			p.due = now.Add(max(every, 4*now.Sub(began)))
+			p.due = now.Add(p.rest(answer, now.Sub(began)))
 		}
 		close(p.next)
 		p.next = make(chan struct{})

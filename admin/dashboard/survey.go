@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,10 @@ type survey struct {
 	graph     graph
 	health    health
 	happened  []happening // the latest first
-	err       error       // the survey is the one before, as this one failed
+	missing   []admin.Missing
+	complete  bool    // all keys have been scanned at least once
+	scanned   float64 // the share of the keys that have been scanned since
+	err       error   // the survey is the one before, as this one failed
 }
 
 // row is a lock of a survey.
@@ -62,6 +66,13 @@ type happening struct {
 	What string
 }
 
+// How long a look scans keys: shortly at first, so that a page shows something at once, and then a small part of the time, as the locks that are
+// known are read anyway.
+const (
+	firstLook = 500 * time.Millisecond
+	laterLook = every / 10
+)
+
 const (
 	mostContended = 100 // the most locks of a survey whose waiters are listed
 	mostHappened  = 30
@@ -71,6 +82,9 @@ const (
 type surveyor struct {
 	rdb    rueidis.Client
 	admin  *admin.Admin
+	locks  *admin.Survey
+	limit  time.Duration // how long the next look scans keys
+	record func(*survey)
 	last   *survey
 	rows   map[string]*row // of last
 	edges  map[edgeID]sighting
@@ -83,7 +97,7 @@ func (s *surveyor) look(ctx context.Context) *survey {
 	began := time.Now()
 	now := &survey{at: began}
 	if err := s.fill(ctx, now); err != nil {
-		failed := survey{at: began}
+		var failed survey // of no time, if there was none before
 		if s.last != nil {
 			failed = *s.last
 		}
@@ -97,19 +111,29 @@ func (s *surveyor) look(ctx context.Context) *survey {
 	}
 	now.happened = s.changes(now, rows)
 	s.last, s.rows = now, rows
+	s.record(now)
 	return now
 }
 
+// rest returns how long to wait after a survey that took so long. A page that still fills in waits less.
+func (s *survey) rest(took time.Duration) time.Duration {
+	if s.err == nil && !s.complete {
+		return max(every/2, took)
+	}
+	return restOf(took)
+}
+
 func (s *surveyor) fill(ctx context.Context, now *survey) error {
+	seen, err := s.locks.Look(ctx, s.limit)
+	if err != nil {
+		return err
+	}
+	now.missing, now.more, now.complete, now.scanned = seen.Missing, seen.More, seen.Complete, seen.Scanned
+	if now.complete {
+		s.limit = laterLook
+	}
 	var waited []admin.Lock
-	for l, err := range s.admin.Locks(ctx, admin.Query{Idle: true}) {
-		if err != nil {
-			return err
-		}
-		if len(now.locks) == mostLocks {
-			now.more = true
-			break
-		}
+	for _, l := range seen.Locks {
 		var before span
 		if r := s.rows[l.Name]; r != nil {
 			before = r.span
@@ -123,13 +147,7 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 			waited = append(waited, l)
 		}
 	}
-	slices.SortFunc(now.locks, func(a, b *row) int { return cmp.Compare(a.Name, b.Name) })
-	for c, err := range s.admin.Clients(ctx) {
-		if err != nil {
-			return err
-		}
-		now.clients = append(now.clients, c)
-	}
+	now.clients = seen.Clients
 	slices.SortFunc(now.clients, func(a, b lock.Client) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
 	})
@@ -150,6 +168,15 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	}
 	now.health = s.health
 	return nil
+}
+
+// lacks reports whether err only says which servers of a cluster a list lacks, and sets missing to these.
+func lacks(err error, missing *[]admin.Missing) bool {
+	var part *admin.IncompleteError
+	if errors.As(err, &part) {
+		*missing = part.Missing
+	}
+	return part != nil
 }
 
 // A sighting says since when each survey has shown an edge of the graph.
@@ -189,13 +216,14 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	for _, r := range now.locks {
 		before := s.rows[r.Name]
 		switch {
+		case before == nil && (len(s.last.missing) > 0 || !s.last.complete): // its server may be back, or it is found only now
 		case before == nil && r.Kind == admin.Latch:
 			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
-		case before == nil && r.Kind == admin.Crew:
-			all = append(all, happening{now.at, r.Name, "is at work: " + crewOf(r.Lock)})
+		case before == nil && r.Kind == admin.WaitGroup:
+			all = append(all, happening{now.at, r.Name, "is at work: " + waitGroupOf(r.Lock)})
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
-		case r.Kind == admin.Crew && len(r.Lost) > len(before.Lost):
+		case r.Kind == admin.WaitGroup && len(r.Lost) > len(before.Lost):
 			all = append(all, happening{now.at, r.Name, "has lost a member: " + clientName(r.Lost[len(r.Lost)-1].Client)})
 		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
 			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
@@ -203,10 +231,10 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	}
 	for _, before := range s.last.locks {
 		switch {
-		case rows[before.Name] != nil || now.more:
+		case rows[before.Name] != nil || now.more || len(now.missing) > 0:
 		case before.Kind == admin.Latch:
 			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
-		case before.Kind == admin.Crew:
+		case before.Kind == admin.WaitGroup:
 			all = append(all, happening{now.at, before.Name, "is done, or was deleted"})
 		default:
 			all = append(all, happening{now.at, before.Name, "is free; " + clientName(before.Holders[0].Client) + " held it"})
@@ -268,9 +296,10 @@ type detail struct {
 
 // inspector looks at one lock. One goroutine uses it.
 type inspector struct {
-	admin *admin.Admin
-	name  string
-	last  *detail
+	admin  *admin.Admin
+	record func(admin.Lock, time.Time)
+	name   string
+	last   *detail
 }
 
 func (i *inspector) look(ctx context.Context) *detail {
@@ -294,6 +323,7 @@ func (i *inspector) look(ctx context.Context) *detail {
 		d.span = spanOf(l.Lease, time.Now(), before)
 	}
 	i.last = d
+	i.record(l, d.at)
 	return d
 }
 
@@ -312,16 +342,16 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	lost := func(owner string) bool {
 		return slices.ContainsFunc(now.Lost, func(h lock.Holder) bool { return h.Owner == owner })
 	}
-	forced := now.Forced != nil && (before.Forced == nil || now.Forced.At.After(before.Forced.At))
+	forced := now.ForceUnlock != nil && (before.ForceUnlock == nil || now.ForceUnlock.At.After(before.ForceUnlock.At))
 	for _, h := range before.Holders {
 		if !holds(now, h.Owner) {
 			how := "gave it back, or lost it"
 			switch {
 			case forced:
-				how = "lost it: " + now.Forced.By + " took it by force"
-			case now.Kind == admin.Crew && lost(h.Owner):
+				how = "lost it: " + now.ForceUnlock.By + " took it by force"
+			case now.Kind == admin.WaitGroup && lost(h.Owner):
 				how = "is lost"
-			case now.Kind == admin.Crew:
+			case now.Kind == admin.WaitGroup:
 				how = "is done"
 			}
 			add("%s %s", clientName(h.Client), how)
@@ -330,7 +360,7 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	for _, h := range now.Holders {
 		if !holds(before, h.Owner) {
 			does := "holds it"
-			if now.Kind == admin.Crew {
+			if now.Kind == admin.WaitGroup {
 				does = "has joined"
 			}
 			add("%s %s", clientName(h.Client), does)

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -68,6 +69,10 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		answer(url.Values{"failed": {"typed"}})
 		return
 	}
+	log := h.log().With("lock", name, "address", r.RemoteAddr)
+	if via := strings.Join(r.Header.Values("X-Forwarded-For"), ", "); via != "" {
+		log = log.With("forwarded_for", cut(via, 200))
+	}
 	var opts []admin.Option
 	if h.who != nil {
 		who := h.who(r)
@@ -75,6 +80,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "nobody says who you are", http.StatusForbidden)
 			return
 		}
+		log = log.With("operator", who)
 		opts = append(opts, admin.WithOperator(who))
 	}
 	a, err := admin.New(h.rdb, opts...)
@@ -89,29 +95,29 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 			from = append(from, holder.Owner)
 		}
 	}
-	var u admin.Unlocked
+	var u admin.ForceUnlockResult
 	reason := r.PostForm.Get("reason")
 	if err == nil {
-		u, err = a.UnlockFrom(r.Context(), name, from, reason)
+		u, err = a.ForceUnlockOwners(r.Context(), name, from, reason)
 	}
-	done, told := len(u.Holders), u.Told
+	done, told := len(u.Holders), u.Notified
 	if done > 0 {
-		h.log().InfoContext(r.Context(), "dashboard: unlocked by force", "lock", name, "holders", done, "told", told, "reason", reason)
-		if u.NoteErr != nil {
-			h.log().WarnContext(r.Context(), "dashboard: a forced unlock left no note", "lock", name, "err", u.NoteErr)
+		log.InfoContext(r.Context(), "dashboard: unlocked by force", "holders", done, "told", told, "reason", reason)
+		if u.RecordErr != nil {
+			log.WarnContext(r.Context(), "dashboard: a forced unlock left no note", "err", u.RecordErr)
 		}
 	}
 	switch {
 	case errors.Is(err, lock.ErrNotHeld):
 		answer(url.Values{"failed": {"gone"}})
-	case errors.Is(err, admin.ErrReason):
+	case errors.Is(err, admin.ErrBadReason):
 		answer(url.Values{"failed": {"reason"}})
 	case err != nil:
-		h.log().WarnContext(r.Context(), "dashboard: a forced unlock failed", "lock", name, "err", err)
+		log.WarnContext(r.Context(), "dashboard: a forced unlock failed", "err", err)
 		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
 	default:
 		q := url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}}
-		if u.NoteErr != nil {
+		if u.RecordErr != nil {
 			q.Set("note", "none")
 		}
 		answer(q)

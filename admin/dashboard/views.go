@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,15 +23,47 @@ import (
 
 // note is what each page says of the look that it shows.
 type note struct {
-	Error string // why it shows an older look, or none
-	At    string
+	Error   string // why it shows an older look, or none
+	At      string // the time of that look; empty if there was none
+	Missing []string
+
+	Scanning string // the share of the keys that have been scanned, until all have been
 }
 
-func noteOf(err error, at time.Time) note {
-	if err == nil {
-		return note{}
+func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
+	for _, m := range missing {
+		n.Missing = append(n.Missing, fmt.Sprintf("%s does not respond (%v)", m.Server, m.Err))
 	}
-	return note{Error: err.Error(), At: at.UTC().Format("15:04:05 UTC")}
+	if err != nil {
+		n.Error = err.Error()
+		if !at.IsZero() {
+			n.At = at.UTC().Format("15:04:05 UTC")
+		}
+	}
+	return n
+}
+
+// note returns what each page says of s.
+func (s *survey) note() note {
+	n := noteOf(s.err, s.at, s.missing)
+	if s.err == nil && !s.complete {
+		n.Scanning = fmt.Sprintf("%.0f %%", 100*s.scanned)
+	}
+	return n
+}
+
+// Well reports whether the look is of now, and whole.
+func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
+
+// count says a number as far as the look shows it. Zero would be a guess unless the look is of now, and whole.
+func (n note) count(i int) string {
+	switch {
+	case i == 0 && !n.Well():
+		return "unknown"
+	case n.Missing != nil || n.Scanning != "":
+		return "at least " + group(i)
+	}
+	return group(i)
 }
 
 // lockRow is a lock in a list.
@@ -45,17 +78,18 @@ type lockRow struct {
 	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
+	Gone       int // of those that wait
 	Leads      bool
 	Word       string // what the leader says
 }
 
 func rowOf(r *row, live bool) lockRow {
-	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting}
+	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting, Gone: r.Gone}
 	switch {
 	case r.Kind == admin.Latch:
 		l.Holder = countOf(r.Lock)
 	case len(r.Lost) > 0:
-		l.Holder = crewOf(r.Lock)
+		l.Holder = waitGroupOf(r.Lock)
 	default:
 		l.Holder, l.More = clientName(r.Holders[0].Client), r.Holding-1
 	}
@@ -86,8 +120,8 @@ func countOf(l admin.Lock) string {
 	return group(int(l.Left)) + " to count down"
 }
 
-// crewOf says how a crew stands.
-func crewOf(l admin.Lock) string {
+// waitGroupOf says how a wait group stands.
+func waitGroupOf(l admin.Lock) string {
 	text := group(l.Holding) + " at work"
 	if l.Done > 0 {
 		text += ", " + group(l.Done) + " done"
@@ -108,6 +142,18 @@ func oldest(l admin.Lock) (t time.Time) {
 	return t
 }
 
+// plural says how many there are of what word names.
+func (n note) plural(i int, word string) string {
+	says := n.count(i)
+	switch {
+	case says == "unknown":
+		return "unknown number of " + word + "s"
+	case i == 1:
+		return says + " " + word
+	}
+	return says + " " + word + "s"
+}
+
 // tile is a number at the top of the overview.
 type tile struct {
 	Title, Text, URL string
@@ -121,6 +167,7 @@ type overview struct {
 	Rings                     int
 	Oldest, Contended, NoEnds []lockRow
 	Happened                  []event
+	Sparks                    []spark
 	Health                    health
 	Answer                    string
 	More                      bool
@@ -160,16 +207,23 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 			noEnds = append(noEnds, r)
 		}
 	}
-	held := group(locked)
+	n := s.note()
+	held := n.count(locked)
 	if s.more {
-		held = "over " + held
+		held = "over " + group(locked)
 	}
-	o := overview{Note: noteOf(s.err, s.at), Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0, Happened: eventsOf(s.happened)}
+	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "" && n.Scanning == "", Happened: eventsOf(s.happened), Sparks: h.history.sparks(time.Now())}
+	if n.Error != "" {
+		o.Answer = ""
+	}
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
-		{Title: "Waiting", Text: group(waiting), URL: "./locks?sort=waiting"},
+		{Title: "Waiting", Text: n.count(waiting), URL: "./locks?sort=waiting"},
 		{Title: "Asked longest ago", Age: ageOf(first, live), URL: "./locks?sort=since"},
-		{Title: "Clients", Text: group(len(s.clients)), URL: "./clients"},
+		{Title: "Clients", Text: n.count(len(s.clients)), URL: "./clients"},
+	}
+	if first.IsZero() && !n.Well() {
+		o.Tiles[2].Text = "unknown"
 	}
 	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])
 	o.Contended = top(s.locks, live, func(r *row) bool { return r.Waiting > 0 }, bySort["waiting"])
@@ -305,15 +359,14 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if err != nil {
 		return nil, 0, err
 	}
-	v := locksView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
+	v := locksView{Note: s.note(), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
 	by := bySort[v.Sort]
 	if by == nil {
 		v.Sort, by = "name", bySort["name"]
 	}
 	var found []*row
-	text := strings.ToLower(v.Text)
 	for _, r := range s.locks {
-		if strings.Contains(strings.ToLower(r.Name), text) && (v.Kind == "" || string(r.Kind) == v.Kind || v.Kind == string(admin.Election) && leads(r.Lock)) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+		if matches(r.Lock, v.Text) && ofKind(r.Lock, v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
 			found = append(found, r)
 		}
 	}
@@ -324,9 +377,9 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	for _, r := range found[from:to] {
 		v.Rows = append(v.Rows, rowOf(r, live))
 	}
-	v.Summary = plural(v.All, "lock")
+	v.Summary = v.Note.plural(v.All, "lock")
 	if v.Found != v.All {
-		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), plural(v.All, "lock"))
+		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), v.Summary)
 	}
 	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
@@ -341,7 +394,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 		v.Heads = append(v.Heads, hd)
 	}
-	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"crew", "crew", false}, {"election", "election", false}} {
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"waitgroup", "waitgroup", false}, {"election", "election", false}} {
 		k.Chosen = k.Value == v.Kind
 		v.Kinds = append(v.Kinds, k)
 	}
@@ -357,15 +410,29 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	return v, statusOf(s.err, len(s.locks)), nil
 }
 
+// matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.
+func matches(l admin.Lock, text string) bool {
+	text = strings.ToLower(text)
+	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
+	return has(l.Name) || slices.ContainsFunc(l.Holders, func(h lock.Holder) bool {
+		return has(h.Client.Name) || has(h.Client.Host) || has(h.Client.Label) || has(h.Client.ID)
+	})
+}
+
+// ofKind reports whether a lock is of a kind that a page names.
+func ofKind(l admin.Lock, kind string) bool {
+	return kind == "" || string(l.Kind) == kind || kind == string(admin.Election) && leads(l)
+}
+
 func heldBy(l admin.Lock, client string) bool {
 	return slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { return h.Client.ID == client })
 }
 
 type clientsView struct {
-	Note  note
-	Rows  []clientRow
-	Pages pager
-	All   int
+	Note    note
+	Rows    []clientRow
+	Pages   pager
+	Summary string
 }
 
 type clientRow struct {
@@ -391,7 +458,8 @@ func (h *Handler) clientsPage(ctx context.Context, q url.Values, live bool) (any
 			holds[id]++
 		}
 	}
-	v := clientsView{Note: noteOf(s.err, s.at), All: len(s.clients)}
+	v := clientsView{Note: s.note()}
+	v.Summary = v.Note.plural(len(s.clients), "client")
 	pages, from, to := pagerOf(q, "./clients", len(s.clients))
 	v.Pages = pages
 	for _, c := range s.clients[from:to] {
@@ -412,40 +480,41 @@ func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int
 	if err != nil {
 		return nil, 0, err
 	}
-	return graphView{noteOf(s.err, s.at), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
+	return graphView{s.note(), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
 }
 
 type lockView struct {
-	Name, Shown string
-	Note        note
-	NoLock      string // why the page shows no lock
-	Kind        admin.Kind
-	Held        bool
-	Says        string
-	Lease       lease
-	Holders     []ownerRow
-	Waiters     []ownerRow
-	Lost        []ownerRow // members of a crew
-	More        int        // waiters that are not shown
-	Token       uint64
-	Register    uint64
-	Forced      *forcedView
-	Keys        []keyRow
-	Lines       template.HTML
-	Happened    []event
-	Unlocks     bool
-	CSRF        string
-	Seen        []string
-	Result      string
-	Failed      bool
-	Readers     string
-	Leader      *leaderView
+	Name, Shown  string
+	Note         note
+	NoLock       string // why the page shows no lock
+	Kind         admin.Kind
+	Held         bool
+	Says         string
+	Lease        lease
+	Holders      []ownerRow
+	Waiters      []waiterRow
+	Past         []pastRow
+	Lost         []ownerRow // workers of a wait group
+	More         int        // waiters that are not shown
+	Token        uint64
+	HighestToken uint64
+	ForceUnlock  *forcedView
+	Keys         []keyRow
+	Lines        template.HTML
+	Happened     []event
+	Unlocks      bool
+	CSRF         string
+	Seen         []string
+	Result       string
+	Failed       bool
+	Readers      string
+	Leader       *leaderView
 
 	// Of a limiter or a filter.
-	State  []phrase
-	Meter  *meter
-	Facts  []fact
-	Unsure string
+	State     []phrase
+	Meter     *meter
+	Facts     []fact
+	Ambiguous string
 }
 
 type leaderView struct {
@@ -459,7 +528,58 @@ type ownerRow struct {
 	PID                       int
 	Age                       age
 	How                       string // it holds
-	Patience                  string
+	WaiterTimeout             string
+}
+
+// waiterRow is a waiter, or several that count as dead, one after the other.
+type waiterRow struct {
+	ownerRow
+	Place string
+	Dead  string // which waiters count as dead; empty if the row is one waiter
+}
+
+// waiterRows returns the rows of the waiters, up to mostWaiters, and how many waiters have none.
+func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
+	all := l.Waiters
+	for i := 0; i < len(all); {
+		if len(rows) == mostWaiters {
+			return rows, len(all) - i
+		}
+		dead := 0
+		for dead < len(all)-i && all[i+dead].WaiterTimeout == 0 {
+			dead++
+		}
+		if dead > 1 {
+			counts := make(map[string]int)
+			for _, w := range all[i : i+dead] {
+				counts[clientName(w.Client)]++
+			}
+			var parts []string
+			for _, name := range slices.Sorted(maps.Keys(counts)) {
+				parts = append(parts, group(counts[name])+" of "+name)
+			}
+			rows = append(rows, waiterRow{Place: fmt.Sprintf("%s to %s", group(i+1), group(i+dead)), Dead: plural(dead, "waiter") + " that count as dead: " + strings.Join(parts, ", ")})
+			i += dead
+			continue
+		}
+		w := all[i]
+		i++
+		r := waiterRow{ownerRow: personOf(w.Owner, w.Client), Place: group(i)}
+		r.Age = ageOf(w.Since, live)
+		switch {
+		case l.IsGone(w):
+			r.WaiterTimeout = "gone: its client has no entry"
+		case w.WaiterTimeout == lock.NoExpiry:
+			r.WaiterTimeout = "while its process listens"
+		case w.WaiterTimeout == 0:
+			r.WaiterTimeout = "over: it counts as dead"
+		default:
+			// Rounded, as each sign of life sets it anew.
+			r.WaiterTimeout = w.WaiterTimeout.Round(time.Second).String()
+		}
+		rows = append(rows, r)
+	}
+	return rows, 0
 }
 
 type forcedView struct {
@@ -475,7 +595,7 @@ type keyRow struct {
 	Line             string
 }
 
-// mostWaiters is how many waiters a page shows.
+// mostWaiters is how many rows of waiters a page has.
 const mostWaiters = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -494,17 +614,17 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		case errors.Is(d.err, lock.ErrBadName):
 			v.NoLock = d.err.Error()
 			return v, http.StatusBadRequest, nil
-		case errors.Is(d.err, lock.ErrForeignKey):
+		case errors.Is(d.err, lock.ErrWrongType):
 			v.NoLock = "The key holds something that is no lock, no rate limiter and no filter."
 			return v, http.StatusNotFound, nil
 		}
-		v.Note = noteOf(d.err, d.at)
+		v.Note = noteOf(d.err, time.Time{}, nil)
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock
-	v.Kind, v.Held, v.Token, v.Register, v.Happened = l.Kind, l.Locked(), l.Token, l.Register, eventsOf(d.happened)
+	v.Kind, v.Held, v.Token, v.HighestToken, v.Happened = l.Kind, l.Locked(), l.Token, l.HighestToken, eventsOf(d.happened)
 	if slices.Contains(unheld, l.Kind) {
-		v.State, v.Meter, v.Facts, v.Unsure = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Unsure
+		v.State, v.Meter, v.Facts, v.Ambiguous = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Ambiguous
 	} else {
 		v.Says = saysOf(l)
 	}
@@ -539,23 +659,10 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		r.Age = ageOf(o.Since, live)
 		v.Lost = append(v.Lost, r)
 	}
-	for _, o := range l.Waiters[:min(len(l.Waiters), mostWaiters)] {
-		r := personOf(o.Owner, o.Client)
-		r.Age = ageOf(o.Since, live)
-		switch {
-		case o.Patience == lock.NoExpiry:
-			r.Patience = "while its process listens"
-		case o.Patience <= 0:
-			r.Patience = "over: it counts as dead"
-		default:
-			// Rounded, as each sign of life sets it anew.
-			r.Patience = o.Patience.Round(time.Second).String()
-		}
-		v.Waiters = append(v.Waiters, r)
-	}
-	v.More = len(l.Waiters) - len(v.Waiters)
-	if f := l.Forced; f != nil {
-		v.Forced = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
+	v.Past = pastRows(h.history.of(l.Name, d.at), live)
+	v.Waiters, v.More = waiterRows(&l, live)
+	if f := l.ForceUnlock; f != nil {
+		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}
 	for _, k := range d.keys {
 		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
@@ -594,8 +701,8 @@ func saysOf(l admin.Lock) string {
 		return fmt.Sprintf("%d of %s free", l.Free, plural(int(l.Permits), "permit"))
 	case l.Kind == admin.Latch:
 		return countOf(l)
-	case l.Kind == admin.Crew:
-		return crewOf(l)
+	case l.Kind == admin.WaitGroup:
+		return waitGroupOf(l)
 	case !l.Locked():
 		return "free"
 	case l.Mode == lock.Read:

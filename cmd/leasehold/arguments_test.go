@@ -12,7 +12,7 @@ import (
 // do then is not part of it: nothing is connected to, and nothing is started.
 func FuzzArguments(f *testing.F) {
 	for _, args := range []string{
-		"", "ls", "ls -o json a*", "run --wait 5s -E 75 orders -- make all", "run a", "run -- a", "unlock a --yes --as alice --reason x", "inspect", "watch a b c", "top --every -1s", "--help", "version -o yaml",
+		"", "ls", "ls -o json a*", "run --wait 5s -E 75 orders -- make all", "run a", "run -- a", "unlock a --yes --operator alice --reason x", "inspect", "watch a b c", "top --interval -1s", "--help", "version -o yaml",
 		"bench --time 1e9s", "doctor --for plain,fair --slow x", "serve --host a,b --listen :0", "completion bash", "ls -u redis://:x@h -u", "help run", "run --permits=99999999999999999999 a -- b", "-- -- --", "ls --no-such",
 	} {
 		f.Add(strings.ReplaceAll(args, " ", "\n"))

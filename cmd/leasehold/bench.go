@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -46,7 +45,7 @@ func benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what locks cost on a server of yours",
 		Example: `  leasehold bench --url redis://db1:6379
-  leasehold bench --time 10s -o json`,
+  leasehold bench --duration 10s -o json`,
 		Long: `Measure what locks cost from this machine on a server of yours, in one run:
 
   round trip   PING and its answer: the floor of all else
@@ -54,7 +53,7 @@ func benchCommand() *cobra.Command {
   hot          the same by 8 goroutines of this process that want one lock
   hand-over    from Unlock in one client to the return of Lock in another that waits
 
-Each cell takes --time, and all four less than a minute at the most. Meanwhile the
+Each cell takes --duration, and all four less than a minute at the most. Meanwhile the
 server carries out as many commands as it can for one connection, which others
 notice. bench looks at the commands that the server carries out already: at more
 than 1000 a second it asks on a terminal, and refuses off it, unless --yes is given.
@@ -70,7 +69,7 @@ called the wrong way, or without --yes off a terminal on a busy server.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.each < benchLeast || b.each > benchMost {
-				return usagef("--time %v: it must be from %v to %v", b.each, benchLeast, benchMost)
+				return usagef("--duration %v: it must be from %v to %v", b.each, benchLeast, benchMost)
 			}
 			found, err := b.run(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
@@ -80,7 +79,7 @@ called the wrong way, or without --yes off a terminal on a busy server.
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&b.each, "time", 5*time.Second, "how long to measure each cell, 15s at the most")
+	f.DurationVar(&b.each, "duration", 5*time.Second, "how long to measure each cell, 15s at the most")
 	f.StringVar(&b.prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
 	f.BoolVarP(&b.yes, "yes", "y", false, "do not ask, also on a busy server")
 	b.out.addFlag(cmd)
@@ -107,11 +106,11 @@ type benchCell struct {
 
 // table writes a line for each cell.
 func (r benchReport) table(w io.Writer) error {
-	var lines []string
+	t := table{{"CELL", "CALLS", "A SECOND", "P50", "P99", "MAX", "ROUND TRIPS"}}
 	for _, c := range r.Cells {
-		lines = append(lines, fmt.Sprintf("%s\t%d\t%.0f\t%s\t%s\t%s\t%.1f", c.Name, c.Calls, c.PerSecond, us(c.P50US), us(c.P99US), us(c.MaxUS), c.P50US/r.Cells[0].P50US))
+		t = append(t, []string{c.Name, strconv.Itoa(c.Calls), fmt.Sprintf("%.0f", c.PerSecond), us(c.P50US), us(c.P99US), us(c.MaxUS), fmt.Sprintf("%.1f", c.P50US/r.Cells[0].P50US)})
 	}
-	return rows(w, "CELL\tCALLS\tA SECOND\tP50\tP99\tMAX\tROUND TRIPS", lines)
+	return t.write(w, 0)
 }
 
 // us returns a number of microseconds in three digits or so.
@@ -294,21 +293,8 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 	case !isTerminal(in):
 		return usagef("the server carries out %d commands a second for others, which bench would slow down: give --yes", ops)
 	}
-	fmt.Fprintf(stderr, "The server carries out %d commands a second for others, which this slows down. Go on? [y/N] ", ops)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
-			return nil
-		}
-		return errors.New("nothing was measured")
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	question := fmt.Sprintf("The server carries out %d commands a second for others, which this slows down. Go on", ops)
+	return agreed(ctx, in, stderr, question, errors.New("nothing was measured"))
 }
 
 // opsPerSecond returns the commands that the busiest node carries out a second.

@@ -13,7 +13,7 @@ import (
 func TestBench(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	b := on(t, s, "bench", "--time", "1s", "-o", "json")
+	b := on(t, s, "bench", "--duration", "1s", "-o", "json")
 	says(t, b, 0)
 	var r benchReport
 	if err := json.Unmarshal([]byte(b.stdout.String()), &r); err != nil || len(r.Cells) != 4 || r.Server != s.URL() {
@@ -24,9 +24,9 @@ func TestBench(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	says(t, on(t, s, "bench", "--time", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
+	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
 	noKeys(t, s, "")
-	b = on(t, s, "bench", "--time", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
+	b = on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
 	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it locks nothing")
@@ -70,11 +70,11 @@ func TestBench_busy(t *testing.T) {
 			t.Fatalf("the server carries out %d commands a second", n)
 		}
 	}
-	says(t, on(t, s, "bench", "--time", "100ms"), 2, "commands a second for others", "give --yes")
+	says(t, on(t, s, "bench", "--duration", "100ms"), 2, "commands a second for others", "give --yes")
 	noKeys(t, s, "")
-	says(t, on(t, s, "bench", "--time", "1s", "--yes"), 0, "hand-over ")
-	says(t, on(t, s, "bench", "--time", "1h"), 2, "it must be from 100ms to 15s")
+	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "hand-over ")
+	says(t, on(t, s, "bench", "--duration", "1h"), 2, "it must be from 100ms to 15s")
 	s.AddUser(t, "jobs", "~orders:*", "&*", "+@all", "-info")
-	says(t, on(t, s, "bench", "--time", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
-	says(t, on(t, s, "bench", "--time", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a right")
+	says(t, on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
+	says(t, on(t, s, "bench", "--duration", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a right")
 }

@@ -191,7 +191,7 @@ func borderBurst(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	w := clients[0].NewWindow("calls window")
+	w := clients[0].NewRedissonRateLimiter("calls window")
 	if _, err := w.Init(ctx, perWindow, window); err != nil {
 		return err
 	}
@@ -201,12 +201,12 @@ func borderBurst(ctx context.Context, s *stage) error {
 		var err error
 		if i == 0 {
 			limited, err = attackers(ctx, len(clients), func(i int) (bool, error) {
-				d, err := clients[i].NewRateLimiter("calls", ratelimit.Closed().After(tidyLimit), limit).Take(ctx, "ann", 1)
+				d, err := clients[i].NewRateLimiter("calls", ratelimit.FailClosed().After(tidyLimit), limit).Take(ctx, "ann", 1)
 				return d.OK, err
 			})
 		} else {
 			windowed, err = attackers(ctx, len(clients), func(i int) (bool, error) {
-				d, err := clients[i].NewWindow("calls window").Take(ctx, 1)
+				d, err := clients[i].NewRedissonRateLimiter("calls window").Take(ctx, 1)
 				return d.OK, err
 			})
 		}

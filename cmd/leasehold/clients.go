@@ -24,7 +24,8 @@ func clientsCommand() *cobra.Command {
 		Long: `List the clients of leasehold that use locks, also while they hold none: the
 application, its host and process, and since when. A client that died stays in the list
 for a minute. Clients of Redisson, and those without an entry (WithoutRegistry), are
-not in the list.
+not in the list. If a primary of a cluster does not respond, the list lacks what it
+stores, as for leasehold ls.
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,
@@ -32,7 +33,12 @@ not in the list.
 			w := cmd.OutOrStdout()
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				var clients []lock.Client
+				var lacks error
 				for c, err := range a.Clients(cmd.Context()) {
+					if incomplete(err) {
+						lacks = err
+						break
+					}
 					if err == nil {
 						switch out.format.value {
 						case "jsonl":
@@ -52,15 +58,16 @@ not in the list.
 				})
 				switch out.format.value {
 				case "jsonl", "name":
-					return nil
+					return lacks
 				case "json":
 					list := []clientJSON{}
 					for _, c := range clients {
 						list = append(list, clientToJSON(c))
 					}
-					return writeJSON(w, list)
+					return cmp.Or(writeJSON(w, list), lacks)
 				}
-				return listClients(w, clients, out.format.value == "wide")
+				wide := out.format.value == "wide"
+				return cmp.Or(listClients(w, columnsOf(w, wide), clients, wide), lacks)
 			})
 		},
 	}

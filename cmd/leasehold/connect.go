@@ -89,11 +89,11 @@ func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, 
 		return nil, err
 	}
 	rdb, err := dial.Client(ctx, option)
-	switch {
-	case err == nil:
+	if err == nil {
 		return rdb, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+	}
+	if cause := context.Cause(ctx); errors.As(cause, &interrupted{}) {
+		return nil, cause
 	}
 	return nil, &connectError{address, err}
 }

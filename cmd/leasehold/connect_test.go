@@ -73,7 +73,7 @@ func TestConnect_silentServer(t *testing.T) {
 	s.Freeze(t)
 	c := on(t, s, "ls")
 	c.ends(exitFailure)
-	c.stderr.await(t, "it took the connection, and says nothing")
+	c.stderr.await(t, "the server accepted the connection but does not respond")
 	s.Thaw(t)
 }
 

@@ -116,7 +116,7 @@ func checkCrawl(r crawlReport) []claim {
 		claimf(r.forgotten == 0, "%d pages in %d bytes, and %d are forgotten, whichever crawler saw them", pages, r.bits/8, r.forgotten),
 		claimf(r.falsely > falsely/3 && r.falsely < falsely*1.5, "of %d pages that nobody has seen, %.2f %% are taken for seen; promised are %.0f %%", unknown, 100*r.falsely, 100*falsely),
 		claimf(r.again < pages/20, "so %d of %d pages were not visited", r.again, pages),
-		claimf(errors.Is(r.other, bloom.ErrOtherConfig), "a crawler with other parameters is told, and never hears a false \"no\": %v", r.other),
-		claimf(errors.Is(r.lost, bloom.ErrNotInitialised), "and so is one whose filter is gone: %v", r.lost),
+		claimf(errors.Is(r.other, bloom.ErrConfigMismatch), "a crawler with other parameters is told, and never hears a false \"no\": %v", r.other),
+		claimf(errors.Is(r.lost, bloom.ErrNotInitialized), "and so is one whose filter is gone: %v", r.lost),
 	}
 }

@@ -54,7 +54,7 @@ func (d *data) setNumber(ctx context.Context, name string, n int) error {
 // setGuarded sets a number, unless a larger token than that has done so before. Look
 // and write are one step.
 func (d *data) setGuarded(ctx context.Context, token uint64, name string, n int) error {
-	guard, err := fence.NewRedis(d.rdb, fence.WithRegisterExpiry(dataLife))
+	guard, err := fence.NewRedis(d.rdb, fence.WithHighestTokenExpiry(dataLife))
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (d *data) steal(ctx context.Context, lock string) error {
 }
 
 // removeAll removes all numbers and lists, with the registers of their guards, and no
-// locks; and the settings of the semaphore, the limiters, the filter, the latch and the crew, which stay until somebody deletes them.
+// locks; and the settings of the semaphore, the limiters, the filter, the latch and the wait group, which stay until somebody deletes them.
 func (d *data) removeAll(ctx context.Context) error {
 	patterns := []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"}
 	for _, name := range []string{"gpus", "calls", "seen", "parts", "never made", "team", "election"} {

@@ -287,7 +287,9 @@ func TestLibrary_wrongLocks(t *testing.T) {
 		untrue string // a claim that must turn out so
 	}{
 		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "met the librarian"},
-		{"readers first", func(c *client.Client) lock.Locker { return c.NewRWLock("catalogue", lock.WithReadersFirst()).Read() }, "of them went in before it"},
+		{"readers first", func(c *client.Client) lock.Locker {
+			return c.NewRWLock("catalogue", lock.WithReaderPreference()).Read()
+		}, "of them went in before it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -416,7 +418,7 @@ func TestChecks(t *testing.T) {
 		return checkStale(r)
 	}
 
-	training := gpuReport{ran: trainings, most: gpus, died: shortLease, free: gpus, wrong: semaphore.ErrPermits}
+	training := gpuReport{ran: trainings, most: gpus, died: shortLease, free: gpus, wrong: semaphore.ErrPermitCount}
 	trainingWith := func(edit func(*gpuReport)) []claim {
 		r := training
 		edit(&r)
@@ -432,7 +434,7 @@ func TestChecks(t *testing.T) {
 		edit(&r)
 		return checkBursts(r)
 	}
-	worked := teamReport{left: 1, absent: latch.ErrNotInitialised, lost: 1}
+	worked := teamReport{left: 1, absent: latch.ErrNotInitialized, lost: 1}
 	workedWith := func(edit func(*teamReport)) []claim {
 		r := worked
 		edit(&r)
@@ -444,7 +446,7 @@ func TestChecks(t *testing.T) {
 		edit(&r)
 		return checkElections(r)
 	}
-	crawled := crawlReport{added: pages - 10, again: 10, falsely: 0.03, bits: 14596, other: bloom.ErrOtherConfig, lost: bloom.ErrNotInitialised}
+	crawled := crawlReport{added: pages - 10, again: 10, falsely: 0.03, bits: 14596, other: bloom.ErrConfigMismatch, lost: bloom.ErrNotInitialized}
 	crawledWith := func(edit func(*crawlReport)) []claim {
 		r := crawled
 		edit(&r)
@@ -482,7 +484,7 @@ func TestChecks(t *testing.T) {
 		{"team: the wait fails", workedWith(func(r *teamReport) { r.waited = latch.ErrDeleted }), false},
 		{"team: no latch is open", workedWith(func(r *teamReport) { r.absent = nil }), false},
 		{"team: nobody is lost", workedWith(func(r *teamReport) { r.lost = 0 }), false},
-		{"team: never done", workedWith(func(r *teamReport) { r.done = latch.ErrMemberLost }), false},
+		{"team: never done", workedWith(func(r *teamReport) { r.done = latch.ErrWorkerLost }), false},
 		{"election", checkElections(elected), true},
 		{"election: told too late", electedWith(func(r *electionReport) { r.told = shortLease + 2*time.Second }), false},
 		{"election: nobody sees it", electedWith(func(r *electionReport) { r.values = nil }), false},

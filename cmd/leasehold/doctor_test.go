@@ -13,6 +13,7 @@ func TestDoctor(t *testing.T) {
 	t.Parallel()
 	well := redistest.Start(t)
 	well.AddUser(t, "jobs", "~orders:*", "+@all")
+	well.AddUser(t, "blind", "~orders:*", "&*", "+@all", "-info")
 	unlimited := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")
 	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl")
 	for name, test := range map[string]struct {
@@ -26,6 +27,12 @@ func TestDoctor(t *testing.T) {
 		"rights":          {"--prefix orders: --for plain --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ rights plain", "→ ACL SETUSER jobs &redisson_lock__channel:{orders:*"}},
 		"no server":       {"--url redis://jobs:secret@127.0.0.1:1", 2, []string{"redis://127.0.0.1:1: failure\n", "✗ connection", "connection refused", "→ is the server running"}},
 		"a wrong user":    {"--url redis://jobs:secrets@" + well.Addr(), 2, []string{"→ is the user or the password wrong?"}},
+		"role":            {"--role operator --prefix orders: --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ rights plain", "✗ rights admin", "→ ACL SETUSER jobs ~leasehold_client:*"}},
+		"unknown role":    {"--role root --url " + well.URL(), 2, nil},
+		"unknown policy":  {"--prefix orders: --for plain --url redis://blind:secret@" + well.Addr(), 1, []string{"! memory", "the eviction policy is unknown"}},
+		"no ACL of":       {"--print-acl root", 2, nil},
+		"ACL of a prefix": {"--print-acl page --prefix a'b", 2, nil},
+		"ACL":             {"--print-acl page --prefix orders:", 0, []string{"ACL SETUSER leasehold-page on resetkeys resetchannels -@all ~orders:* "}},
 		"unknown kind":    {"--for barrier --url " + well.URL(), 2, nil},
 		"two servers":     {"--url redis://a --url redis://b", 2, nil},
 		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ see SLOWLOG GET"}},

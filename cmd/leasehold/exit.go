@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes of the tool. docs/TOOL.md lists them.
+// The exit codes of the tool. docs/operate/tool.md lists them.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -21,6 +21,7 @@ const (
 	// Of run alone. All others of run are the command's own.
 	exitNotObtained = 75 // EX_TEMPFAIL of sysexits.h: somebody else has the lock
 	exitLost        = 123
+	exitMaxHold     = 124 // as timeout(1)
 	exitBroken      = 125 // leasehold itself failed, as with timeout(1) and env(1)
 	exitCannotRun   = 126
 	exitNotFound    = 127

@@ -22,7 +22,7 @@ func explain(err error) string {
 // advice returns what to do about err; "" if that is not known.
 func advice(err error) string {
 	switch {
-	case errors.Is(err, lock.ErrForeignKey):
+	case errors.Is(err, lock.ErrWrongType):
 		return "choose another name, or the kind of lock that the others use: --shared and --exclusive are the two sides of one lock, and no other kind"
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "give the authority that signed the server's certificate by --cacert"
@@ -47,6 +47,7 @@ func adviceOnReply(reply string) string {
 		"ACL failure in script":         "the user lacks a right: leasehold doctor says which", // later servers, without a code
 		"READONLY":                      "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
 		"OOM":                           "the server is full: raise maxmemory",
+		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; cluster-require-full-coverage no lets the others serve",
 		"LOADING":                       "the server is starting: try again",
 		"MISCONF":                       "the server cannot save its data: see its log",
 	} {

@@ -141,7 +141,7 @@ func checkGPUs(r gpuReport) []claim {
 		claimf(r.ran == trainings && r.most <= gpus, "all %d trainings ran, and at most %d GPUs were busy at once", r.ran, r.most),
 		claimf(r.before == 0, "the training that needs all GPUs had its turn: %d of those that came later went before it", r.before),
 		claimf(r.died > shortLease/2 && r.died < deadWithin, "a process died with all GPUs; %.1f s later they were back, as its lease of %.1f s was over", r.died.Seconds(), shortLease.Seconds()),
-		claimf(errors.Is(r.wrong, semaphore.ErrPermits), "a client that believes in another number of GPUs is told: %v", r.wrong),
+		claimf(errors.Is(r.wrong, semaphore.ErrPermitCount), "a client that believes in another number of GPUs is told: %v", r.wrong),
 		claimf(r.free == gpus, "at the end %d of %d GPUs are free", r.free, gpus),
 	}
 }

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -57,7 +61,7 @@ answer; 2 if inspect was called the wrong way.
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.Window, admin.Bloom)
+			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
@@ -85,7 +89,7 @@ answer; 2 if inspect was called the wrong way.
 				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
 					return err
 				}
-				if l.Kind == "" && l.Forced == nil && l.Register == 0 {
+				if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
 				}
 				return nil
@@ -112,7 +116,7 @@ func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name strin
 		return ""
 	}
 	l, err := a.Inspect(ctx, twin)
-	if err != nil || l.Kind == "" {
+	if err != nil || l.Kind == "" || l.Kind == admin.Semaphore && l.Ambiguous != "" {
 		return ""
 	}
 	return fmt.Sprintf("there is also %s, of the kind %s: x and {x} share the keys beside their own, so some of what is shown may belong to it", shown(twin), kindOf(l))
@@ -130,7 +134,7 @@ func (c *connection) nothing(name string) string {
 // noLock returns err, about the lock called name, in words for operators.
 func noLock(name string, err error) error {
 	switch {
-	case errors.Is(err, lock.ErrForeignKey):
+	case errors.Is(err, lock.ErrWrongType):
 		return fmt.Errorf("the key %s holds something that is no lock; it was left as it is", shown(name))
 	case errors.Is(err, lock.ErrBadName):
 		return usage(err)
@@ -148,14 +152,14 @@ func (d detail) table(w io.Writer) error {
 	}
 	s := newScreen(w)
 	switch {
-	case d.Locked():
+	case d.Locked(), d.Kind == admin.Semaphore:
 		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
 	case d.Kind == admin.Latch && d.Left > 0:
 		s.print("%s: a latch, %d to count down\n", s.in(bold, shown(d.Name)), d.Left)
 	case d.Kind == admin.Latch:
 		s.print("%s: a latch, open\n", s.in(bold, shown(d.Name)))
-	case d.Kind == admin.Crew:
-		s.print("%s: %s\n", s.in(bold, shown(d.Name)), crewOf(admin.Lock(d)))
+	case d.Kind == admin.WaitGroup:
+		s.print("%s: %s\n", s.in(bold, shown(d.Name)), waitGroupOf(admin.Lock(d)))
 	default:
 		s.print("%s: free\n", s.in(bold, shown(d.Name)))
 	}
@@ -188,33 +192,20 @@ func (d detail) table(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "lease\t%s\n", lease)
 	}
-	for i, w := range d.Waiters {
-		head := ""
-		if i == 0 {
-			head = "waits"
-		}
-		patience := ""
-		switch {
-		case w.Patience == 0:
-			patience = "; dead"
-		case w.Patience > 0:
-			patience = fmt.Sprintf("; counts as dead if not heard of for %s", left(w.Patience))
-		}
-		asked := ""
-		if !w.Since.IsZero() {
-			asked = fmt.Sprintf(", for %s", ago(w.Since))
-		}
-		fmt.Fprintf(t, "%s\t%d. %s%s%s\n", head, i+1, who(w.Owner, w.Client), asked, patience)
+	head := "waits"
+	for _, line := range waitersOf((*admin.Lock)(&d)) {
+		fmt.Fprintf(t, "%s\t%s\n", head, line)
+		head = ""
 	}
-	head := "token"
+	head = "token"
 	if d.Token > 0 {
 		fmt.Fprintf(t, "%s\t%d%s\n", head, d.Token, ahead(admin.Lock(d)))
 		head = ""
 	}
-	if d.Register > 0 {
-		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.Register)
+	if d.HighestToken > 0 {
+		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.HighestToken)
 	}
-	if f := d.Forced; f != nil {
+	if f := d.ForceUnlock; f != nil {
 		fmt.Fprintf(t, "forced\t%s ago, by %s\n", ago(f.At), shown(f.By))
 		if f.Reason != "" {
 			fmt.Fprintf(t, "\t%s\n", shown(f.Reason))
@@ -223,6 +214,9 @@ func (d detail) table(w io.Writer) error {
 			fmt.Fprintf(t, "\tfrom %s\n", shown(from))
 		}
 	}
+	if d.Ambiguous != "" {
+		fmt.Fprintf(t, "unsure\t%s\n", d.Ambiguous)
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -230,12 +224,61 @@ func (d detail) table(w io.Writer) error {
 	return s.failed()
 }
 
+// waitersOf returns a line for each waiter, in their order. Those that count as dead, one after the other, have one line.
+func waitersOf(l *admin.Lock) (lines []string) {
+	all := l.Waiters
+	soonest, keep := time.Duration(math.MaxInt64), 0 // of the waiters that keep their place by a heartbeat
+	for i := 0; i < len(all); {
+		dead := 0
+		for dead < len(all)-i && all[i+dead].WaiterTimeout == 0 {
+			dead++
+		}
+		if dead > 1 {
+			counts := make(map[string]int)
+			for _, w := range all[i : i+dead] {
+				counts[brief(w.Client)]++
+			}
+			var parts []string
+			for _, name := range slices.Sorted(maps.Keys(counts)) {
+				parts = append(parts, fmt.Sprintf("%d of %s", counts[name], name))
+			}
+			lines = append(lines, fmt.Sprintf("%d. to %d. count as dead: %s", i+1, i+dead, strings.Join(parts, ", ")))
+			i += dead
+			continue
+		}
+		w := all[i]
+		i++
+		line := fmt.Sprintf("%d. %s", i, who(w.Owner, w.Client))
+		if !w.Since.IsZero() {
+			line += ", for " + ago(w.Since)
+		}
+		switch {
+		case w.WaiterTimeout == 0:
+			line += "; counts as dead"
+		case l.IsGone(w):
+			line += "; gone: its client has no entry"
+		}
+		if w.WaiterTimeout > 0 {
+			soonest, keep = min(soonest, w.WaiterTimeout), keep+1
+		}
+		lines = append(lines, line)
+	}
+	switch keep {
+	case 0:
+	case 1:
+		lines = append(lines, fmt.Sprintf("counts as dead if not heard of for %s", left(soonest)))
+	default:
+		lines = append(lines, fmt.Sprintf("each counts as dead if not heard of for %s or more", left(soonest)))
+	}
+	return lines
+}
+
 // ahead tells by how much the token of a holder can be larger.
 func ahead(l admin.Lock) string {
-	if l.Mode != lock.Exclusive || l.Register == l.Token {
+	if l.Mode != lock.Exclusive || l.HighestToken == l.Token {
 		return ""
 	}
-	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.Register-l.Token)
+	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.HighestToken-l.Token)
 }
 
 // saidBy tells since when the leader says something, and for how long it stands there.
@@ -250,9 +293,9 @@ func saidBy(l admin.Lock) string {
 	return fmt.Sprintf("%s; it stands for %s more unless it is said again", text, short(l.Leader.Left))
 }
 
-// crewOf returns words for the members of a crew.
-func crewOf(l admin.Lock) string {
-	return fmt.Sprintf("a crew, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
+// waitGroupOf returns words for the workers of a wait group.
+func waitGroupOf(l admin.Lock) string {
+	return fmt.Sprintf("a wait group, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
 }
 
 // heldAs returns words for the way in which a lock is held.
@@ -262,8 +305,8 @@ func heldAs(l admin.Lock) string {
 		return fmt.Sprintf("a read/write lock, read by %d", l.Holding)
 	case lock.Write:
 		return "a read/write lock, written"
-	case lock.Member:
-		return crewOf(l)
+	case lock.Worker:
+		return waitGroupOf(l)
 	}
 	if l.Kind == admin.Semaphore {
 		return fmt.Sprintf("a semaphore of %s, %d free", permits(l.Permits), l.Free)
@@ -286,7 +329,7 @@ func role(h lock.Holder) string {
 		return "reads"
 	case lock.Write:
 		return "writes"
-	case lock.Member:
+	case lock.Worker:
 		return "works"
 	}
 	return "holds"
@@ -298,7 +341,7 @@ func since(h lock.Holder) string {
 		return "nobody says when it asked"
 	}
 	text := fmt.Sprintf("asked %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
-	if h.Mode == lock.Member { // a member of a crew waits for nobody
+	if h.Mode == lock.Worker { // a worker of a wait group waits for nobody
 		return text
 	}
 	return text + " (this includes its wait)"

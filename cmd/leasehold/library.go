@@ -154,7 +154,7 @@ func (c *catalogue) reviseAll(ctx context.Context) error {
 
 // revise writes an edition, and then reads on, so that no other write comes between.
 func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err error) {
-	ctx = lock.WithOwner(ctx) // the two holds are of one owner, and the first of them ends first
+	ctx = lock.ContextWithNewOwner(ctx) // the two holds are of one owner, and the first of them ends first
 	writing, err := c.lock.Write().Lock(ctx)
 	if err != nil {
 		return r, err

@@ -18,16 +18,19 @@ import (
 
 // unheld reports whether nobody ever holds what is of this kind.
 func unheld(k admin.Kind) bool {
-	return k == admin.RateLimit || k == admin.Window || k == admin.Bloom
+	return k == admin.RateLimit || k == admin.RedissonRateLimit || k == admin.Bloom
 }
 
+// stateHeads are the heads of a list of limiters or filters.
+var stateHeads = []string{"NAME", "KIND", "STATE"}
+
 // listStates writes a line for each limiter or filter.
-func listStates(w io.Writer, all []admin.Lock) error {
-	var lines []string
+func listStates(w io.Writer, columns int, all []admin.Lock) error {
+	t := table{stateHeads}
 	for _, l := range all {
-		lines = append(lines, fmt.Sprintf("%s\t%s\t%s", shown(l.Name), l.Kind, stateOf(l)))
+		t = append(t, []string{shown(l.Name), string(l.Kind), stateOf(l)})
 	}
-	return rows(w, "NAME\tKIND\tSTATE", lines)
+	return t.write(w, columns)
 }
 
 // stateOf says in one line how a limiter or a filter stands.
@@ -35,19 +38,19 @@ func stateOf(l admin.Lock) (text string) {
 	switch {
 	case l.Limit != nil:
 		var parts []string
-		for _, o := range l.Limit.Owed {
+		for _, o := range l.Limit.Usage {
 			parts = append(parts, owedOf(o))
 		}
 		text = strings.Join(parts, "; ")
 		if l.Limit.Ahead > 0 {
 			text += fmt.Sprintf("; the last in line waits %s", short(l.Limit.Ahead))
 		}
-	case l.Window != nil && l.Window.PerClient:
-		text = l.Window.String() + " for each client of Redisson"
-	case l.Window != nil:
-		text = fmt.Sprintf("%s of %s left", number(l.Window.Left), l.Window.String())
-		if l.Window.Next > 0 {
-			text += ", the next in " + short(l.Window.Next)
+	case l.RedissonLimit != nil && l.RedissonLimit.PerClient:
+		text = l.RedissonLimit.String() + " for each client of Redisson"
+	case l.RedissonLimit != nil:
+		text = fmt.Sprintf("%s of %s left", number(l.RedissonLimit.Left), l.RedissonLimit.String())
+		if l.RedissonLimit.Next > 0 {
+			text += ", the next in " + short(l.RedissonLimit.Next)
 		}
 	case l.Filter != nil:
 		f := l.Filter
@@ -56,14 +59,14 @@ func stateOf(l admin.Lock) (text string) {
 			text += fmt.Sprintf(", %d shards", f.Shards)
 		}
 	}
-	if l.Unsure != "" {
+	if l.Ambiguous != "" {
 		text += "; unsure: see inspect"
 	}
 	return text
 }
 
 // owedOf says what is owed of a limit.
-func owedOf(o admin.Owed) string {
+func owedOf(o admin.Usage) string {
 	switch {
 	case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
 		return "nothing owed"
@@ -135,20 +138,20 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	switch {
 	case l.Limit != nil:
 		what = limitLines(l.Limit, limits, line)
-	case l.Window != nil:
-		what = "a rate limiter of Redisson's kind, " + l.Window.String()
-		if l.Window.PerClient {
+	case l.RedissonLimit != nil:
+		what = "a rate limiter of Redisson's kind, " + l.RedissonLimit.String()
+		if l.RedissonLimit.PerClient {
 			line("left", "each client of Redisson has this rate for itself; what is left to each is not known")
 			break
 		}
-		line("left", "%s", number(l.Window.Left))
-		line("next", "%s", when(l.Window.Next))
-		line("all", "%s", when(l.Window.Reset))
+		line("left", "%s", number(l.RedissonLimit.Left))
+		line("next", "%s", when(l.RedissonLimit.Next))
+		line("all", "%s", when(l.RedissonLimit.Reset))
 	case l.Filter != nil:
 		what = filterLines(l.Filter, line)
 	}
-	if l.Unsure != "" {
-		line("unsure", "%s", l.Unsure)
+	if l.Ambiguous != "" {
+		line("unsure", "%s", l.Ambiguous)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -167,7 +170,7 @@ func when(d time.Duration) string {
 
 // limitLines describes what is owed of a key.
 func limitLines(s *admin.LimitState, limits []ratelimit.Limit, line func(head, format string, args ...any)) (what string) {
-	for i, o := range s.Owed {
+	for i, o := range s.Usage {
 		line(fmt.Sprintf("limit %d", i+1), "%s", owedOf(o))
 	}
 	if s.Ahead > 0 {
@@ -206,9 +209,9 @@ func filterLines(f *admin.FilterState, line func(head, format string, args ...an
 func standing(s *admin.LimitState, limits []ratelimit.Limit) (left int64, next time.Duration) {
 	left, next = math.MaxInt64, s.Ahead
 	for i, l := range limits {
-		var o admin.Owed
-		if i < len(s.Owed) {
-			o = s.Owed[i]
+		var o admin.Usage
+		if i < len(s.Usage) {
+			o = s.Usage[i]
 		}
 		if l.Aligned {
 			n := max(l.Rate-o.Used, 0)

@@ -34,14 +34,14 @@ func limited(t *testing.T, s *redistest.Server) {
 			t.Fatal(err)
 		}
 	}
-	soon := ratelimit.Closed().After(promptly)
+	soon := ratelimit.FailClosed().After(promptly)
 	must(c.NewRateLimiter("api", soon, ratelimit.PerHour(10), ratelimit.Limit{Rate: 1000, Per: 24 * 365 * time.Hour, Aligned: true}).Take(t.Context(), "alice", 4))
 	for range 3 {
 		must(c.NewRateLimiter("mail", soon, ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1}).Reserve(t.Context(), "partner", 1))
 	}
-	must(c.NewWindow("sms").Init(t.Context(), 10, time.Hour))
-	must(c.NewWindow("sms").Take(t.Context(), 10))
-	must(c.NewWindow("calls").Init(t.Context(), 5, time.Minute))
+	must(c.NewRedissonRateLimiter("sms").Init(t.Context(), 10, time.Hour))
+	must(c.NewRedissonRateLimiter("sms").Take(t.Context(), 10))
+	must(c.NewRedissonRateLimiter("calls").Init(t.Context(), 5, time.Minute))
 	s.Do(t, "HSET", "java", "rate", "1000", "interval", "1000", "type", "1")
 	elements := make([][]byte, 1000)
 	for i := range elements {
@@ -58,21 +58,21 @@ func TestLs_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	limited(t, s)
-	matchesText(t, on(t, s, "ls"), `NAME  KIND  MODE  HOLDER  ASKED  LEASE  WAITING\n`)
+	matchesText(t, on(t, s, "ls"), `NAME  KIND  HOLDER  ASKED  LEASE  WAITING\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "ratelimit"), `NAME +KIND +STATE\n`+
 		`api:alice +ratelimit  full again in (24m00s|23m5\ds); 4 taken, counted anew in \d+d\d\dh\n`+
 		`mail:partner  ratelimit  full again in (45m00s|44m5\ds); the last in line waits (30m00s|29m5\ds)\n`)
-	matchesText(t, on(t, s, "ls", "--kind", "window"), `NAME +KIND +STATE\n`+
-		`calls  window  5 of 5 per 1m left; unsure: see inspect\n`+
-		`java   window  1000 per 1s for each client of Redisson\n`+
-		`sms    window  0 of 10 per 1h left, the next in (1h00m|59m5\ds)\n`)
+	matchesText(t, on(t, s, "ls", "--kind", "redisson-ratelimit"), `NAME +KIND +STATE\n`+
+		`calls  redisson-ratelimit  5 of 5 per 1m left; unsure: see inspect\n`+
+		`java   redisson-ratelimit  1000 per 1s for each client of Redisson\n`+
+		`sms    redisson-ratelimit  0 of 10 per 1h left, the next in (1h00m|59m5\ds)\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "bloom"), `NAME +KIND +STATE\n`+
 		`crawl  bloom  about (9|1,0)\d\d of 8,000 elements, under 0\.1 % false positives, 2 shards\n`+
 		`seen   bloom  (99|1,00)\d of 5,000 elements, under 0\.1 % false positives\n`)
-	says(t, on(t, s, "ls", "x*", "--kind", "window"), 0, "nothing of the kind window that matches x* is on "+s.URL()+"\n")
+	says(t, on(t, s, "ls", "x*", "--kind", "redisson-ratelimit"), 0, "nothing of the kind redisson-ratelimit that matches x* is on "+s.URL()+"\n")
 
 	var all []lockJSON
-	for _, kind := range []string{"ratelimit", "window", "bloom"} {
+	for _, kind := range []string{"ratelimit", "redisson-ratelimit", "bloom"} {
 		j := on(t, s, "ls", "--kind", kind, "-o", "json")
 		says(t, j, 0)
 		var some []lockJSON
@@ -81,7 +81,7 @@ func TestLs_unheld(t *testing.T) {
 		}
 		all = append(all, some...)
 	}
-	if len(all) != 7 || *all[0].Limit.Owed[1].Used != 4 || *all[0].Limit.Owed[0].FullMS <= 0 || all[1].Limit.AheadMS <= 0 || all[2].Unsure == "" || !all[3].Window.PerClient || all[3].Window.Left != nil || *all[4].Window.Left != 0 || *all[4].Window.NextMS <= 0 || all[5].Filter.Shards != 2 || all[6].Filter.Elements < 900 || all[6].Filter.Probability != .01 {
+	if len(all) != 7 || *all[0].Limit.Usage[1].Used != 4 || *all[0].Limit.Usage[0].FullMS <= 0 || all[1].Limit.AheadMS <= 0 || all[2].Ambiguous == "" || !all[3].RedissonLimit.PerClient || all[3].RedissonLimit.Left != nil || *all[4].RedissonLimit.Left != 0 || *all[4].RedissonLimit.NextMS <= 0 || all[5].Filter.Shards != 2 || all[6].Filter.Elements < 900 || all[6].Filter.Probability != .01 {
 		t.Errorf("%+v", all)
 	}
 }
@@ -100,8 +100,8 @@ func TestComplete_unheld(t *testing.T) {
 		return prepare(t, []string{"REDIS_URL=" + s.URL()}, append([]string{"__complete"}, args...)...).start()
 	}
 	says(t, complete("inspect", "se"), 0, "seat\tplain, billing on ", "sealed\tlatch, 3 to count down\n", "seen\tbloom, ")
-	says(t, complete("inspect", ""), 0, "api:alice\tratelimit, full again in ", "sms\twindow, 0 of 10 per 1h left", "crawl\tbloom, ", ":4\n")
-	says(t, complete("ls", "--kind", "window", "s"), 0, "sms\twindow, ")
+	says(t, complete("inspect", ""), 0, "api:alice\tratelimit, full again in ", "sms\tredisson-ratelimit, 0 of 10 per 1h left", "crawl\tbloom, ", ":4\n")
+	says(t, complete("ls", "--kind", "redisson-ratelimit", "s"), 0, "sms\tredisson-ratelimit, ")
 	locks := complete("unlock", "se")
 	says(t, locks, 0, "seat\tplain, ")
 	if text := locks.stdout.String(); strings.Contains(text, "seen") {
@@ -126,12 +126,12 @@ func TestInspect_braces(t *testing.T) {
 	warns("{x}", "there is also x, of the kind fair: x and {x} share")
 	mustLock(t, c.NewLock("{x}"))
 	warns("x", "there is also {x}, of the kind plain")
-	if _, err := c.NewWindow("y").Init(t.Context(), 5, time.Hour); err != nil {
+	if _, err := c.NewRedissonRateLimiter("y").Init(t.Context(), 5, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	mustLock(t, c.NewRWLock("{y}").Read())
 	warns("y", "there is also {y}, of the kind rw")
-	warns("{y}", "there is also y, of the kind window")
+	warns("{y}", "there is also y, of the kind redisson-ratelimit")
 	s.Do(t, "SET", "{z}", "text")
 	mustLock(t, c.NewLock("z"))
 	warns("z", "")
@@ -202,7 +202,7 @@ func TestStanding(t *testing.T) {
 			}
 			limits = append(limits, l)
 		}
-		limiter, key := c.NewRateLimiter("api", ratelimit.Closed().After(promptly), limits...), fmt.Sprint(round)
+		limiter, key := c.NewRateLimiter("api", ratelimit.FailClosed().After(promptly), limits...), fmt.Sprint(round)
 		for range 1 + random.IntN(6) {
 			if _, err := limiter.TakeUpTo(t.Context(), key, 1+random.Int64N(9)); err != nil {
 				t.Fatal(err)
@@ -246,7 +246,7 @@ func TestLs_election(t *testing.T) {
 	}
 	knows(t, s.Client(t), c)
 	mustLock(t, c.NewLock("orders"))
-	says(t, on(t, s, "ls"), 0, "boss    election  exclusive  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
+	says(t, on(t, s, "ls"), 0, "boss    election  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
 	names := on(t, s, "ls", "--kind", "election", "-o", "name")
 	says(t, names, 0)
 	if text := names.stdout.String(); text != "boss\n" {

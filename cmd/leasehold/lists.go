@@ -3,27 +3,50 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// listLocks writes a line for each lock.
-func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
-	head := "NAME\tKIND\tMODE\tHOLDER\tASKED\tLEASE\tWAITING"
+// lockHeads returns the heads of a list of locks.
+func lockHeads(wide bool) []string {
+	heads := []string{"NAME", "KIND", "HOLDER", "ASKED", "LEASE", "WAITING"}
 	if wide {
-		head += "\tCOUNT\tPID\tLABEL\tOWNER"
+		heads = append(heads, "COUNT", "PID", "LABEL", "OWNER")
 	}
-	var lines []string
+	return heads
+}
+
+// lockCells returns the cells of a lock in such a list.
+func lockCells(l admin.Lock, lease string, wide bool) []string {
+	h, holder := holderOf(l)
+	kind := kindOf(l)
+	if l.Mode == lock.Read || l.Mode == lock.Write {
+		kind += " " + string(l.Mode)
+	}
+	cells := []string{shown(l.Name), kind, holder, ago(h.Since), lease, waitingOf(l)}
+	if wide {
+		cells = append(cells, strconv.Itoa(h.Count), pid(h.Client), label(h.Client), h.Owner)
+	}
+	return cells
+}
+
+// waitingOf returns how many wait for a lock, and how many of them are gone.
+func waitingOf(l admin.Lock) string {
+	if l.Gone > 0 {
+		return fmt.Sprintf("%d, %d gone", l.Waiting, l.Gone)
+	}
+	return strconv.Itoa(l.Waiting)
+}
+
+// listLocks writes a line for each lock.
+func listLocks(w io.Writer, columns int, locks []admin.Lock, wide bool) error {
+	t := table{lockHeads(wide)}
 	for _, l := range locks {
-		h, holder := holderOf(l)
-		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), kindOf(l), l.Mode, holder, ago(h.Since), leaseOf(l), l.Waiting)
-		if wide {
-			line += fmt.Sprintf("\t%d\t%s\t%s\t%s", h.Count, pid(h.Client), label(h.Client), h.Owner)
-		}
-		lines = append(lines, line)
+		t = append(t, lockCells(l, leaseOf(l), wide))
 	}
-	return rows(w, head, lines)
+	return t.write(w, columns)
 }
 
 // kindOf returns what a list calls the kind of a lock.
@@ -41,7 +64,7 @@ func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
 const mostSaid = 40
 
 // holderOf returns the first holder of a lock, and what a list says of its holders. A latch has none, and neither has a
-// crew of which only lost members are left.
+// wait group of which only lost workers are left.
 func holderOf(l admin.Lock) (first lock.Holder, says string) {
 	if len(l.Holders) > 0 {
 		first = l.Holders[0]
@@ -72,20 +95,19 @@ func leaseOf(l admin.Lock) string {
 }
 
 // listClients writes a line for each client.
-func listClients(w io.Writer, clients []lock.Client, wide bool) error {
-	head := "NAME\tHOST\tPID\tLABEL\tUP"
+func listClients(w io.Writer, columns int, clients []lock.Client, wide bool) error {
+	t := table{{"NAME", "HOST", "PID", "LABEL", "UP"}}
 	if wide {
-		head += "\tVERSION\tID"
+		t[0] = append(t[0], "VERSION", "ID")
 	}
-	var lines []string
 	for _, c := range clients {
-		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", shown(c.Name), shown(c.Host), pid(c), label(c), ago(c.Started))
+		cells := []string{shown(c.Name), shown(c.Host), pid(c), label(c), ago(c.Started)}
 		if wide {
-			line += fmt.Sprintf("\t%s\t%s", shown(c.Version), shown(c.ID))
+			cells = append(cells, shown(c.Version), shown(c.ID))
 		}
-		lines = append(lines, line)
+		t = append(t, cells)
 	}
-	return rows(w, head, lines)
+	return t.write(w, columns)
 }
 
 func pid(c lock.Client) string {

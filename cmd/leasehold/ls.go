@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -22,7 +23,7 @@ func lsCommand() *cobra.Command {
 		Use:   "ls [PATTERN]",
 		Short: "List locks: their holders, when these asked for them, and how many wait; and limiters and filters",
 		Example: `  leasehold ls
-  leasehold ls --kind window
+  leasehold ls --kind redisson-ratelimit
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
 		Long: `List the locks that are held, on one server or on a whole cluster.
@@ -34,7 +35,7 @@ of the application if it has one.
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
 leaves out all other keys. A fair lock that Redisson holds and nobody waits
 for looks like a plain lock. A latch
-is listed while it is closed, a crew while members are at work, or are lost. A lock
+is listed while it is closed, a wait group while members are at work, or are lost. A lock
 whose holder says something as a leader is shown as an election.
 
 Rate limiters and filters are listed only if --kind names them, with how they stand:
@@ -47,7 +48,13 @@ includes the wait: Redis does not know when the holder got the lock.
 
 ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
 takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
-line; the other formats are sorted.
+line; the other formats are sorted, and tell on a terminal how far they are after two
+seconds. WAITING tells how many of the waiters are gone: their clients have no entry
+any more, because they were killed, or never had one. If a primary of a cluster does not respond, ls lists
+what the others store, names the missing one on standard error, and exits with 1.
+
+On a terminal, a table has at most as many columns as the terminal: long names and
+holders are shortened in the middle. wide, and a table in a file or a pipe, are whole.
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -60,6 +67,10 @@ line; the other formats are sorted.
 				q.Match = args[0]
 			}
 			w := cmd.OutOrStdout()
+			shows := newProgress(cmd.ErrOrStderr())
+			if out.format.value == "jsonl" || out.format.value == "name" { // whose lines come at once
+				shows.w = nil
+			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				locks := a.Locks(cmd.Context(), q)
 				switch out.format.value {
@@ -71,25 +82,27 @@ line; the other formats are sorted.
 						return err
 					})
 				}
-				all, err := sorted(locks)
-				if err != nil {
-					return err
+				all, lacks := sorted(locks)
+				shows.end()
+				if lacks != nil && !incomplete(lacks) {
+					return lacks
 				}
 				if out.format.value == "json" {
 					list := make([]lockJSON, len(all))
 					for i, l := range all {
 						list[i] = toJSON(l)
 					}
-					return writeJSON(w, list)
+					return cmp.Or(writeJSON(w, list), lacks)
 				}
-				if len(all) == 0 {
+				if len(all) == 0 && lacks == nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
 				}
+				wide := out.format.value == "wide"
 				if unheld(q.Kind) {
-					return listStates(w, all)
+					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
 				}
-				return listLocks(w, all, out.format.value == "wide")
-			})
+				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
+			}, admin.WithProgress(shows.show))
 		},
 	}
 	kind.initKinds()
@@ -98,6 +111,9 @@ line; the other formats are sorted.
 	via.addFlags(cmd)
 	return cmd
 }
+
+// incomplete reports whether err only says that some servers of a cluster do not respond: a list has what the others store.
+func incomplete(err error) bool { return errors.As(err, new(*admin.IncompleteError)) }
 
 // forEach calls f for each lock, until there is an error.
 func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error {

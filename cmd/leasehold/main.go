@@ -1,14 +1,16 @@
 // Command leasehold is the command-line tool of the lock library. The
-// repository's docs/TOOL.md describes it.
+// repository's docs/operate/tool.md describes it.
 //
 //	leasehold run NAME -- COMMAND    runs a command while it holds a lock
 //	leasehold ls [PATTERN]           lists locks
 //	leasehold inspect NAME           shows the holders and the waiters of a lock
 //	leasehold unlock NAME            unlocks a lock by force, and tells its holder
+//	leasehold resize NAME PERMITS    changes how many permits a semaphore has
 //	leasehold top [PATTERN]          shows locks in a terminal, again and again
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
 //	leasehold serve                  serves a web page that shows locks
+//	leasehold history NAME           shows who held a lock in the last hour
 //	leasehold bench                  measures what locks cost on a server
 //	leasehold doctor                 says whether a server is fit for locks
 //	leasehold demo                   shows locks at work; needs nothing installed
@@ -21,10 +23,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -54,6 +59,12 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
+// releaseCommands are commands that only the release builds: see man.go.
+var releaseCommands []*cobra.Command
+
+// renamed has the flags that were renamed before v1, for one release.
+var renamed = map[string]string{"as": "operator", "every": "interval", "time": "duration", "durable": "durable-servers", "vote-timeout": "server-timeout"}
+
 // leasehold returns the command leasehold, with all that are below it.
 func leasehold() *cobra.Command {
 	root := &cobra.Command{
@@ -63,6 +74,17 @@ func leasehold() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(releaseCommands...)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if !errors.As(err, &unknown) {
+			return err
+		}
+		if name := renamed[unknown.GetSpecifiedName()]; name != "" && cmd.Flags().Lookup(name) != nil {
+			return fmt.Errorf("%w: use --%s", err, name)
+		}
+		return err
+	})
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), resizeCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	return root
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -69,38 +68,40 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// The JSON of these commands is made of these. Docs/TOOL.md describes it.
+// The JSON of these commands is made of these. Page docs/operate/tool.md describes it.
 type (
 	lockJSON struct {
-		Name     string        `json:"name"`
-		Kind     string        `json:"kind,omitempty"` // empty if it is free
-		Mode     string        `json:"mode,omitempty"`
-		LeaseMS  *int64        `json:"lease_ms"` // null without an expiry, and if it is free
-		Holding  int           `json:"holding"`
-		Waiting  int           `json:"waiting"`
-		Holders  []ownerJSON   `json:"holders"`
-		Waiters  []ownerJSON   `json:"waiters,omitempty"`
-		Left     int64         `json:"left,omitempty"`   // the count of a latch
-		Done     int           `json:"done,omitempty"`   // the members of a crew that are done
-		Lost     []ownerJSON   `json:"lost,omitempty"`   // the members of a crew that were lost
-		Leader   *leaderJSON   `json:"leader,omitempty"` // what the leader says
-		Limit    *limitJSON    `json:"limit,omitempty"`
-		Window   *windowJSON   `json:"window,omitempty"`
-		Filter   *filterJSON   `json:"filter,omitempty"`
-		Unsure   string        `json:"unsure,omitempty"`
-		Token    uint64        `json:"token,omitempty"`
-		Register uint64        `json:"register,omitempty"`
-		Permits  *int64        `json:"permits,omitempty"` // of a semaphore
-		Free     *int64        `json:"free,omitempty"`
-		Forced   *admin.Forced `json:"forced,omitempty"`
+		Name          string                   `json:"name"`
+		Kind          string                   `json:"kind,omitempty"` // empty if it is free
+		Mode          string                   `json:"mode,omitempty"`
+		LeaseMS       *int64                   `json:"lease_ms"` // null without an expiry, and if it is free
+		Holding       int                      `json:"holding"`
+		Waiting       int                      `json:"waiting"`
+		Gone          int                      `json:"gone,omitempty"` // the waiters of a plain lock whose clients have no entry
+		Holders       []ownerJSON              `json:"holders"`
+		Waiters       []ownerJSON              `json:"waiters,omitempty"`
+		Left          int64                    `json:"left,omitempty"`   // the count of a latch
+		Done          int                      `json:"done,omitempty"`   // the workers of a wait group that are done
+		Lost          []ownerJSON              `json:"lost,omitempty"`   // the workers of a wait group that were lost
+		Leader        *leaderJSON              `json:"leader,omitempty"` // what the leader says
+		Limit         *limitJSON               `json:"limit,omitempty"`
+		RedissonLimit *redissonLimitJSON       `json:"redisson_limit,omitempty"`
+		Filter        *filterJSON              `json:"filter,omitempty"`
+		Ambiguous     string                   `json:"ambiguous,omitempty"`
+		Token         uint64                   `json:"token,omitempty"`
+		HighestToken  uint64                   `json:"highest_token,omitempty"`
+		Permits       *int64                   `json:"permits,omitempty"` // of a semaphore
+		Free          *int64                   `json:"free,omitempty"`
+		ForceUnlock   *admin.ForceUnlockRecord `json:"force_unlock,omitempty"`
 	}
 	ownerJSON struct {
-		Owner      string     `json:"owner"`
-		Mode       string     `json:"mode,omitempty"`
-		Count      int        `json:"count,omitempty"`
-		Since      *time.Time `json:"since"`                 // when it asked; null if nobody says
-		PatienceMS *int64     `json:"patience_ms,omitempty"` // of a waiter whose place ends if it is not heard from
-		Client     clientJSON `json:"client"`
+		Owner           string     `json:"owner"`
+		Mode            string     `json:"mode,omitempty"`
+		Count           int        `json:"count,omitempty"`
+		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
+		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
+		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
+		Client          clientJSON `json:"client"`
 	}
 	leaderJSON struct {
 		Value  string    `json:"value"`
@@ -109,18 +110,18 @@ type (
 		LeftMS int64     `json:"left_ms,omitempty"` // only inspect tells it
 	}
 	limitJSON struct {
-		Owed    []owedJSON `json:"owed"`
-		AheadMS int64      `json:"ahead_ms"` // the turn of the last in line
-		ResetMS int64      `json:"reset_ms"`
-		Left    *int64     `json:"left,omitempty"` // these two only if the caller knows the limits
-		NextMS  *int64     `json:"next_ms,omitempty"`
+		Usage   []usageJSON `json:"usage"`
+		AheadMS int64       `json:"ahead_ms"` // the turn of the last in line
+		ResetMS int64       `json:"reset_ms"`
+		Left    *int64      `json:"left,omitempty"` // these two only if the caller knows the limits
+		NextMS  *int64      `json:"next_ms,omitempty"`
 	}
-	owedJSON struct {
+	usageJSON struct {
 		FullMS *int64 `json:"full_ms,omitempty"`
 		Used   *int64 `json:"used,omitempty"` // of an aligned limit
 		EndMS  *int64 `json:"end_ms,omitempty"`
 	}
-	windowJSON struct {
+	redissonLimitJSON struct {
 		Rate      int64  `json:"rate"`
 		PerMS     int64  `json:"per_ms"`
 		PerClient bool   `json:"per_client,omitempty"`
@@ -154,25 +155,25 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, Register: l.Register, Forced: l.Forced}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
 	if s := l.Leader; s != nil {
 		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
 	}
-	j.Unsure = l.Unsure
+	j.Ambiguous = l.Ambiguous
 	if s := l.Limit; s != nil {
-		j.Limit = &limitJSON{Owed: []owedJSON{}, AheadMS: s.Ahead.Milliseconds(), ResetMS: s.Reset.Milliseconds()}
-		for _, o := range s.Owed {
+		j.Limit = &limitJSON{Usage: []usageJSON{}, AheadMS: s.Ahead.Milliseconds(), ResetMS: s.Reset.Milliseconds()}
+		for _, o := range s.Usage {
 			if o.Aligned {
-				j.Limit.Owed = append(j.Limit.Owed, owedJSON{Used: &o.Used, EndMS: milliseconds(o.End)})
+				j.Limit.Usage = append(j.Limit.Usage, usageJSON{Used: &o.Used, EndMS: milliseconds(o.End)})
 			} else {
-				j.Limit.Owed = append(j.Limit.Owed, owedJSON{FullMS: milliseconds(o.Full)})
+				j.Limit.Usage = append(j.Limit.Usage, usageJSON{FullMS: milliseconds(o.Full)})
 			}
 		}
 	}
-	if s := l.Window; s != nil {
-		j.Window = &windowJSON{Rate: s.Rate, PerMS: s.Per.Milliseconds(), PerClient: s.PerClient}
+	if s := l.RedissonLimit; s != nil {
+		j.RedissonLimit = &redissonLimitJSON{Rate: s.Rate, PerMS: s.Per.Milliseconds(), PerClient: s.PerClient}
 		if !s.PerClient {
-			j.Window.Left, j.Window.NextMS, j.Window.ResetMS = &s.Left, milliseconds(s.Next), milliseconds(s.Reset)
+			j.RedissonLimit.Left, j.RedissonLimit.NextMS, j.RedissonLimit.ResetMS = &s.Left, milliseconds(s.Next), milliseconds(s.Reset)
 		}
 	}
 	if f := l.Filter; f != nil {
@@ -192,9 +193,9 @@ func toJSON(l admin.Lock) lockJSON {
 		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})
 	}
 	for _, w := range l.Waiters {
-		o := ownerJSON{Owner: w.Owner, Since: instant(w.Since), Client: clientToJSON(w.Client)}
-		if w.Patience >= 0 {
-			o.PatienceMS = milliseconds(w.Patience)
+		o := ownerJSON{Owner: w.Owner, Gone: l.IsGone(w), Since: instant(w.Since), Client: clientToJSON(w.Client)}
+		if w.WaiterTimeout >= 0 {
+			o.WaiterTimeoutMS = milliseconds(w.WaiterTimeout)
 		}
 		j.Waiters = append(j.Waiters, o)
 	}
@@ -224,15 +225,6 @@ func jsonLine(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// rows writes a table: the head and the rows, with tabs between the cells.
-func rows(w io.Writer, head string, rows []string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([]string{head}, rows...) {
-		fmt.Fprintln(t, row)
-	}
-	return t.Flush()
 }
 
 // shown returns text from Redis in a form that is safe for a terminal. It quotes characters

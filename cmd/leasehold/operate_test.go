@@ -178,7 +178,7 @@ func TestOperate_wrongly(t *testing.T) {
 		"inspect text":                          {1, "the key text holds something that is no lock; it was left as it is"},
 		"unlock text --yes":                     {1, "the key text holds something that is no lock; it was left as it is"},
 		"unlock orders:1 --yes":                 {1, "orders:1: nobody holds it; nothing was changed"},
-		"unlock orders:1 --as a\nb":             {2, "WithOperator"},
+		"unlock orders:1 --operator a\nb":       {2, "WithOperator"},
 		"clients x":                             {2, "unknown command"},
 		"ls --url " + as:                        {1, "the user lacks a right: leasehold doctor says which"},
 		"inspect else --url " + as:              {1, "the user lacks a right"},
@@ -216,7 +216,7 @@ func TestInspect(t *testing.T) {
 	j := on(t, s, "inspect", "orders:1", "-o", "json")
 	says(t, j, 0)
 	var l lockJSON
-	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "fair" || l.Mode != "exclusive" || l.Waiting != 1 || len(l.Waiters) != 1 || l.Waiters[0].PatienceMS == nil || l.Token != h.Token() || l.Register != h.Token()+64 {
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "fair" || l.Mode != "exclusive" || l.Waiting != 1 || len(l.Waiters) != 1 || l.Waiters[0].WaiterTimeoutMS == nil || l.Token != h.Token() || l.HighestToken != h.Token()+64 {
 		t.Errorf("%+v, %v", l, err)
 	}
 	cancel()
@@ -248,9 +248,9 @@ func TestUnlock(t *testing.T) {
 		}
 		hears = n > 0
 	}
-	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--as", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; a message was sent to its holder (billing on "+host(t)+", pid ", "works on beside the next holder: end it there")
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--operator", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; a message was sent to its holder (billing on "+host(t)+", pid ", "works on beside the next holder: end it there")
 	<-h.Context().Done()
-	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
 	}
 	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "ago, by alice\n", "stuck since 3\n", "from billing on ")
@@ -358,7 +358,7 @@ func TestUnlock_run(t *testing.T) {
 	}
 	next := on(t, s, "run", name, "--", "echo", "mine")
 	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
-	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, ", runs sleep", "unlocked; a message was sent to its holder (leasehold run on ")
+	says(t, on(t, s, "unlock", name, "--yes", "--operator", "alice"), 0, ", runs sleep", "unlocked; a message was sent to its holder (leasehold run on ")
 	says(t, stuck, 123, "by alice")
 	says(t, next, 0, "mine")
 }
@@ -378,10 +378,10 @@ func TestWatch(t *testing.T) {
 	w.stdout.await(t, `"event":"released","name":"orders:1","owner":"`+h.Owner())
 	s.Do(t, "HSET", "orders:1", redissonOwner, "1")
 	w.stdout.await(t, `"event":"acquired","name":"orders:1","owner":"`+redissonOwner)
-	says(t, on(t, s, "unlock", "orders:1", "-y", "--as", "alice"), 0, "unlocked")
+	says(t, on(t, s, "unlock", "orders:1", "-y", "--operator", "alice"), 0, "unlocked")
 	w.stdout.await(t, `"by":"alice"`)
 	s.Do(t, "SET", "text", "x")
-	w.stderr.await(t, "key holds something else")
+	w.stderr.await(t, "key has the wrong type")
 	w.signal(os.Interrupt)
 	says(t, w, exitInterrupted)
 	if n := strings.Count(w.stderr.String(), "something else"); n != 1 {

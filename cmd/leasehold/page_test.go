@@ -110,6 +110,21 @@ func fall(t *testing.T, s *redistest.Server) {
 	}
 }
 
+// pods holds locks with names and holders as Kubernetes makes them, and returns the client of the first.
+func pods(t *testing.T, s *redistest.Server) *night {
+	t.Helper()
+	n := &night{t: t, s: s, now: time.Now()}
+	for i, pod := range []string{"x2x9k", "p8zqf", "7w4lm"} {
+		c := n.client(i, "payments-reconciliation-worker", "payments-reconciliation-worker-7d9f8b6c5d-"+pod, "region=eu-west-1,shard="+strconv.Itoa(i))
+		name := "production:payments:reconciliation:batch:2026-11-26:" + pod
+		n.holds(name, n.owner(c, time.Duration(i+1)*26*time.Hour), time.Hour)
+		for w := range 12 {
+			n.waits(name, n.owner(c, time.Duration(w)*time.Minute))
+		}
+	}
+	return n
+}
+
 // The pages in a browser: those of a night, in light and dark. Each text can be read against what is behind it, each
 // control has a name, and nothing breaks the policy of the page.
 func TestPage_looks(t *testing.T) {
@@ -117,16 +132,17 @@ func TestPage_looks(t *testing.T) {
 	b := browse(t, s, "--allow-unlock")
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
+		b.do(chromedp.EmulateViewport(1440, 900))
 		for name, page := range map[string]struct{ path, shows string }{
-			"overview": {"", "Asked longest ago"},
-			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
-			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
-			"graph":    {"graph", "Possible deadlock."},
-			"limits":   {"limits", "seen:urls"},
-			"window":   {"lock?name=sms", "10 per 1h"},
-			"filter":   {"lock?name=seen:urls", "False positives"},
-			"election": {"lock?name=billing:leader", "Leads for"},
-			"clients":  {"clients", "payments"},
+			"overview":           {"", "Asked longest ago"},
+			"locks":              {"locks?sort=since", "stock:berlin:aisle-4"},
+			"lock":               {"lock?name=orders:42", "Waiting, in this order"},
+			"graph":              {"graph", "Possible deadlock."},
+			"limits":             {"limits", "seen:urls"},
+			"redisson-ratelimit": {"lock?name=sms", "10 per 1h"},
+			"filter":             {"lock?name=seen:urls", "False positives"},
+			"election":           {"lock?name=billing:leader", "Leads for"},
+			"clients":            {"clients", "payments"},
 		} {
 			s.Do(t, "FLUSHALL")
 			fall(t, s)
@@ -139,6 +155,13 @@ func TestPage_looks(t *testing.T) {
 			if odd := b.eval(unnamed); odd != "" {
 				t.Errorf("%s: %s", name, odd)
 			}
+			for _, width := range []int64{1440, 390} {
+				b.do(chromedp.EmulateViewport(width, 900))
+				if odd := b.eval(cramped); odd != "" {
+					t.Errorf("%s, %d wide: %s", name, width, odd)
+				}
+			}
+			b.picture("page-"+name+"-phone-"+scheme, 390, 844)
 			b.picture("page-"+name+"-"+scheme, 1160, 700)
 		}
 	}
@@ -163,6 +186,20 @@ const unreadable = `(() => {
 	return odd.join("; ");
 })()`
 
+// cramped lists what a narrow screen cuts, or what would have to be scrolled sideways.
+const cramped = `(() => {
+	const odd = [];
+	for (const el of document.querySelectorAll("body, body *")) {
+		if (!el.checkVisibility() || el.closest(".unseen, svg, progress, select, option") || el.scrollWidth <= el.clientWidth + 1) continue;
+		if (el === document.body || getComputedStyle(el).overflowX !== "visible") odd.push(el.nodeName + "." + el.className + " " + el.scrollWidth + " > " + el.clientWidth + ": " + el.textContent.trim().slice(0, 40));
+	}
+	for (const el of document.querySelectorAll("main *, header *, footer *")) {
+		const box = el.getBoundingClientRect();
+		if (el.checkVisibility() && !el.closest(".unseen, .skip") && (box.right > innerWidth + 1 || box.left < -1)) odd.push("outside: " + el.nodeName + "." + el.getAttribute("class") + " " + el.textContent.trim().slice(0, 40));
+	}
+	return odd.join("; ");
+})()`
+
 // unnamed lists what a user that cannot see the page would miss.
 const unnamed = `(() => {
 	const odd = [];
@@ -178,6 +215,99 @@ const unnamed = `(() => {
 	for (const el of document.querySelectorAll("[style], script:not([src]), [onclick]")) odd.push("inline: " + el.outerHTML.slice(0, 80));
 	return odd.join("; ");
 })()`
+
+// On a phone the page shows each holder and how many wait, whatever their names are. Forty waiters that count as dead are one row.
+func TestPage_phone(t *testing.T) {
+	s := redistest.Start(t)
+	n := pods(t, s)
+	for i := range 40 {
+		o := n.owner(n.client(9, "cron", "cron-28812345-abcde", ""), time.Duration(i)*time.Minute)
+		name := "production:payments:reconciliation:batch:2026-11-26:x2x9k"
+		s.Do(t, "RPUSH", "redisson_lock_queue:{"+name+"}", o)
+		s.Do(t, "ZADD", "redisson_lock_timeout:{"+name+"}", "1000", o)
+	}
+	b := browse(t, s, "--allow-unlock")
+	b.do(chromedp.EmulateViewport(390, 844))
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for name, page := range map[string]struct{ path, shows string }{
+			"overview": {"", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
+			"locks":    {"locks", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
+			"lock":     {"lock?name=production:payments:reconciliation:batch:2026-11-26:x2x9k", "40 waiters that count as dead: 40 of cron on cron-28812345-abcde"},
+			"clients":  {"clients", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
+		} {
+			b.open(page.path)
+			b.shows(page.shows)
+			b.until("document.getElementById('fresh').textContent === 'live'")
+			if odd := b.eval(cramped); odd != "" {
+				t.Errorf("%s: %s", name, odd)
+			}
+			if name == "locks" {
+				b.shows("2d 04h")
+				b.until(`[...document.querySelectorAll("[data-label=Waiting]")].some((c) => c.textContent === "52" && c.getBoundingClientRect().right <= innerWidth)`) // 12 and 40
+			}
+			b.picture("page-"+name+"-pods-phone-"+scheme, 390, 844)
+			b.picture("page-"+name+"-pods-"+scheme, 1440, 900)
+			b.do(chromedp.EmulateViewport(390, 844))
+		}
+	}
+	b.quiet()
+}
+
+// 1. The list of locks follows the search as it is typed: by name, holder, host and label.
+// 2. j and k lead from row to row, / to the search and ? to the list of the keys.
+// 3. A button copies the name of a lock.
+func TestPage_keys(t *testing.T) {
+	s := redistest.Start(t)
+	pods(t, s)
+	n := &night{t: t, s: s, now: time.Now()}
+	n.holds("odd 'name'", n.owner(n.client(7, "billing", "host-7", ""), time.Minute), time.Hour)
+	b := browse(t, s)
+	b.open("lock?name=nightly")
+	b.shows("free")
+	b.do(chromedp.KeyEvent("/")) // there is no search on this page
+	b.shows("4 locks")
+	b.until(`document.activeElement.name === "q"`)
+	for _, text := range []string{"BATCH:2026-11-26:p8", "6c5d-p8zqf", "shard=1"} { // 1
+		b.do(chromedp.KeyEvent(text))
+		b.shows("1 of 4 locks")
+		b.until(`document.querySelectorAll("tbody tr").length === 1 && document.querySelector("tbody a").textContent.endsWith("p8zqf")`)
+		b.eval(`document.activeElement.select()`)
+	}
+	b.do(chromedp.KeyEvent("worker"))
+	b.shows("3 of 4 locks")
+	b.do(chromedp.KeyEvent(kb.Escape))
+
+	at := func() string { return b.eval(`document.activeElement.textContent.slice(-5)`) } // 2
+	for _, step := range []struct{ key, want string }{{"j", "7w4lm"}, {"j", "p8zqf"}, {"j", "x2x9k"}, {"j", "x2x9k"}, {"k", "p8zqf"}} {
+		if b.do(chromedp.KeyEvent(step.key)); at() != step.want {
+			t.Errorf("after %s the focus is at %s, want %s", step.key, at(), step.want)
+		}
+	}
+	b.do(chromedp.KeyEvent("?"))
+	b.shows("Next and previous row")
+	b.picture("page-keys-dialog", 1160, 700)
+	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.getElementById("shortcuts").open`)
+	if at() != "p8zqf" {
+		t.Errorf("after the dialog the focus is at %s", at())
+	}
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.shows("Waiting, in this order")
+
+	b.open("lock?name=odd%20%27name%27") // 3
+	b.eval(`navigator.clipboard.writeText = (text) => { window.copied = text; }`)
+	for button, want := range map[string]string{"h1 .copy": "odd 'name'", ".host .copy": "host-7"} {
+		b.do(chromedp.Focus(chromedp.CSS(button)), chromedp.KeyEvent(kb.Enter))
+		b.until("window.copied === " + quoteJS(want))
+	}
+	b.do(chromedp.Focus(chromedp.CSS("h3 .copy")), chromedp.KeyEvent(kb.Enter))
+	b.until("window.copied.startsWith(" + quoteJS(`redis-cli HGETALL 'odd '`) + ")")
+	b.eval(`(Object.defineProperty(navigator, "clipboard", { value: undefined }), document.execCommand = () => { window.copied = document.activeElement.value; })`)
+	b.do(chromedp.Focus(chromedp.CSS(".host .copy")), chromedp.KeyEvent(kb.Enter))
+	b.until("window.copied === `host-7`")
+	b.quiet()
+}
 
 // 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease that was seen.
 // 2. A lock appears and goes without a reload, and the focus stays where it is.
@@ -248,7 +378,7 @@ func TestPage_unlock(t *testing.T) {
 		next <- err
 	}()
 
-	b := browse(t, s, "--allow-unlock", "--as", "alice")
+	b := browse(t, s, "--allow-unlock", "--operator", "alice")
 	b.open("")
 	b.do(chromedp.KeyEvent(kb.Tab))
 	if got := b.eval(`document.activeElement.textContent`); got != "Skip to the content" {
@@ -269,7 +399,7 @@ func TestPage_unlock(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:42"), chromedp.KeyEvent(kb.Enter))
 	b.shows("Unlocked. A message was sent to 1 holder.")
 	<-h.Context().Done()
-	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
 	}
 	if err := <-next; err != nil {
@@ -311,8 +441,8 @@ func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 	}
 }
 
-// The page follows a latch that is counted down, and a crew that loses a member.
-func TestPage_latchAndCrew(t *testing.T) {
+// The page follows a latch that is counted down, and a wait group that loses a worker.
+func TestPage_latchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
@@ -320,9 +450,9 @@ func TestPage_latchAndCrew(t *testing.T) {
 	if created, err := l.TrySetCount(t.Context(), 3); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	var members []*latch.Member
+	var members []*latch.Worker
 	for range 2 {
-		m, err := c.NewCrew("workers").Join(t.Context())
+		m, err := c.NewWaitGroup("workers").Add(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +462,7 @@ func TestPage_latchAndCrew(t *testing.T) {
 	b.open("locks")
 	b.shows("3 to count down")
 	if got := b.eval(`[...document.querySelectorAll("tbody tr")].map(r => r.querySelectorAll(".lease").length).join()`); got != "0,1" {
-		t.Errorf("leases of the latch and of the crew: %s", got)
+		t.Errorf("leases of the latch and of the wait group: %s", got)
 	}
 	if _, err := l.CountDown(t.Context()); err != nil {
 		t.Fatal(err)
@@ -356,7 +486,7 @@ func TestPage_limits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
-	w := c.NewWindow("sms")
+	w := c.NewRedissonRateLimiter("sms")
 	if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
 		t.Fatal(err)
 	}

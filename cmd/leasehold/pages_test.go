@@ -83,12 +83,12 @@ func TestPages(t *testing.T) {
 		"leasehold run --no-wait nightly -- ./report.sh":                             75,
 	}
 	endless := map[string]string{
-		"leasehold watch NAME":                           `"seen"`,
-		"leasehold watch orders:42":                      `"seen"`,
-		"leasehold serve":                                "http://",
-		"leasehold serve --allow-unlock --as alice":      "http://",
-		"leasehold run nightly -- ./report.sh":           "",
-		"leasehold run --wait 5m nightly -- ./report.sh": "",
+		"leasehold watch NAME":                            `"seen"`,
+		"leasehold watch orders:42":                       `"seen"`,
+		"leasehold serve":                                 "http://",
+		"leasehold serve --allow-unlock --operator alice": "http://",
+		"leasehold run nightly -- ./report.sh":            "",
+		"leasehold run --wait 5m nightly -- ./report.sh":  "",
 	}
 	found, took := 0, map[string]bool{}
 	for page, calls := range commands(t) {

@@ -117,7 +117,7 @@ func openQueue(ctx context.Context, s *stage) (*queue, error) {
 		if name == "C" {
 			by, c.kill = mortal, kill
 		}
-		c.counter = by.NewFairLock("counter", lock.WithPatience(patience))
+		c.counter = by.NewFairLock("counter", lock.WithWaiterTimeout(patience))
 		q.customers = append(q.customers, c)
 	}
 	return q, nil
@@ -272,7 +272,7 @@ func (q *queue) text(line lock.State) string {
 	}
 	var all []string
 	for _, w := range line.Waiters {
-		all = append(all, fmt.Sprintf("%s %.1fs", q.names[w.Owner], w.Patience.Seconds()))
+		all = append(all, fmt.Sprintf("%s %.1fs", q.names[w.Owner], w.WaiterTimeout.Seconds()))
 	}
 	return strings.Join(all, ", ")
 }

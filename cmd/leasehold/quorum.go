@@ -196,7 +196,7 @@ func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
 	}
 	return multilock.NewQuorum(locks,
 		multilock.WithDurableServers(),
-		multilock.WithLongestLease(quorumLease),
+		multilock.WithMaxLease(quorumLease),
 		multilock.WithServerTimeout(voteTimeout),
 		multilock.WithWait(ballotLimit),
 	), nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -15,9 +14,9 @@ type runner struct {
 	locking
 	notes
 
-	name    string
-	argv    []string
-	waiting sync.Once // says once that run waits
+	name  string
+	argv  []string
+	above []ancestor // the holds under which the command runs
 
 	onLost       choice
 	killAfter    time.Duration
@@ -35,7 +34,8 @@ func runCommand() *cobra.Command {
   leasehold run --wait 5m nightly -- ./report.sh     or after five minutes
   leasehold run --shared catalogue -- ./read.sh      with others that share it
   leasehold run --exclusive catalogue -- ./write.sh  with nobody else
-  leasehold run --permits 4 gpus -- ./train.sh       with three others at most`,
+  leasehold run --permits 4 gpus -- ./train.sh       with three others at most
+  leasehold run --reenter nightly -- ./step.sh       also inside of leasehold run nightly`,
 		Long: `Run a command while holding the lock called NAME in Redis: flock(1) for many
 machines.
 
@@ -43,7 +43,17 @@ leasehold waits for the lock, runs the command, and gives the lock back when
 the command is over. Standard input, output and error are the command's own.
 The command runs in a process group of its own, with the terminal if there is
 one. leasehold passes signals on to the command. While leasehold still waits
-for the lock, a signal ends leasehold.
+for the lock, a signal ends leasehold. A wait of more than two seconds is reported,
+with the holder of the lock. With --wait, leasehold also waits for a server that
+cannot be reached yet; without it, that is an error at once.
+
+The command is found and run as by flock(1), env(1) and timeout(1); a script
+without #! is one of /bin/sh. A command that was stopped (Ctrl-Z, SIGSTOP) is
+reported: it keeps the lock. --max-hold bounds that.
+
+A run inside the command of another one that holds the same lock would wait for
+itself. It is refused, or with --reenter runs its command under that hold, which
+lasts until the outer command is over.
 
 The lock is a lease. leasehold renews it while the command runs. If the lock is
 lost all the same, for example because Redis does not answer for the length of
@@ -52,16 +62,20 @@ leasehold stops what is left in its process group, and then gives the lock back.
 
 Environment of the command:
   LEASEHOLD_LOCK_NAME      NAME
-  LEASEHOLD_LOCK_ID        the owner, as it stands in Redis; keep it secret
+  LEASEHOLD_OWNER          the owner, as it stands in Redis; keep it secret
   LEASEHOLD_FENCING_TOKEN  a number that grows from holder to holder; empty with
                            --quorum, --permits, and --shared without --fencing
   LEASEHOLD_LEASE_MS       the lease, in milliseconds
+  LEASEHOLD_HELD           all holds that the command runs under, for leasehold
+                           run inside of it; keep it secret
 
 Exit code:
   the command's own; 128+n if signal n ended it, or ended the waiting
   75   the lock was not obtained: another owner has it (-E changes that)
   123  the lock was lost before it was given back
-  125  leasehold failed: Redis is unavailable, a command is denied, …
+  124  the command was stopped because of --max-hold
+  125  leasehold failed: Redis is unavailable, a command is denied, it would wait
+       for itself, …
   126  the command cannot be run;  127  it was not found
   2    leasehold was called the wrong way
 
@@ -100,8 +114,10 @@ only if the command uses the fencing token.
 	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock without a renewal")
 	f.BoolVar(&r.noRenew, "no-renew", false, "do not renew the lease: when it ends, the lock is lost")
 	f.BoolVar(&r.fencing, "fencing", false, "take fencing tokens from a register, which grows whatever the server's clock does; it is a small key without expiry")
-	f.BoolVar(&r.durable, "durable", false, "with --quorum: the servers forget nothing when they restart")
-	f.DurationVar(&r.voteTimeout, "vote-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
+	f.BoolVar(&r.durable, "durable-servers", false, "with --quorum: the servers forget nothing when they restart")
+	f.DurationVar(&r.voteTimeout, "server-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
+	f.DurationVar(&r.maxHold, "max-hold", 0, "longest time to hold the lock; then stop the command, also one that is stopped (default: none)")
+	f.BoolVar(&r.reenters, "reenter", false, "if a run above this one, whose command this is a part of, holds the lock, run under that hold")
 	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, also if the command is over sooner")
 	r.onLost.init("term", onLostWords()...)
 	r.onLost.addFlag(cmd, "on-lost", "", "what to send to the command when the lock is lost")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ type locking struct {
 	fencing     bool
 	durable     bool
 	voteTimeout time.Duration
+	maxHold     time.Duration
+	reenters    bool // the --reenter flag was given
 }
 
 // leastLease is the least timeout that a client accepts for its watchdog.
@@ -46,8 +49,8 @@ func (l *locking) check(servers int) error {
 		return usagef("--shared, --exclusive and --fair exclude each other")
 	case l.counts && (l.shared || l.exclusive || l.fair || l.quorum || l.fencing):
 		return usagef("--permits goes with none of --shared, --exclusive, --fair, --quorum and --fencing")
-	case l.counts && (l.permits < 1 || l.permits > semaphore.MostTotal):
-		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MostTotal)
+	case l.counts && (l.permits < 1 || l.permits > semaphore.MaxPermits):
+		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MaxPermits)
 	case l.fair && l.quorum:
 		return usagef("--fair and --quorum exclude each other: a quorum has no queue")
 	case l.wait < 0:
@@ -59,9 +62,11 @@ func (l *locking) check(servers int) error {
 	case l.quorum && (servers < 3 || servers%2 == 0):
 		return usagef("--quorum with %d URLs: an odd number is needed, and three at least", servers)
 	case !l.quorum && l.durable:
-		return usagef("--durable goes with --quorum")
+		return usagef("--durable-servers goes with --quorum")
+	case l.maxHold != 0 && l.maxHold < lock.MinLease:
+		return usagef("--max-hold %v: it must be at least %v", l.maxHold, lock.MinLease)
 	case l.voteTimeout <= 0:
-		return usagef("--vote-timeout %v: it must be more than 0", l.voteTimeout)
+		return usagef("--server-timeout %v: it must be more than 0", l.voteTimeout)
 	}
 	return nil
 }
@@ -69,39 +74,67 @@ func (l *locking) check(servers int) error {
 // tries reports whether run asks for the lock only once.
 func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 
-// lockOf returns the lock called name on c.
-func (l *locking) lockOf(c *client.Client, name string) lockimpl.Witness {
+// lockOf returns the lock called name on c, for a call of Lock that waits until deadline, and what reads its state.
+func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (lockimpl.Witness, inspector) {
 	var opts []lock.Option
 	if l.noRenew {
 		opts = append(opts, lock.WithFixedLease(l.lease))
 	}
 	if l.wait > 0 {
-		opts = append(opts, lock.WithWait(l.wait))
+		opts = append(opts, lock.WithWait(untilThen(deadline)))
 	}
 	if l.fencing {
 		opts = append(opts, lock.WithFencing())
 	}
 	switch {
-	case l.shared:
-		return c.NewRWLock(name, opts...).Read().(lockimpl.Witness)
-	case l.exclusive:
-		return c.NewRWLock(name, opts...).Write().(lockimpl.Witness)
+	case l.shared, l.exclusive:
+		both := c.NewRWLock(name, opts...)
+		side := both.Write()
+		if l.shared {
+			side = both.Read()
+		}
+		return side.(lockimpl.Witness), inspectorOf(both)
 	case l.fair:
-		return c.NewFairLock(name, opts...)
+		fair := c.NewFairLock(name, opts...)
+		return fair, inspectorOf(fair)
 	case l.counts:
-		return c.NewSemaphore(name, l.permits, opts...)
+		s := c.NewSemaphore(name, l.permits, opts...)
+		return s, func(ctx context.Context) (situation, error) {
+			found, err := s.Inspect(ctx)
+			state := lock.State{Name: name, Lease: lock.NoExpiry}
+			for _, h := range found.Holders {
+				state.Holders = append(state.Holders, lock.Holder{Owner: h.Owner, Count: h.Permits, Mode: lock.Permit, Since: h.Since, Client: h.Client})
+			}
+			return situation{state, found.Free}, err
+		}
 	}
-	return c.NewLock(name, opts...)
+	plain := c.NewLock(name, opts...)
+	return plain, inspectorOf(plain)
 }
 
-// quorumOf returns the quorum lock made of locks.
-func (l *locking) quorumOf(locks []lock.Locker) lock.Locker {
+// untilThen returns the time until t, and at least the shortest wait.
+func untilThen(t time.Time) time.Duration { return max(time.Until(t), time.Millisecond) }
+
+// inspector reads the state of a lock.
+type inspector func(ctx context.Context) (situation, error)
+
+func inspectorOf(l interface {
+	Inspect(ctx context.Context) (lock.State, error)
+}) inspector {
+	return func(ctx context.Context) (situation, error) {
+		s, err := l.Inspect(ctx)
+		return situation{State: s}, err
+	}
+}
+
+// quorumOf returns the quorum lock made of locks, for a call of Lock that waits until deadline.
+func (l *locking) quorumOf(locks []lock.Locker, deadline time.Time) lock.Locker {
 	opts := []multilock.Option{
-		multilock.WithLongestLease(max(l.lease, multilock.DefaultLongestLease)),
+		multilock.WithMaxLease(max(l.lease, multilock.DefaultMaxLease)),
 		multilock.WithServerTimeout(l.voteTimeout),
 	}
 	if l.wait > 0 {
-		opts = append(opts, multilock.WithWait(l.wait))
+		opts = append(opts, multilock.WithWait(untilThen(deadline)))
 	}
 	if l.durable {
 		opts = append(opts, multilock.WithDurableServers())
@@ -118,61 +151,115 @@ type opened struct {
 	closers []func(context.Context)
 }
 
-// open connects to the servers at addresses, and returns the lock called name on them.
-func (r *runner) open(ctx context.Context, addresses []string) (*opened, error) {
-	o := &opened{voters: make([]*voter, len(addresses))}
-	var connecting sync.WaitGroup
-	for i, address := range addresses {
-		connecting.Go(func() { o.voters[i] = r.openVoter(ctx, address, o) })
-	}
-	connecting.Wait()
+const (
+	firstPause = 100 * time.Millisecond // between two attempts to connect
+	mostPause  = time.Second
+)
 
-	var locks []lock.Locker
+// open connects to the servers at addresses, and returns the lock called name on them. A majority of the servers is enough. With --wait it tries
+// again until deadline, as a server may be starting.
+func (w *wait) open(ctx context.Context, addresses []string, deadline time.Time) (*opened, error) {
+	o := &opened{voters: make([]*voter, len(addresses))}
+	dialing := ctx
+	if w.wait > 0 {
+		var cancel context.CancelFunc
+		dialing, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	var errs []error
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		w.connect(dialing, addresses, deadline, o)
+		var final int // errors that another attempt does not change
+		errs, final = o.absent()
+		if len(errs) <= len(addresses)/2 {
+			break
+		}
+		if w.wait == 0 || dialing.Err() != nil || final > len(addresses)/2 {
+			closing, cancel := w.closing(context.WithoutCancel(ctx))
+			defer cancel()
+			o.close(closing)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, errors.Join(errs...)
+		}
+		w.reached(nil, errors.Join(errs...))
+		select {
+		case <-time.After(pause):
+		case <-dialing.Done():
+		}
+	}
+	var locks []lock.Locker
 	for _, v := range o.voters {
 		locks = append(locks, v)
-		if v.absent != nil {
-			errs = append(errs, v.absent)
-		}
-	}
-	if len(errs) > len(locks)/2 {
-		o.close(ctx)
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, errors.Join(errs...)
 	}
 	for _, err := range errs {
-		r.trouble("%v; going on without it", err)
+		w.trouble("%v; going on without it", err)
 	}
 	o.Locker = locks[0]
-	if r.quorum {
-		o.Locker = r.quorumOf(locks)
+	if w.quorum {
+		o.Locker = w.quorumOf(locks, deadline)
 	}
+	w.reached(o, nil)
 	return o, nil
 }
 
-func (r *runner) openVoter(ctx context.Context, address string, o *opened) *voter {
-	rdb, err := r.dial(ctx, address)
-	if err != nil {
-		return &voter{name: r.name, absent: err}
+// connect makes one attempt for each server without a connection.
+func (w *wait) connect(ctx context.Context, addresses []string, deadline time.Time, o *opened) {
+	var connecting sync.WaitGroup
+	for i, address := range addresses {
+		if v := o.voters[i]; v != nil && v.absent == nil {
+			continue
+		}
+		connecting.Go(func() {
+			v := w.openVoter(ctx, address, deadline, o)
+			if o.voters[i] == nil || v.absent == nil || ctx.Err() == nil { // of an attempt that was cut short, the one before says more
+				o.voters[i] = v
+			}
+		})
 	}
-	c, err := client.New(rdb, client.WithName("leasehold run"), client.WithLabel(r.label()), client.WithWatchdogTimeout(r.lease), client.WithLogger(r.logger()), client.WithObserver(r.observer()))
+	connecting.Wait()
+}
+
+// absent returns why servers have no connection, and how many of the errors another attempt does not change.
+func (o *opened) absent() (errs []error, final int) {
+	for _, v := range o.voters {
+		if v.absent == nil {
+			continue
+		}
+		errs = append(errs, v.absent)
+		if !errors.Is(v.absent, lock.ErrUnavailable) {
+			final++
+		}
+	}
+	return errs, final
+}
+
+func (w *wait) openVoter(ctx context.Context, address string, deadline time.Time, o *opened) *voter {
+	rdb, err := w.dial(ctx, address)
+	if err != nil {
+		return &voter{name: w.name, absent: err}
+	}
+	c, err := client.New(rdb, client.WithName("leasehold run"), client.WithLabel(w.label()), client.WithWatchdogTimeout(w.lease), client.WithLogger(w.logger()), client.WithObserver(w.observer()))
 	if err != nil {
 		rdb.Close()
-		return &voter{name: r.name, absent: fmt.Errorf("%s: %w", redacted(address), err)}
+		return &voter{name: w.name, absent: fmt.Errorf("%s: %w", redacted(address), err)}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.closers = append(o.closers, func(ctx context.Context) { r.closeClient(ctx, c, rdb) })
-	return &voter{Witness: r.lockOf(c, r.name), name: r.name}
+	o.closers = append(o.closers, func(ctx context.Context) { w.closeClient(ctx, c, rdb) })
+	l, inspect := w.lockOf(c, w.name, deadline)
+	others := func(ctx context.Context) (situation, error) {
+		s, err := inspect(ctx)
+		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote that is not enough
+		return s, err
+	}
+	return &voter{Witness: l, inspect: others, name: w.name}
 }
 
-// observer returns an observer that says, once, that run waits.
-func (r *runner) observer() lock.Observer {
-	return lock.Observer{Waiting: func(context.Context, lock.Event) {
-		r.waiting.Do(func() { r.happens("another owner has %q: waiting", r.name) })
-	}}
+// observer returns an observer of when the wait for another owner begins.
+func (w *wait) observer() lock.Observer {
+	return lock.Observer{Waiting: func(context.Context, lock.Event) { w.begins() }}
 }
 
 // closeClient closes c and then its connection. Closing c takes back what an ended call has
@@ -195,17 +282,10 @@ func (o *opened) close(ctx context.Context) {
 	closing.Wait()
 }
 
-// take takes the lock as the flags say.
-func (o *opened) take(ctx context.Context, l *locking) (lock.Hold, error) {
-	if l.tries() {
-		return o.TryLock(ctx)
-	}
-	return o.Lock(ctx)
-}
-
 // voter is the lock on one server. A server that could not be reached at the start has no vote.
 type voter struct {
 	lockimpl.Witness // nil if the server could not be reached at the start
+	inspect          inspector
 	name             string
 	absent           error
 }

@@ -57,24 +57,27 @@ func (r *runner) run(ctx context.Context) error {
 	if _, err := child.Find(r.argv[0]); err != nil { // fail now rather than after an hour of waiting
 		return r.failed(&exitError{child.StartCode(err), err})
 	}
+	r.above = ancestors()
 
-	o, hold, err := r.acquire(ctx, signals, addresses)
+	o, h, err := r.acquire(ctx, signals, addresses)
 	if err != nil {
 		return r.failed(err)
 	}
 	taken := time.Now()
 	r.happens("holding %q", r.name)
 
-	status, err := r.attend(hold, signals)
+	status, ended, err := r.attend(h, signals)
 	if err == nil {
-		r.keep(hold, signals, taken.Add(r.minHold))
+		r.keep(h, signals, taken.Add(r.minHold))
 	}
-	lost := r.release(ctx, o, hold)
+	lost := r.release(ctx, o, h)
 	switch {
 	case err != nil:
 		return r.failed(err)
 	case lost && r.onLost.value != keepRunning:
 		return &exitError{code: exitLost}
+	case ended:
+		return &exitError{code: exitMaxHold}
 	}
 	return &exitError{code: status.ExitCode()}
 }
@@ -86,6 +89,10 @@ func (r *runner) checkOwn() error {
 		return usagef("--kill-after %v: it must not be less than 0", r.killAfter)
 	case r.minHold < 0:
 		return usagef("--min-hold %v: it must not be less than 0", r.minHold)
+	case r.maxHold > 0 && r.onLost.value == keepRunning:
+		return usagef("--max-hold stops the command, and --on-lost %s does not", keepRunning)
+	case 0 < r.maxHold && r.maxHold < r.minHold:
+		return usagef("--min-hold %v: it must not be more than --max-hold %v", r.minHold, r.maxHold)
 	case r.conflictCode < 0 || r.conflictCode > 255:
 		return usagef("--conflict-exit-code %d: it must be from 0 to 255", r.conflictCode)
 	}
@@ -111,30 +118,79 @@ func (r *runner) failed(err error) error {
 	return e
 }
 
+// hold is what the command runs under: a [lock.Hold], or the hold of a run above this one.
+type hold interface {
+	Context() context.Context
+	Err() error
+	Until() time.Time
+	Unlock(ctx context.Context) error
+}
+
+// under is a hold with what the environment of the command says of it.
+type under struct {
+	hold
+	ancestor
+}
+
 // acquire waits for the lock. A signal that asks to end ends the wait. acquire ignores other signals:
 // they are for the command, which does not run yet.
-func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresses []string) (*opened, lock.Hold, error) {
+func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresses []string) (o *opened, h *under, err error) {
 	waiting, listened := untilSignal(ctx, signals)
-	o, err := r.open(waiting, addresses)
-	if err != nil {
-		listened()
-		return nil, nil, err
+	waiting, end := context.WithCancelCause(waiting) // not canceled after the grant: the hold is under it
+	w := &wait{runner: r, end: end, began: make(chan struct{})}
+	wanted, granted := context.WithCancel(waiting)
+	var reporting sync.WaitGroup
+	reporting.Go(func() { w.report(wanted) })
+	o, err = w.open(waiting, addresses, time.Now().Add(r.wait))
+	if err == nil {
+		h, err = r.take(waiting, o)
 	}
-	hold, err := o.take(waiting, &r.locking)
+	granted()
+	reporting.Wait()
 	listened()
+	cause := context.Cause(waiting)
 	switch {
-	case waiting.Err() != nil: // perhaps just after the grant: Close gives the lock back
-		err = context.Cause(waiting)
+	case cause != nil: // perhaps just after the grant: Close gives the lock back
+		err = cause
 	case errors.Is(err, lock.ErrNotAcquired):
-		err = &exitError{r.conflictCode, fmt.Errorf("%w; another owner has it", err)}
+		err = r.refused(ctx, o, err)
 	}
-	if err != nil {
+	if err == nil {
+		return o, h, nil
+	}
+	if o != nil {
 		ctx, cancel := r.closing(ctx)
 		defer cancel()
 		o.close(ctx)
-		return nil, nil, err
 	}
-	return o, hold, nil
+	return nil, nil, err
+}
+
+// take takes the lock as the flags say.
+func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
+	if r.reenters && len(r.above) > 0 {
+		h, err := r.reenter(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		if h != nil {
+			return &under{h, h.ancestor}, nil
+		}
+	}
+	lockIt := o.Lock
+	if r.tries() {
+		lockIt = o.TryLock
+	}
+	h, err := lockIt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a := ancestor{token: h.Token()}
+	for _, one := range multilock.Holds(h) {
+		a.owners = append(a.owners, one.Owner())
+	}
+	r.above = append(r.above, a)
+	return &under{h, a}, nil
 }
 
 // untilSignal returns a context that ends with the first signal that asks to end.
@@ -168,37 +224,53 @@ const (
 )
 
 // attend runs the command, and returns when its process group is empty. It returns an
-// error if the command did not start.
+// error if the command did not start, and ended if it was stopped because of --max-hold.
 //
 //	a signal                  the command gets it
 //	the lock is lost          the command gets the signal of --on-lost, and later SIGKILL
+//	--max-hold is over        the same
 //	the command is over       the rest of its group gets SIGTERM, and later SIGKILL
 //	the group is empty        attend returns
-func (r *runner) attend(hold lock.Hold, signals <-chan os.Signal) (status child.Status, err error) {
+func (r *runner) attend(h *under, signals <-chan os.Signal) (status child.Status, ended bool, err error) {
 	sayLost := child.ByName[r.onLost.value] // 0 for keepRunning
-	p, err := child.Start(r.argv, child.Options{Env: r.environment(hold), Orphaned: sayLost})
-	if err != nil {
-		return status, &exitError{child.StartCode(err), err}
+	var most <-chan time.Time
+	latest := time.Now().Add(r.maxHold)
+	if r.maxHold > 0 {
+		most = time.After(r.maxHold)
 	}
-	lost, exited := hold.Context().Done(), p.Exited()
+	p, err := child.Start(r.argv, child.Options{
+		Env:       r.environment(h),
+		Orphaned:  sayLost,
+		Stopped:   func(sig syscall.Signal, together bool) { r.stopped(h, sig, together, latest) },
+		Continued: func() { r.trouble("the command continues") },
+	})
+	if err != nil {
+		return status, false, &exitError{child.StartCode(err), err}
+	}
+	lost, exited := h.Context().Done(), p.Exited()
 	var kill, look, giveUp <-chan time.Time
 	for {
 		select {
 		case s := <-signals:
 			r.send(p.Signal(s))
 		case <-lost:
-			lost = nil
+			lost, most = nil, nil
 			if sayLost == 0 {
-				r.trouble("%v; the command goes on", hold.Err())
+				r.trouble("%v; the command goes on", h.Err())
 				break
 			}
-			r.trouble("%v; the command is told to stop (%v)", hold.Err(), sayLost)
+			r.trouble("%v; the command is told to stop (%v)", h.Err(), sayLost)
+			r.send(p.Signal(sayLost))
+			kill = time.After(r.killAfter)
+		case <-most:
+			most, ended = nil, true
+			r.trouble("%q was held for the %v of --max-hold; the command is told to stop (%v)", r.name, r.maxHold, sayLost)
 			r.send(p.Signal(sayLost))
 			kill = time.After(r.killAfter)
 		case status = <-exited:
-			exited = nil
+			exited, most = nil, nil
 			if !p.Alive() {
-				return status, nil
+				return status, ended, nil
 			}
 			_ = p.Signal(syscall.SIGTERM)
 			look = time.Tick(groupPoll)
@@ -207,7 +279,7 @@ func (r *runner) attend(hold lock.Hold, signals <-chan os.Signal) (status child.
 			}
 		case <-look:
 			if !p.Alive() {
-				return status, nil
+				return status, ended, nil
 			}
 		case <-kill:
 			r.send(p.Signal(syscall.SIGKILL))
@@ -216,8 +288,22 @@ func (r *runner) attend(hold lock.Hold, signals <-chan os.Signal) (status child.
 			}
 		case <-giveUp:
 			r.trouble("what the command has left behind cannot be ended")
-			return status, nil
+			return status, ended, nil
 		}
+	}
+}
+
+// stopped reports that the command is stopped, and for how long it keeps the lock. latest is the end of --max-hold.
+func (r *runner) stopped(h *under, sig syscall.Signal, together bool, latest time.Time) {
+	words := fmt.Sprintf("the command is %v", sig) // "stopped (tty input)"
+	const clock = "15:04:05"
+	switch {
+	case together:
+		r.trouble("%s, and leasehold with it: %q is lost unless both continue before %s, as with fg or bg", words, r.name, h.Until().Local().Format(clock))
+	case r.maxHold > 0:
+		r.trouble("%s; %q stays held until it continues, or until %s because of --max-hold", words, r.name, latest.Local().Format(clock))
+	default:
+		r.trouble("%s; %q stays held until it continues", words, r.name)
 	}
 }
 
@@ -229,25 +315,28 @@ func (r *runner) send(err error) {
 }
 
 // environment returns the environment of the command.
-func (r *runner) environment(hold lock.Hold) []string {
-	var owners []string
-	for _, h := range multilock.Holds(hold) {
-		owners = append(owners, h.Owner())
-	}
+func (r *runner) environment(h *under) []string {
 	token := ""
-	if t := hold.Token(); t > 0 {
-		token = strconv.FormatUint(t, 10)
+	if h.token > 0 {
+		token = strconv.FormatUint(h.token, 10)
 	}
+	var held []string
+	for _, a := range r.above {
+		held = append(held, a.String())
+	}
+	owner := strings.Join(h.owners, " ")
 	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
-		"LEASEHOLD_LOCK_ID="+strings.Join(owners, " "),
+		"LEASEHOLD_OWNER="+owner,
+		"LEASEHOLD_LOCK_ID="+owner, // its name before v1, for one release
 		"LEASEHOLD_FENCING_TOKEN="+token,
-		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10))
+		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10),
+		heldVariable+"="+strings.Join(held, " "))
 }
 
 // keep keeps the lock until the given time. A signal that asks to end makes keep return early, and
 // so does the loss of the lock.
-func (r *runner) keep(hold lock.Hold, signals <-chan os.Signal, until time.Time) {
+func (r *runner) keep(h *under, signals <-chan os.Signal, until time.Time) {
 	left := time.Until(until)
 	if left <= 0 {
 		return
@@ -259,7 +348,7 @@ func (r *runner) keep(hold lock.Hold, signals <-chan os.Signal, until time.Time)
 		select {
 		case <-timer.C:
 			return
-		case <-hold.Context().Done():
+		case <-h.Context().Done():
 			return
 		case s := <-signals:
 			if child.Ends(s) {
@@ -271,11 +360,11 @@ func (r *runner) keep(hold lock.Hold, signals <-chan os.Signal, until time.Time)
 
 // release gives the lock back and closes the connections. It ignores signals, as it is short and
 // has a limit. It reports whether the lock was lost before.
-func (r *runner) release(ctx context.Context, o *opened, hold lock.Hold) (lost bool) {
+func (r *runner) release(ctx context.Context, o *opened, h *under) (lost bool) {
 	ctx, cancel := r.closing(ctx)
 	defer cancel()
-	known := hold.Err() != nil
-	err := hold.Unlock(ctx)
+	known := h.Err() != nil
+	err := h.Unlock(ctx)
 	lost = known || errors.Is(err, lock.ErrLost)
 	switch {
 	case lost && !known:

@@ -23,7 +23,7 @@ func startServers(t *testing.T, n int) (servers []*redistest.Server, env []strin
 }
 
 // quorumArgs are for servers that are young and slow.
-var quorumArgs = []string{"run", "--quorum", "--durable", "--lease", "2s", "--vote-timeout", "500ms"}
+var quorumArgs = []string{"run", "--quorum", "--durable-servers", "--lease", "2s", "--server-timeout", "500ms"}
 
 // 1: One of three servers is dead from the start, and the command gets the lock on two. 2: No other
 // run gets the lock. 3: A second server dies, and the lock is lost.
@@ -32,7 +32,7 @@ func TestRun_quorum(t *testing.T) {
 	servers, env := startServers(t, 3)
 	lock := lockName(t)
 	servers[0].Kill(t) // 1
-	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", `echo "ready $LEASEHOLD_LOCK_ID|$LEASEHOLD_FENCING_TOKEN."; exec sleep 60`)...).start()
+	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", `echo "ready $LEASEHOLD_OWNER|$LEASEHOLD_FENCING_TOKEN."; exec sleep 60`)...).start()
 	c.stdout.await(t, "ready ")
 	c.stderr.await(t, "going on without it")
 	for range 5 { // 2: in whatever order they answer

@@ -3,13 +3,17 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
@@ -286,6 +290,94 @@ func TestTerminal_pipeline(t *testing.T) {
 	p.ends(0)
 }
 
+// A command whose standard input is not the terminal gets the terminal when it uses /dev/tty, to set its mode or to read a password; afterwards
+// the terminal is the shell's again. Also in a run in a run.
+func TestTerminal_devTTY(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, line := range map[string]string{
+		"the end of a pipeline": "echo piped | $leasehold run %s -- sh %p",
+		"a pipeline of two":     "$leasehold run %s2 -- echo piped | $leasehold run %s -- sh %p",
+		"a file":                "echo piped >%p.in; $leasehold run %s -- sh %p <%p.in",
+		"a file to a file":      "echo piped >%p.in; $leasehold run %s -- sh %p <%p.in >%p.out; cat %p.out",
+		"a run in a run":        "echo piped | $leasehold run %s2 -- $leasehold run %s -- sh %p",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			asks, script := filepath.Join(dir, "asks"), filepath.Join(dir, "script")
+			line = strings.NewReplacer("%s", lockName(t), "%p", asks).Replace(line)
+			// A shell without job control does not take the terminal back itself.
+			if err := errors.Join(
+				os.WriteFile(asks, []byte(`stty -echo </dev/tty; echo password >/dev/tty; read p </dev/tty; stty echo </dev/tty; cat; echo "<$p>"`), 0o600),
+				os.WriteFile(script, []byte(line+"\nread line; echo back $line"), 0o600),
+			); err != nil {
+				t.Fatal(err)
+			}
+			p := inTerminal(t, s).begin()
+			p.types("sh " + script + "\n")
+			p.stdout.await(t, "password")
+			p.types("secret\n")
+			p.stdout.await(t, "piped")
+			p.stdout.await(t, "<secret>")
+			p.types("again\n")
+			p.stdout.await(t, "back again")
+			p.types("exit 0\n")
+			p.ends(0)
+		})
+	}
+}
+
+// A pager at the end of a pipeline reads its keys from /dev/tty.
+func TestTerminal_pager(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("less"); err != nil {
+		t.Skip("there is no less")
+	}
+	s := redistest.Start(t)
+	lock := lockName(t)
+	s.Do(t, "HSET", lock+"listed", redissonOwner, "1")
+	p := inTerminal(t, s).begin("LESS=", "TERM=xterm")
+	p.types("$leasehold ls | $leasehold run " + lock + " -- less; echo code $?\n")
+	p.stdout.await(t, "HOLDER")
+	p.types("q")
+	p.stdout.await(t, "code 0")
+	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// Ctrl-Z also stops a command that does not have the terminal: it would go on without its lock while leasehold is stopped. The user is told.
+func TestTerminal_stopsWithoutTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s).begin()
+	p.types("echo | $leasehold run " + lockName(t) + " -- sh -c 'echo p\"\"id $$.; exec sleep 60'\n")
+	p.stdout.await(t, "pid ")
+	p.stdout.await(t, ".")
+	_, pid, _ := strings.Cut(p.stdout.String(), "\npid ")
+	pid, _, _ = strings.Cut(pid, ".")
+	p.types(ctrlZ)
+	p.stdout.await(t, "the command is stopped, and leasehold with it: ")
+	p.stdout.await(t, "Stopped")
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
+		t.Errorf("the command is not stopped: %q, %v", stat, err)
+	}
+	p.types("fg\n")
+	p.stdout.await(t, "fg")
+	for state := "T"; strings.HasPrefix(state, "T"); time.Sleep(5 * time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ = strings.Cut(string(stat), ") ")
+	}
+	p.types(ctrlC)
+	p.types("echo \"code $?\"; exit 0\n")
+	p.stdout.await(t, "code 130")
+	p.ends(0)
+}
+
 // When leasehold is killed, its command gets the signal, and the lock is free at the end of its lease.
 func TestRun_killed(t *testing.T) {
 	t.Parallel()
@@ -374,6 +466,25 @@ func TestUnlock_terminal(t *testing.T) {
 	}
 }
 
+// resize shows the semaphore and asks. It does nothing unless the answer is yes.
+func TestResize_terminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for answer, code := range map[string]int{"y": 0, "n": 1, "": 1} {
+		name := lockName(t) + answer
+		s.Do(t, "SET", name, "4")
+		p := inTerminal(t, s, "resize", name, "8").begin()
+		p.stdout.await(t, "a semaphore of 4 permits, 4 free")
+		p.stdout.await(t, "Change "+name+" from 4 permits to 8? [y/N] ")
+		p.types(answer + "\n")
+		p.ends(code)
+		reply := s.Do(t, "GET", name)
+		if n, err := reply.AsInt64(); err != nil || (n == 8) != (code == 0) {
+			t.Errorf("after %q there are %d permits, %v", answer, n, err)
+		}
+	}
+}
+
 // top shows the locks again and again, the holder that asked first on top, and leaves the terminal as it was. It writes
 // no codes to a terminal that cannot move its cursor.
 func TestTop(t *testing.T) {
@@ -385,7 +496,7 @@ func TestTop(t *testing.T) {
 		mustLock(t, c.NewLock(name))
 	}
 	for _, kind := range []string{"dumb", "xterm"} {
-		p := inTerminal(t, s, "top", "--every", "100ms")
+		p := inTerminal(t, s, "top", "--interval", "100ms")
 		p.cmd.Env = append(p.cmd.Env, "TERM="+kind)
 		p.start()
 		p.stdout.await(t, "3 held, 0 waiting")
@@ -410,7 +521,7 @@ func TestTop(t *testing.T) {
 		s.Do(t, "DEL", "new:"+kind)
 	}
 	says(t, on(t, s, "top"), 2, "top needs a terminal")
-	p := inTerminal(t, s, "top", "--every", "1ms")
+	p := inTerminal(t, s, "top", "--interval", "1ms")
 	p.start()
 	p.stdout.await(t, "the least is 100ms")
 	p.ends(exitUsage)
@@ -434,8 +545,14 @@ func sized(t *testing.T, p *screenplay, columns uint16) {
 // it is. When the size of the terminal changes, it writes all.
 func awaitDrawn(t *testing.T, p *screenplay, text string) {
 	t.Helper()
+	awaitDrawnIn(t, p, 100, text)
+}
+
+// awaitDrawnIn is awaitDrawn in a terminal of so many columns, or one more.
+func awaitDrawnIn(t *testing.T, p *screenplay, columns uint16, text string) {
+	t.Helper()
 	began := time.Now()
-	for columns := uint16(101); !p.stdout.within(time.Second, text); columns ^= 1 {
+	for columns++; !p.stdout.within(time.Second, text); columns ^= 1 {
 		if time.Since(began) > promptly {
 			t.Fatalf("%q is not on the screen, but %q", text, p.stdout)
 		}
@@ -454,14 +571,14 @@ func TestTop_keys(t *testing.T) {
 	if created, err := c.NewLatch("done").TrySetCount(t.Context(), 7); !created || err != nil {
 		t.Fatal(created, err)
 	}
-	m, err := c.NewCrew("workers").Join(t.Context())
+	m, err := c.NewWaitGroup("workers").Add(t.Context())
 	if err == nil {
 		err = m.Fail(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms")
+	p := inTerminal(t, s, "top", "--interval", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
@@ -494,14 +611,14 @@ func TestTop_unheld(t *testing.T) {
 	s := redistest.Start(t)
 	limited(t, s)
 	for _, test := range []struct{ kind, term, shows string }{
-		{"window", "xterm", "3 of the kind window"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
+		{"redisson-ratelimit", "xterm", "3 of the kind redisson-ratelimit"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
 	} {
-		p := inTerminal(t, s, "top", "--every", "100ms", "--kind", test.kind)
+		p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", test.kind)
 		p.cmd.Env = append(p.cmd.Env, "TERM="+test.term)
 		p.start()
 		p.stdout.await(t, test.shows)
-		p.stdout.await(t, map[string]string{"window": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
-		if text := p.stdout.String(); test.kind == "window" && strings.Index(text, "sms") > strings.Index(text, "calls") {
+		p.stdout.await(t, map[string]string{"redisson-ratelimit": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
+		if text := p.stdout.String(); test.kind == "redisson-ratelimit" && strings.Index(text, "sms") > strings.Index(text, "calls") {
 			t.Errorf("the fullest does not come first: %q", text)
 		}
 		if _, err := p.master.WriteString("\x03"); err != nil {
@@ -510,12 +627,12 @@ func TestTop_unheld(t *testing.T) {
 		p.stdout.await(t, "interrupted")
 		p.ends(exitInterrupted)
 	}
-	p := inTerminal(t, s, "top", "--every", "100ms", "--kind", "window")
+	p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", "redisson-ratelimit")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
-		{"", "3 of the kind window"},
+		{"", "3 of the kind redisson-ratelimit"},
 		{"", "0 of 10 per 1h left"},
 		{"/sms\r", "with sms"},
 		{"\r", "a rate limiter of Redisson's kind"},
@@ -530,4 +647,165 @@ func TestTop_unheld(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.ends(0)
+}
+
+// On a terminal of 80 columns the lists of ls and clients have both ends of long names, and all columns. In a pipe they are whole.
+func TestLs_narrow(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	pods(t, s)
+	for args, want := range map[string][]string{
+		"ls":      {"LEASE", "WAITING", "production:p", "26:x2x9k", "26:p8zqf", "payments-", "-x2x9k", "  12\r\n"},
+		"clients": {"PID", "UP", "payments-", "-7w4lm"},
+	} {
+		p := inTerminal(t, s, args)
+		sized(t, p, 80)
+		p.start()
+		p.ends(exitOK)
+		for _, text := range want {
+			p.stdout.await(t, text)
+		}
+		for line := range strings.Lines(p.stdout.String()) {
+			if n := ansi.StringWidth(strings.TrimRight(line, "\r\n")); n > 80 {
+				t.Errorf("%d columns: %q", n, line)
+			}
+		}
+		says(t, on(t, s, args), exitOK, "payments-reconciliation-worker-7d9f8b6c5d-x2x9k")
+	}
+}
+
+// 1. In 80 columns top shows LEASE and WAITING.
+// 2. The filter works as it is typed, on the host and the label as well.
+// 3. The details scroll, and have what the list has shortened.
+func TestTop_narrow(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	pods(t, s)
+	p := inTerminal(t, s, "top", "--interval", "100ms")
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	sized(t, p, 80)
+	p.start()
+	for _, step := range []struct{ keys, shows string }{
+		{"", "3 held, 36 waiting"},
+		{"", "LEASE        WAITING"}, // 1
+		{"/x2x9", "with x2x9"},       // 2
+		{strings.Repeat("\x7f", 4) + "shard=1", "with shard=1"},
+		{"\r", "choose"},
+		{"\r", "payments-reconciliation-worker-7d9f8b6c5d-p8zqf"}, // 3
+		{"G", "12. payments-reconciliation-worker"},
+		{"g", ": a fair lock, held"},
+	} {
+		p.types(step.keys)
+		awaitDrawnIn(t, p, 80, step.shows)
+	}
+	p.types("q")
+	p.ends(exitOK)
+}
+
+// u takes the chosen lock from its holder after a reason and a y, and from nobody after any other key.
+func TestTop_unlock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := billing(t, rdb, seldom)
+	h := mustLock(t, c.NewLock("orders:42"))
+	if created, err := c.NewLatch("done").TrySetCount(t.Context(), 7); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	knows(t, rdb, c)
+	hears(t, s, c)
+	p := inTerminal(t, s, "top", "--interval", "100ms", "--operator", "alice")
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	sized(t, p, 100)
+	p.start()
+	awaitDrawn(t, p, "1 held")
+	for _, step := range []struct{ keys, shows string }{
+		{"u", "Take orders:42 from its holder? Reason, or nothing:"},
+		{"\x1b", "orders:42: nothing was changed"},
+		{"ustuck\r", "Take orders:42 from its holder? [y/N]"},
+		{"\r", "orders:42: nothing was changed"},
+		{"ustuck, ticket 815\x7f6\r", "Take orders:42 from its holder? [y/N]"},
+	} {
+		p.types(step.keys)
+		awaitDrawn(t, p, step.shows)
+	}
+	if h.Err() != nil {
+		t.Fatal(h.Err())
+	}
+	p.types("y")
+	<-h.Context().Done()
+	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck, ticket 816") {
+		t.Errorf("the holder is told %v", err)
+	}
+	for _, step := range []struct{ keys, shows string }{
+		{"", "unlocked; a message was sent to its holder (billing on "},
+		{"", "stuck, ticket 816"}, // the note in the details
+		{"\x7f/done\r", "with done"},
+		{"u", "done: nobody holds it; nothing was changed"},
+	} {
+		p.types(step.keys)
+		awaitDrawn(t, p, step.shows)
+	}
+	p.types("q")
+	p.ends(exitOK)
+}
+
+// 1. Ctrl-Z gives the terminal to the shell, as it was.
+// 2. fg continues top, which has the keys again.
+func TestTop_jobControl(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	mustLock(t, billing(t, s.Client(t)).NewLock("orders:42"))
+	p := inTerminal(t, s)
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	sized(t, p, 100)
+	p.start()
+	p.stdout.await(t, "$ ")
+	before, err := term.GetState(int(p.slave.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.types("$leasehold top --interval 100ms\n")
+	p.stdout.await(t, "1 held")
+	p.types(ctrlZ)
+	p.stdout.await(t, "Stopped")
+	p.types("echo pro\"\"mpt\n")
+	p.stdout.await(t, "prompt") // 1
+	if during, err := term.GetState(int(p.slave.Fd())); err != nil || *during != *before {
+		t.Errorf("the terminal is not as it was: %v", err)
+	}
+	if text := p.stdout.String(); strings.LastIndex(text, "\x1b[?1049l") < strings.LastIndex(text, "\x1b[?1049h") {
+		t.Errorf("the screen is not the shell's: %q", text)
+	}
+	p.types("fg\n")
+	p.types("/42")
+	awaitDrawn(t, p, "with 42") // 2
+	p.types("\rq")
+	for limit := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
+		if after, err := term.GetState(int(p.slave.Fd())); err == nil && *after == *before {
+			break
+		} else if time.Now().After(limit) {
+			t.Fatalf("top does not end: %v, %q", err, p.stdout)
+		}
+	}
+	p.types("echo \"code $?\"; exit 0\n")
+	p.stdout.await(t, "code 0")
+	p.ends(0)
+}
+
+// Without a shell that could continue top, Ctrl-Z does not stop it for long.
+func TestTop_noShell(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	mustLock(t, billing(t, s.Client(t)).NewLock("orders:42"))
+	p := inTerminal(t, s, "top", "--interval", "100ms")
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	sized(t, p, 100)
+	p.start()
+	p.stdout.await(t, "1 held")
+	p.types(ctrlZ)
+	p.types("/42")
+	awaitDrawn(t, p, "with 42")
+	p.types("\rq")
+	p.ends(exitOK)
 }

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +20,8 @@ import (
 var endings = map[string]syscall.Signal{
 	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
 }
+
+func init() { detached = &syscall.SysProcAttr{Setsid: true} }
 
 // The exit codes of calls without signals.
 func TestRun_exitCodes(t *testing.T) {
@@ -47,6 +52,8 @@ func TestRun_exitCodes(t *testing.T) {
 		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
 		"no permits":               {"run %s --permits 0 -- exit 0", 2, "from 1 to"},
 		"a fair semaphore":         {"run %s --permits 2 --fair -- exit 0", 2, "--permits goes with none of"},
+		"max less than min":        {"run %s --max-hold 1s --min-hold 2s -- exit 0", 2, "--min-hold 2s"},
+		"max and no end":           {"run %s --max-hold 1s --on-lost ignore -- exit 0", 2, "--max-hold stops the command"},
 		"a code that is none":      {"run %s -E 256 -- exit 0", 2, "255"},
 		"two servers":              {"run %s --url redis://a --url redis://b -- exit 0", 2, "--quorum"},
 		"a quorum of two":          {"run %s --quorum --url redis://a --url redis://b -- exit 0", 2, "odd"},
@@ -155,7 +162,7 @@ func TestRun_command(t *testing.T) {
 		read line
 		echo "$line|$1|$LEASEHOLD_LOCK_NAME|$LEASEHOLD_LEASE_MS"
 		[ "$LEASEHOLD_FENCING_TOKEN" -gt 1000000 ] && echo token
-		echo "owner $LEASEHOLD_LOCK_ID."
+		echo "owner $LEASEHOLD_OWNER."
 		read line`, "sh", "-w")
 	c.say("a line")
 	c.stdout.await(t, "a line|-w|"+lock+"|7000\n")
@@ -252,7 +259,7 @@ func TestRun_permits(t *testing.T) {
 	third.ends(75)
 	other := run("3", "true")
 	other.ends(125)
-	if said := other.stderr.String(); !strings.Contains(said, "2 permits in all, and the handle says 3") {
+	if said := other.stderr.String(); !strings.Contains(said, "semaphore has 2, handle wants 3") {
 		t.Errorf("run says %q", said)
 	}
 	for _, h := range holders {
@@ -356,4 +363,117 @@ func TestRun_fencing(t *testing.T) {
 	if tokens[1] <= tokens[0] || tokens[2] <= tokens[1] {
 		t.Errorf("tokens: %d", tokens)
 	}
+}
+
+// The program is found as by execvp(3), and what cannot be started is an error before the lock is acquired: here there is no server.
+func TestRun_program(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	dir := t.TempDir()
+	for name, file := range map[string]struct {
+		text string
+		mode os.FileMode
+	}{
+		"bin/plain":    {"echo \"script $0 $1\"\n", 0o755},
+		"bin/shebang":  {"#! /bin/sh -e\necho \"shebang $1\"\n", 0o755},
+		"bin/denied":   {"#!/bin/sh\n", 0o644},
+		"bin/later":    {"#!/bin/sh\n", 0o644},
+		"bin2/later":   {"#!/bin/sh\necho later\n", 0o755},
+		"bin/carriage": {"#!/bin/sh\r\n", 0o755},
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(file.text), file.mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for command, test := range map[string]struct {
+		want         int
+		stdout, said string
+	}{
+		"plain":          {0, "script bin/plain one\n", ""},
+		"./bin/plain":    {0, "script ./bin/plain one\n", ""},
+		"shebang":        {0, "shebang one\n", ""},
+		"later":          {0, "later\n", ""},
+		"denied":         {126, "", "permission denied"},
+		"bin/denied":     {126, "", "permission denied"},
+		dir:              {126, "", "is a directory"},
+		"carriage":       {127, "", `its interpreter "/bin/sh\r": no such file`},
+		"no-such":        {127, "", "not found"},
+		"./no-such":      {127, "", "no such file"},
+		"bin/plain/none": {126, "", "not a directory"},
+		"":               {127, "", "not found"},
+	} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			url := s.URL()
+			if test.want != 0 {
+				url = "redis://127.0.0.1:1"
+			}
+			c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + url, "PATH=bin:bin2:/bin:/usr/bin"}, "run", lockName(t), "--", command, "one")
+			c.cmd.Dir = dir
+			c.start().ends(test.want)
+			if got, said := c.stdout.String(), c.stderr.String(); got != test.stdout || !strings.Contains(said, test.said) || (said == "") != (test.said == "") {
+				t.Errorf("the command wrote %q, run %q", got, said)
+			}
+		})
+	}
+}
+
+// A command that another process has stopped is reported, keeps the lock, and is continued when run is.
+func TestRun_stopped(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	c := on(t, s, "run", "--lease", "600ms", lock, "--", "sh", "-c", "kill -STOP $$; echo on; read line; exit 4")
+	c.stderr.await(t, "the command is stopped (signal); \""+lock+"\" stays held until it continues")
+	c.signal(syscall.SIGCONT)
+	c.stdout.await(t, "on")
+	c.stderr.await(t, "the command continues")
+	c.say("")
+	c.ends(4)
+	noKeys(t, s, lock)
+}
+
+// SIGTSTP reaches the command, and SIGCONT continues it.
+func TestRun_suspended(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := on(t, s, "run", lockName(t), "--", "sh", "-c", "echo ready; read line; exit 4")
+	c.stdout.await(t, "ready")
+	c.signal(syscall.SIGTSTP)
+	c.stderr.await(t, "the command is stopped")
+	c.signal(syscall.SIGCONT)
+	c.stderr.await(t, "the command continues")
+	c.say("")
+	c.ends(4)
+}
+
+// --max-hold ends the command, whatever it does, and the lock is held until the command is over.
+func TestRun_maxHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, kind := range []string{"exits", "stopped", "ignores", "forks", "leaves"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := on(t, s, append([]string{"run", "--max-hold", "500ms", "-k", "50ms", lock, "--"}, command(kind, "TERM")...)...)
+			c.stdout.await(t, "ready")
+			c.ends(exitMaxHold)
+			if said := c.stderr.String(); !strings.Contains(said, "500ms of --max-hold") || (kind == "stopped") != strings.Contains(said, "because of --max-hold") {
+				t.Errorf("run says %q", said)
+			}
+			noKeys(t, s, lock)
+		})
+	}
+	t.Run("held until the command is over", func(t *testing.T) {
+		t.Parallel()
+		lock := lockName(t)
+		c := on(t, s, "run", "--lease", "600ms", "--max-hold", "100ms", "-k", "1h", lock, "--", "sh", "-c", `trap 'echo told; read line; exit' TERM; while :; do sleep 0.01; done`)
+		c.stdout.await(t, "told")
+		if !held(t, s, lock) {
+			t.Error("the lock is free, and the command goes on")
+		}
+		c.say("")
+		c.ends(exitMaxHold)
+	})
 }

@@ -56,8 +56,8 @@ func TestServe(t *testing.T) {
 	follows.Body.Close()
 
 	says(t, on(t, s, "serve", "--listen", "nonsense"), 1, "cannot listen")
-	says(t, on(t, s, "serve", "--as", "alice"), 2, "--as is for --allow-unlock")
-	says(t, on(t, s, "serve", "--allow-unlock", "--as", "a\nb"), 2, "WithOperator")
+	says(t, on(t, s, "serve", "--operator", "alice"), 2, "--operator is for --allow-unlock")
+	says(t, on(t, s, "serve", "--allow-unlock", "--operator", "a\nb"), 2, "WithOperator")
 	open := on(t, s, "serve", "--listen", "0.0.0.0:0")
 	open.stderr.await(t, "it asks for no password")
 	open.signal(os.Interrupt)

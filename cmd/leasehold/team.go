@@ -19,12 +19,12 @@ type teamReport struct {
 	left   int64         // after each part was counted three times
 	waited error         // of the wait for the latch
 	absent error         // of a wait for a latch that nobody has made
-	lost   int64         // the workers that the wait for the crew named
+	lost   int64         // the workers that the wait for the wait group named
 	named  time.Duration // after the death of one
-	done   error         // of the wait for the crew, when another one had done that part
+	done   error         // of the wait for the wait group, when another one had done that part
 }
 
-// team has workers do the parts of a job: a latch counts the parts, a crew knows the workers. One worker dies.
+// team has workers do the parts of a job: a latch counts the parts, a wait group knows the workers. One worker dies.
 func team(ctx context.Context, s *stage) error {
 	s.out.line("%d parts of a job; each is reported three times. Then a worker dies with a lease of %v.", teamParts, shortLease)
 	report, err := playTeam(ctx, s)
@@ -66,42 +66,42 @@ func playTeam(ctx context.Context, s *stage) (r teamReport, err error) {
 		return r, err
 	}
 
-	crew := clients[0].NewCrew("team")
+	waitGroup := clients[0].NewWaitGroup("team")
 	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
 	if err != nil {
 		return r, err
 	}
-	if _, err := mortal.NewCrew("team").Join(ctx); err != nil {
+	if _, err := mortal.NewWaitGroup("team").Add(ctx); err != nil {
 		return r, err
 	}
 	works := func(ctx context.Context) error { return sleep(ctx, 10*time.Millisecond) }
-	if err := crew.Do(ctx, works); err != nil {
+	if err := waitGroup.Do(ctx, works); err != nil {
 		return r, err
 	}
 	_ = kill(ctx) // it cannot say that it is gone
 	died := time.Now()
 	s.out.progress("a worker died")
 	var lost *latch.LostError
-	if err := clients[1].NewCrew("team").Wait(ctx); !errors.As(err, &lost) {
+	if err := clients[1].NewWaitGroup("team").Wait(ctx); !errors.As(err, &lost) {
 		r.done = err
 		return r, nil
 	}
 	r.lost, r.named = lost.Lost, time.Since(died)
-	if err := crew.Do(ctx, works); err != nil { // another one does its part
+	if err := waitGroup.Do(ctx, works); err != nil { // another one does its part
 		return r, err
 	}
-	if _, err := crew.Dismiss(ctx, lost.Members...); err != nil {
+	if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil {
 		return r, err
 	}
-	r.done = crew.WaitFor(ctx, 2)
-	return r, crew.Delete(ctx)
+	r.done = waitGroup.WaitFor(ctx, 2)
+	return r, waitGroup.Delete(ctx)
 }
 
 func checkTeam(r teamReport) []claim {
 	return []claim{
 		claimf(r.left == 1 && !r.early, "%d reports of %d parts count %d times", 3*teamParts, teamParts, teamParts+1-r.left),
 		claimf(r.waited == nil, "the one that waits goes on after the last part"),
-		claimf(errors.Is(r.absent, latch.ErrNotInitialised), "and a latch that nobody has made is no open one: %v", r.absent),
+		claimf(errors.Is(r.absent, latch.ErrNotInitialized), "and a latch that nobody has made is no open one: %v", r.absent),
 		claimf(r.lost == 1, "the worker that died is named, after %v", r.named.Round(time.Millisecond)),
 		claimf(r.done == nil, "and when another one has done its part, the job is done"),
 	}

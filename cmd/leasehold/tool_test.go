@@ -68,6 +68,9 @@ type tool struct {
 	closed         chan struct{} // when nobody has the standard output open any more; nil if the tool has none of ours
 }
 
+// detached starts a process without the terminal of these tests, whose other processes it would stop and continue as its own job.
+var detached *syscall.SysProcAttr
+
 // prepare makes a call that is not started yet. env is added to the environment.
 func prepare(t *testing.T, env []string, args ...string) *tool {
 	t.Helper()
@@ -79,6 +82,7 @@ func prepare(t *testing.T, env []string, args ...string) *tool {
 	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "LEASEHOLD_") || strings.HasPrefix(v, "REDIS")
 	}), env...)
+	c.cmd.SysProcAttr = detached
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}

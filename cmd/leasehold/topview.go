@@ -5,24 +5,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run beside
 // them, so these read only what never changes.
 type topView struct {
-	ctx   context.Context // set once, as the next four
-	admin *admin.Admin
-	query admin.Query
-	every time.Duration
-	wide  bool
+	ctx    context.Context // set once, as the next four
+	admin  *admin.Admin
+	query  admin.Query
+	survey *survey
+	wide   bool
 
 	width, height int
 	sort          string
@@ -32,20 +36,35 @@ type topView struct {
 	chosen        string // the name of the lock that the cursor is on
 	first         int    // the row at the top
 
-	seen looked                   // the latest look
-	full map[string]time.Duration // the longest lease that was seen, by name
-	open string                   // the lock whose details are shown; empty if there is none
-	text string                   // its details
-	stop error                    // why the program ends
+	seen     looked       // the latest look
+	found    []admin.Lock // the rows of the list
+	foundFor order
+	full     map[string]time.Duration // the longest lease that was seen, by name
+	open     string                   // the lock whose details are shown; empty if there is none
+	text     string                   // its details
+	line     int                      // the line of the details at the top
+	below    int                      // how many lines of them are below the screen
+	unlock   *unlocking               // the question that is open; nil if there is none
+	says     string                   // what an unlock came to, until the next key
+	stop     error                    // why the program ends
+}
+
+// unlocking is the question whether to unlock a lock by force.
+type unlocking struct {
+	name   string
+	owners []string // when u was pressed; no other loses the lock. nil until the server has told
+	reason string
+	sure   bool // the reason is there, and the next key says yes or no
 }
 
 // looked is the outcome of a look.
 type looked struct {
-	at    time.Time
-	locks []admin.Lock
-	err   error
-	open  string // the lock that text is about
-	text  string
+	admin.Surveyed
+	at   time.Time
+	rest time.Duration // until the next look
+	err  error
+	open string // the lock that text is about
+	text string
 }
 
 // tick is when the times on the screen are counted on.
@@ -83,7 +102,7 @@ func (t *topView) look() tea.Cmd {
 	open := t.open
 	return func() tea.Msg {
 		l := looked{open: open}
-		l.locks, l.err = all(t.ctx, t.admin, t.query)
+		l.Surveyed, l.rest, l.err = t.survey.look(t.ctx)
 		if l.err == nil && open != "" {
 			l.text = t.detail(open)
 		}
@@ -106,8 +125,8 @@ func (t *topView) detail(name string) string {
 }
 
 // again makes the next look in a while.
-func (t *topView) again() tea.Cmd {
-	return tea.Tick(t.every, func(now time.Time) tea.Msg { return due(now) })
+func (t *topView) again(rest time.Duration) tea.Cmd {
+	return tea.Tick(rest, func(now time.Time) tea.Msg { return due(now) })
 }
 
 // Update takes what happened: a key, a look, another size.
@@ -123,26 +142,57 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		if !t.paused {
 			t.take(m)
 		}
-		return t, t.again()
+		return t, t.again(m.rest)
 	case inspected:
 		if m.open == t.open {
 			t.text = m.text
 		}
+	case found:
+		if t.unlock != nil && t.unlock.name == m.name {
+			t.unlock.owners = m.owners
+		}
+	case unlocked:
+		t.unlock, t.says = nil, string(m)
+		return t, t.inspect(t.open)
+	case tea.PasteMsg:
+		t.insert(m.Content)
 	case tea.KeyPressMsg:
 		return t, t.key(m)
 	}
 	return t, nil
 }
 
+// insert adds text to what is being typed. What was pasted can have codes for the terminal.
+func (t *topView) insert(text string) {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return -1
+	}, text)
+	switch {
+	case t.typing:
+		t.filter += text
+	case t.unlock != nil && !t.unlock.sure:
+		t.unlock.reason += text
+	}
+}
+
+// erase removes the last letter of a text.
+func erase(text string) string {
+	letters := []rune(text)
+	return string(letters[:max(len(letters)-1, 0)])
+}
+
 // take shows a look from now on.
 func (t *topView) take(l looked) {
-	if l.err != nil {
+	if l.err != nil && !incomplete(l.err) {
 		t.seen.err = l.err
 		return
 	}
 	t.seen = l
-	full := make(map[string]time.Duration, len(l.locks))
-	for _, k := range l.locks {
+	full := make(map[string]time.Duration, len(l.Locks))
+	for _, k := range l.Locks {
 		full[k.Name] = max(t.full[k.Name], k.Lease)
 	}
 	t.full = full
@@ -157,22 +207,27 @@ type inspected struct{ open, text string }
 // key does what a key says.
 func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 	name := m.String()
-	if name == "ctrl+c" {
+	t.says = ""
+	switch {
+	case name == "ctrl+c":
 		t.stop = &exitError{exitInterrupted, errors.New("interrupted")}
 		return tea.Quit
-	}
-	if t.typing {
+	case name == "ctrl+z":
+		return tea.Exec(stopped{}, nil)
+	case t.unlock != nil:
+		return t.decide(m)
+	case t.typing:
 		switch name {
 		case "enter":
 			t.typing = false
 		case "esc":
 			t.typing, t.filter = false, ""
 		case "backspace":
-			if letters := []rune(t.filter); len(letters) > 0 {
-				t.filter = string(letters[:len(letters)-1])
-			}
+			t.filter = erase(t.filter)
+		case "up", "down", "pgup", "pgdown":
+			t.move(t.step(name))
 		default:
-			t.filter += m.Text
+			t.insert(m.Text)
 		}
 		return nil
 	}
@@ -186,35 +241,119 @@ func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 		t.open, t.text = "", ""
 	case "p", "space":
 		t.paused = !t.paused
-	}
-	if t.open != "" {
-		return nil
-	}
-	switch name {
+	case "u":
+		if t.open == "" {
+			t.show(t.chosen)
+		}
+		if t.open != "" {
+			t.unlock = &unlocking{name: t.open}
+			return tea.Batch(t.inspect(t.open), t.find(t.open))
+		}
 	case "s":
-		t.sort = topOrder[(slices.Index(topOrder, t.sort)+1)%len(topOrder)]
+		if t.open == "" {
+			t.sort = topOrder[(slices.Index(topOrder, t.sort)+1)%len(topOrder)]
+		}
 	case "/":
-		t.typing = true
-	case "up", "k":
-		t.move(-1)
-	case "down", "j":
-		t.move(1)
-	case "pgup":
-		t.move(-t.room())
-	case "pgdown":
-		t.move(t.room())
-	case "home", "g":
-		t.move(-1 << 30)
-	case "end", "G":
-		t.move(1 << 30)
+		t.typing = t.open == ""
 	case "enter", "right":
-		if t.chosen != "" {
-			t.open, t.text = t.chosen, "…"
+		if t.open == "" && t.chosen != "" {
+			t.show(t.chosen)
 			return t.inspect(t.chosen)
+		}
+	default:
+		if by := t.step(name); t.open == "" {
+			t.move(by)
+		} else {
+			t.line = max(t.line+by, 0) // View knows the last one
 		}
 	}
 	return nil
 }
+
+// step is by how many lines a key leads on.
+func (t *topView) step(name string) int {
+	switch name {
+	case "up", "k":
+		return -1
+	case "down", "j":
+		return 1
+	case "pgup":
+		return -t.room()
+	case "pgdown":
+		return t.room()
+	case "home", "g":
+		return -1 << 30
+	case "end", "G":
+		return 1 << 30
+	}
+	return 0
+}
+
+// show opens the details of a lock.
+func (t *topView) show(name string) { t.open, t.text, t.line = name, "…", 0 }
+
+// found has the owners that would lose a lock.
+type found unlocking
+
+// find finds out who would lose a lock.
+func (t *topView) find(name string) tea.Cmd {
+	return func() tea.Msg {
+		l, err := t.admin.Inspect(t.ctx, name)
+		if err != nil {
+			return unlocked(oneLine(explain(noLock(name, err))))
+		}
+		owners, err := ownersOf(l, "")
+		if err != nil {
+			return unlocked(err.Error())
+		}
+		return found{name: name, owners: owners}
+	}
+}
+
+// unlocked says what an unlock came to.
+type unlocked string
+
+// decide takes a key while the question is open: the reason, and then y or any other.
+func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
+	u := t.unlock
+	switch name := m.String(); {
+	case u.sure && u.owners == nil: // a y would be one to what is not known yet
+	case u.sure && name == "y":
+		t.unlock = nil
+		return func() tea.Msg {
+			r, err := t.admin.ForceUnlockOwners(t.ctx, u.name, u.owners, u.reason)
+			text, err := outcomeOf(u.name, u.owners, r, err)
+			if err != nil {
+				text = strings.TrimPrefix(text+"\n"+oneLine(explain(err)), "\n")
+			}
+			return unlocked(text)
+		}
+	case u.sure || name == "esc":
+		t.unlock, t.says = nil, shown(u.name)+": nothing was changed"
+	case name == "enter":
+		u.sure = true
+	case name == "backspace":
+		u.reason = erase(u.reason)
+	default:
+		t.insert(m.Text)
+	}
+	return nil
+}
+
+// stopped is what runs while the terminal is the shell's: nothing, until the shell continues this job.
+type stopped struct{}
+
+// Run stops this process.
+func (stopped) Run() error { return suspend() }
+
+// SetStdin changes nothing: what is stopped reads nothing.
+func (stopped) SetStdin(io.Reader) {}
+
+// SetStdout changes nothing.
+func (stopped) SetStdout(io.Writer) {}
+
+// SetStderr changes nothing.
+func (stopped) SetStderr(io.Writer) {}
 
 // inspect asks for the details of a lock at once.
 func (t *topView) inspect(name string) tea.Cmd {
@@ -222,15 +361,32 @@ func (t *topView) inspect(name string) tea.Cmd {
 }
 
 // rows returns the locks to show, in order.
-func (t *topView) rows() (found []admin.Lock) {
-	text := strings.ToLower(t.filter)
-	for _, l := range t.seen.locks {
-		if strings.Contains(strings.ToLower(l.Name), text) {
-			found = append(found, l)
+func (t *topView) rows() []admin.Lock {
+	if of := (order{t.seen.at, t.filter, t.sort}); of != t.foundFor { // sorting thousands of locks for each frame would be most of the work of top
+		t.found, t.foundFor = nil, of
+		for _, l := range t.seen.Locks {
+			if matches(l, t.filter) {
+				t.found = append(t.found, l)
+			}
 		}
+		slices.SortStableFunc(t.found, byWhat[t.sort])
 	}
-	slices.SortStableFunc(found, byWhat[t.sort])
-	return found
+	return t.found
+}
+
+// order is what the rows of the list depend on.
+type order struct {
+	at           time.Time // of the look
+	filter, sort string
+}
+
+// matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.
+func matches(l admin.Lock, text string) bool {
+	text = strings.ToLower(text)
+	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
+	return has(l.Name) || slices.ContainsFunc(l.Holders, func(h lock.Holder) bool {
+		return has(h.Client.Name) || has(h.Client.Host) || has(h.Client.Label) || has(h.Client.ID)
+	})
 }
 
 // move moves the cursor by so many rows.
@@ -243,8 +399,13 @@ func (t *topView) move(by int) {
 	t.chosen = found[min(max(at+by, 0), len(found)-1)].Name
 }
 
-// room is how many rows there is room for.
-func (t *topView) room() int { return max(t.height-5, 1) }
+// room is how many rows of the list, or lines of the details, there is room for.
+func (t *topView) room() int {
+	if t.open != "" {
+		return max(t.height-2-len(t.foot()), 1)
+	}
+	return max(t.height-3-len(t.foot()), 1)
+}
 
 // The colours of the view, of 256.
 const (
@@ -260,15 +421,17 @@ const (
 func (t *topView) View() tea.View {
 	lines := []string{t.head(), ""}
 	if t.open != "" {
-		lines = append(lines, strings.Split(strings.TrimSuffix(t.text, "\n"), "\n")...)
+		lines = append(lines, t.details()...)
 	} else {
 		lines = append(lines, t.list()...)
 	}
-	lines = lines[:min(len(lines), max(t.height-1, 1))]
-	for len(lines) < t.height-1 {
+	foot := t.foot()
+	above := max(t.height-len(foot), 1)
+	lines = lines[:min(len(lines), above)]
+	for len(lines) < above {
 		lines = append(lines, "")
 	}
-	lines = append(lines, topQuiet+t.keys()+plain)
+	lines = append(lines, foot...)
 	for i, line := range lines {
 		lines[i] = ansi.Truncate(line, t.width, "")
 	}
@@ -278,14 +441,78 @@ func (t *topView) View() tea.View {
 	return v
 }
 
+// firstCell is what stands before the second column of the details.
+var firstCell = regexp.MustCompile(`^\S* {2,}`)
+
+// wrapped returns the lines of a text on the terminal. What does not fit goes on below, in the same column. It breaks between words only, unless
+// a word is wider than the terminal: so a host can be copied.
+func (t *topView) wrapped(text string) (lines []string) {
+	width := max(t.width, 8)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		first := firstCell.FindString(line)
+		indent := strings.Repeat(" ", min(len(first), width/2))
+		now := first
+		for i, word := range strings.Split(line[len(first):], " ") {
+			if i > 0 && ansi.StringWidth(now+" "+word) > width {
+				lines, now = append(lines, now), indent
+			} else if i > 0 {
+				now += " "
+			}
+			now += word
+			for ansi.StringWidth(now) > width {
+				part := ansi.Truncate(now, width, "")
+				lines, now = append(lines, part), indent+now[len(part):]
+			}
+		}
+		lines = append(lines, now)
+	}
+	return lines
+}
+
+// details returns the lines of the details that there is room for.
+func (t *topView) details() []string {
+	lines := t.wrapped(t.text)
+	t.line = min(t.line, max(len(lines)-t.room(), 0))
+	end := min(len(lines), t.line+t.room())
+	t.below = len(lines) - end
+	return lines[t.line:end]
+}
+
+// foot returns the lines at the bottom: what an unlock came to, the question that is open, and the keys.
+func (t *topView) foot() (lines []string) {
+	for _, line := range t.wrapped(t.says) {
+		lines = append(lines, topHead+line+plain)
+	}
+	if u := t.unlock; u != nil {
+		text := takeOf(u.name, len(u.owners)) + "? Reason, or nothing: " + u.reason + "▏"
+		if u.sure {
+			text = takeOf(u.name, len(u.owners)) + "? [y/N]"
+		}
+		for _, line := range t.wrapped(text) {
+			lines = append(lines, topLate+line+plain)
+		}
+	}
+	for _, line := range t.wrapped(t.keys()) {
+		lines = append(lines, topQuiet+line+plain)
+	}
+	return lines
+}
+
 func (t *topView) keys() string {
 	switch {
+	case t.unlock != nil && t.unlock.sure:
+		return "y unlocks by force · any other key changes nothing"
+	case t.unlock != nil:
+		return "Enter goes on · Esc changes nothing"
 	case t.typing:
-		return "type a part of the name · Enter keeps it · Esc drops it"
+		return "type a part of a name, holder, host or label · Enter keeps it · Esc drops it"
+	case t.open != "" && t.below > 0:
+		return fmt.Sprintf("↑↓ scroll, %d lines below · u unlock · Esc back · p pause · q quit", t.below)
 	case t.open != "":
-		return "Esc back · p pause · q quit"
+		return "↑↓ scroll · u unlock · Esc back · p pause · q quit"
 	}
-	return "↑↓ choose · Enter details · s sort · / filter · p pause · q quit"
+	return "↑↓ choose · Enter details · / filter · s sort · u unlock · p pause · q quit"
 }
 
 // head says how many locks there are, or what is wrong.
@@ -296,7 +523,7 @@ func (t *topView) head() string {
 	if t.seen.at.IsZero() {
 		return topQuiet + "asking" + plain
 	}
-	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.locks) + plain
+	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.Surveyed) + plain
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", with " + shown(t.filter)
@@ -318,51 +545,34 @@ func (t *topView) list() []string {
 		}
 	}
 	t.first = min(max(t.first, at-t.room()+1, 0), max(at, 0))
-	heads := []string{"NAME", "KIND", "HOLDER", "ASKED", "LEASE", "WAITING"}
+	list := table{lockHeads(t.wide)}
 	if unheld(t.query.Kind) {
-		heads = []string{"NAME", "KIND", "STATE"}
-	} else if t.wide {
-		heads = append(heads, "COUNT", "PID", "LABEL", "OWNER")
+		list = table{stateHeads}
 	}
-	table := [][]string{heads}
 	levels := []string{topQuiet}
 	for _, l := range found[t.first:min(len(found), t.first+t.room())] {
 		if unheld(l.Kind) {
-			table, levels = append(table, []string{shown(l.Name), string(l.Kind), stateOf(l)}), append(levels, "")
+			list, levels = append(list, []string{shown(l.Name), string(l.Kind), stateOf(l)}), append(levels, "")
 			continue
 		}
-		h, holder := holderOf(l)
 		bar, level := t.bar(l)
-		row := []string{shown(l.Name), kindOf(l), holder, ago(h.Since), bar, fmt.Sprint(l.Waiting)}
-		if t.wide {
-			row = append(row, fmt.Sprint(h.Count), pid(h.Client), label(h.Client), h.Owner)
-		}
-		table, levels = append(table, row), append(levels, level)
+		list, levels = append(list, lockCells(l, bar, t.wide)), append(levels, level)
 	}
-	widths := make([]int, len(heads))
-	for _, row := range table {
-		for i, cell := range row {
-			widths[i] = max(widths[i], ansi.StringWidth(cell))
-		}
-	}
+	list, widths := list.fit(t.width)
+	lease := slices.Index(list[0], "LEASE")
 	var lines []string
-	for i, row := range table {
-		colour := ""
+	for i, row := range list {
 		switch {
 		case i == 0:
-			colour = topQuiet
+			lines = append(lines, topQuiet+line(row, widths)+plain)
 		case t.first+i-1 == at:
-			colour = topChosen
+			lines = append(lines, topChosen+line(row, widths)+plain)
+		case lease < 0:
+			lines = append(lines, line(row, widths))
+		default:
+			n := lease + 1
+			lines = append(lines, line(row[:lease], widths)+levels[i]+line(row[lease:n], widths[lease:])+plain+line(row[n:], widths[n:]))
 		}
-		line := colour
-		for j, cell := range row {
-			padded := cell + strings.Repeat(" ", widths[j]-ansi.StringWidth(cell)+2)
-			if j == 4 && i > 0 && colour == "" {
-				padded = levels[i] + padded + plain
-			}
-			line += padded
-		}
-		lines = append(lines, line+plain)
 	}
 	return lines
 }
@@ -379,7 +589,10 @@ func (t *topView) bar(l admin.Lock) (text, colour string) {
 	if t.paused {
 		now = l.Lease
 	}
-	const cells = 10
+	cells := 10
+	if t.width < 100 {
+		cells = 4
+	}
 	part := 0.0
 	if full := t.full[l.Name]; full > 0 {
 		part = float64(now) / float64(full)
@@ -391,6 +604,6 @@ func (t *topView) bar(l admin.Lock) (text, colour string) {
 	case part < .55:
 		colour = topLate
 	}
-	n := min(int(part*cells+.999), cells)
+	n := min(int(part*float64(cells)+.999), cells)
 	return strings.Repeat("━", n) + strings.Repeat("·", cells-n) + " " + short(now), colour
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // The commands of the view run beside it, while it takes the next keys: what a command asks was decided when the view returned it.
@@ -15,7 +18,7 @@ func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &topView{ctx: t.Context(), admin: a, every: time.Millisecond, chosen: "orders"}
+	v := &topView{ctx: t.Context(), admin: a, survey: newSurvey(a, admin.Query{}, time.Millisecond), chosen: "orders"}
 	looks := v.Init()().(tea.BatchMsg)[0]
 	v.Update(tea.KeyPressMsg{Code: tea.KeyEnter})
 	if v.open != "orders" {
@@ -30,5 +33,48 @@ func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	second, ok := look().(looked)
 	if !ok || second.err != nil || second.open != "orders" || second.text == "" {
 		t.Errorf("the look after Enter asked for %q, %v", second.open, second.err)
+	}
+}
+
+// In any width the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
+func TestTopView_fits(t *testing.T) {
+	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
+	locks := []admin.Lock{
+		{Holding: 3, Waiting: 12, State: lock.State{Lease: 1234 * time.Hour, Mode: lock.Read, Holders: []lock.Holder{{Since: time.Now().Add(-47 * time.Minute), Client: lock.Client{ID: uuid, Name: "payments-reconciliation-worker", Host: "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"}}}}},
+		{Holding: 1, State: lock.State{Lease: -1, Mode: lock.Exclusive, Holders: []lock.Holder{{Client: lock.Client{ID: uuid}}}}},
+	}
+	locks[0].Name, locks[0].Kind = "production:payments:reconciliation:batch:2026-11-26:倉庫", admin.ReadWrite
+	locks[1].Name, locks[1].Kind = "x", admin.Semaphore
+	for width := 46; width < 250; width++ {
+		v := &topView{width: width, height: 24, sort: "name", seen: looked{Surveyed: admin.Surveyed{Locks: locks, Complete: true}, at: time.Now()}, full: map[string]time.Duration{}}
+		lines := strings.Split(ansi.Strip(v.View().Content), "\n")
+		for _, line := range lines {
+			if n := ansi.StringWidth(line); n > width {
+				t.Fatalf("%d columns on a terminal of %d: %q", n, width, line)
+			}
+		}
+		for i, want := range []string{"LEASE", "m", "no expiry"} {
+			if !strings.Contains(lines[2+i], want) {
+				t.Fatalf("%d columns: no %q in %q", width, want, lines[2+i])
+			}
+		}
+		for i, want := range []string{"WAITING", "12", "0"} {
+			if fields := strings.Fields(lines[2+i]); fields[len(fields)-1] != want {
+				t.Fatalf("%d columns: no %q in %q", width, want, lines[2+i])
+			}
+		}
+	}
+}
+
+// Both ends of a text stay, whatever its letters are.
+func TestMiddle(t *testing.T) {
+	for text, want := range map[string]string{
+		"orders:42":         "orders:42",
+		"orders:42:invoice": "order…oice",
+		"倉庫倉庫倉庫倉庫":          "倉庫…倉庫",
+	} {
+		if got := middle(text, 10); got != want {
+			t.Errorf("%q is shortened to %q, want %q", text, got, want)
+		}
 	}
 }

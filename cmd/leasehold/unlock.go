@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -73,7 +71,7 @@ the unlock failed; 2 if unlock was called the wrong way, or off a terminal witho
 	f := cmd.Flags()
 	f.StringVar(&u.owner, "owner", "", "unlock only if this owner holds the lock; inspect shows owners")
 	f.StringVar(&u.reason, "reason", "", "the reason, for the holder and for the note in Redis")
-	f.StringVar(&u.as, "as", "", "the operator, for the holder and for the note (default: your user and this machine)")
+	f.StringVar(&u.as, "operator", "", "the operator, for the holder and for the note (default: your user and this machine)")
 	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	u.connection.addFlags(cmd)
 	return cmd
@@ -87,7 +85,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	if err := detail(l).table(out); err != nil && !u.yes { // nobody would see what to say yes to
 		return err
 	}
-	owners, err := u.owners(l)
+	owners, err := ownersOf(l, u.owner)
 	if err != nil {
 		return err
 	}
@@ -96,25 +94,34 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 			return err
 		}
 	}
-	r, err := a.UnlockFrom(ctx, u.name, owners, u.reason)
-	from := r.Holders // that lost the lock
-	if len(from) > 0 {
+	r, err := a.ForceUnlockOwners(ctx, u.name, owners, u.reason)
+	text, err := outcomeOf(u.name, owners, r, err)
+	if text != "" {
+		fmt.Fprintln(out, text)
+	}
+	if ctx.Err() != nil && err != nil { // what is known now matters more than that a signal came
+		return &exitError{codeOf(context.Cause(ctx)), err}
+	}
+	return err
+}
+
+// outcomeOf returns what an unlock from these owners came to: words if a holder has lost the lock, and what went wrong.
+func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err error) (text string, _ error) {
+	if from := r.Holders; len(from) > 0 {
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
 			return !slices.ContainsFunc(from, func(h lock.Holder) bool { return h.Owner == owner })
 		})
-		fmt.Fprintf(out, "%s; %s\n%s\n", unlockedOf(len(lost), len(owners), err), toldOf(r.Told, from), worksOn)
+		text = fmt.Sprintf("%s; %s\n%s", unlockedOf(len(lost), len(owners), err), toldOf(r.Notified, from), worksOn)
 	}
 	switch {
-	case ctx.Err() != nil && err != nil: // what is known now matters more than that a signal came
-		return &exitError{codeOf(context.Cause(ctx)), noLock(u.name, err)}
 	case errors.Is(err, lock.ErrNotHeld):
-		return fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(u.name))
+		return text, fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(name))
 	case err != nil:
-		return noLock(u.name, err)
-	case r.NoteErr != nil:
-		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), r.NoteErr)
+		return text, noLock(name, err)
+	case r.RecordErr != nil:
+		return text, fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(name), r.RecordErr)
 	}
-	return nil
+	return text, nil
 }
 
 // unlockedOf returns words for an unlock that took the lock from n holders, of so many that were meant.
@@ -128,20 +135,20 @@ func unlockedOf(n, meant int, err error) string {
 	return "unlocked"
 }
 
-// owners returns the owners from which to take the lock.
-func (u *unlocker) owners(l admin.Lock) (owners []string, err error) {
+// ownersOf returns the owners from which to take the lock: all, or only one.
+func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 	for _, h := range l.Holders {
-		if (u.owner == "" || u.owner == h.Owner) && !slices.Contains(owners, h.Owner) { // a writer that also reads comes twice
+		if (only == "" || only == h.Owner) && !slices.Contains(owners, h.Owner) { // a writer that also reads comes twice
 			owners = append(owners, h.Owner)
 		}
 	}
 	switch {
 	case len(owners) > 0:
 		return owners, nil
-	case u.owner != "" && l.Locked():
-		return nil, fmt.Errorf("%s: the owner %s does not hold it (any more); nothing was changed", shown(u.name), shown(u.owner))
+	case only != "" && l.Locked():
+		return nil, fmt.Errorf("%s: the owner %s does not hold it (any more); nothing was changed", shown(l.Name), shown(only))
 	}
-	return nil, fmt.Errorf("%s: nobody holds it; nothing was changed", shown(u.name))
+	return nil, fmt.Errorf("%s: nobody holds it; nothing was changed", shown(l.Name))
 }
 
 // toldOf returns words for what the holders in from know, of which told have a client that listens. Redis passes a
@@ -165,31 +172,21 @@ func toldOf(told int, from []lock.Holder) string {
 // worksOn says what no message can change.
 const worksOn = "A process that is frozen, or does not look, works on beside the next holder: end it there before you trust the data."
 
+// takeOf asks whether to take a lock from so many holders.
+func takeOf(name string, holders int) string {
+	from := "its holder"
+	if holders > 1 {
+		from = fmt.Sprintf("its %d holders", holders)
+	}
+	return fmt.Sprintf("Take %s from %s", shown(name), from)
+}
+
 // confirm asks whether to go on.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, holders int) error {
 	if !isTerminal(in) {
 		return usagef("%s: nothing was changed, as there is no terminal to ask at: give --yes", shown(u.name))
 	}
-	from := "its holder"
-	if holders > 1 {
-		from = fmt.Sprintf("its %d holders", holders)
-	}
-	fmt.Fprintf(out, "Take %s from %s? [y/N] ", shown(u.name), from)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		switch strings.ToLower(strings.TrimSpace(line)) {
-		case "y", "yes":
-			return nil
-		}
-		return fmt.Errorf("%s: nothing was changed", shown(u.name))
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return agreed(ctx, in, out, takeOf(u.name, holders), fmt.Errorf("%s: nothing was changed", shown(u.name)))
 }
 
 func isTerminal(r io.Reader) bool {

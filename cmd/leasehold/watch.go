@@ -13,15 +13,15 @@ import (
 
 // eventJSON is one line of the output of watch.
 type eventJSON struct {
-	At      time.Time     `json:"at"`
-	Event   admin.What    `json:"event"`
-	Name    string        `json:"name"`
-	Owner   string        `json:"owner,omitempty"`
-	Client  *clientJSON   `json:"client,omitempty"`
-	LeaseMS *int64        `json:"lease_ms"`
-	Holding int           `json:"holding"`
-	Waiting int           `json:"waiting"`
-	Forced  *admin.Forced `json:"forced,omitempty"` // only for taken
+	At          time.Time                `json:"at"`
+	Event       admin.EventType          `json:"event"`
+	Name        string                   `json:"name"`
+	Owner       string                   `json:"owner,omitempty"`
+	Client      *clientJSON              `json:"client,omitempty"`
+	LeaseMS     *int64                   `json:"lease_ms"`
+	Holding     int                      `json:"holding"`
+	Waiting     int                      `json:"waiting"`
+	ForceUnlock *admin.ForceUnlockRecord `json:"force_unlock,omitempty"` // only for taken
 }
 
 func watchCommand() *cobra.Command {
@@ -56,8 +56,8 @@ start; else 128+n, as signal n ended it.
 			return via.completeNames(cmd, args, begin)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > admin.MostWatched {
-				return usagef("%d locks, the most is %d", len(args), admin.MostWatched)
+			if len(args) > admin.MaxWatched {
+				return usagef("%d locks, the most is %d", len(args), admin.MaxWatched)
 			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				said := ""
@@ -86,13 +86,13 @@ start; else 128+n, as signal n ended it.
 
 func eventToJSON(e admin.Event) eventJSON {
 	l := toJSON(e.Lock)
-	j := eventJSON{At: e.At.UTC(), Event: e.What, Name: l.Name, Owner: e.Owner, LeaseMS: l.LeaseMS, Holding: l.Holding, Waiting: l.Waiting}
+	j := eventJSON{At: e.At.UTC(), Event: e.Type, Name: l.Name, Owner: e.Owner, LeaseMS: l.LeaseMS, Holding: l.Holding, Waiting: l.Waiting}
 	if e.Owner != "" {
 		c := clientToJSON(e.Client)
 		j.Client = &c
 	}
-	if e.What == admin.Taken {
-		j.Forced = l.Forced
+	if e.Type == admin.ForceUnlocked {
+		j.ForceUnlock = l.ForceUnlock
 	}
 	return j
 }

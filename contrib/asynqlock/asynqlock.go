@@ -1,10 +1,12 @@
-// Package asynqlock has asynq process one task at a time for each lock, in all its servers: one task of a customer, say.
+// Package asynqlock makes asynq process at most one task at a time per lock, across all servers:
+// one task per customer, for example.
 //
 //	mux := asynq.NewServeMux()
 //	mux.Use(asynqlock.Middleware(func(t *asynq.Task) lock.Locker { return c.NewLock("customers:" + customer(t)) }))
 //	server := asynq.NewServer(redis, asynq.Config{IsFailure: asynqlock.IsFailure})
 //
-// A task whose lock is busy goes back to its queue, and asynq tries it again after the time of asynq.Config.RetryDelayFunc.
+// A task whose lock is busy returns to its queue, and asynq retries it after the time of
+// asynq.Config.RetryDelayFunc.
 package asynqlock
 
 import (
@@ -15,20 +17,25 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Middleware returns a middleware that makes one attempt at the lock of a task, and processes the task while it holds the lock.
-// lockOf returns the lock of a task, or nil for a task that needs none.
+// Middleware returns a middleware that makes one attempt at the lock of a task, and processes the
+// task while it holds the lock. lockOf returns the lock of a task, or nil for a task that needs
+// none.
 //
-// If another task has the lock, the task is not processed, and the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches
-// lock.ErrUnavailable; if the client was closed, lock.ErrClosed; and if the context of the task ended before a reply, that context's error. asynq
-// then tries the task again; with [IsFailure] none of these counts as a failure.
+// If another task has the lock, the task is not processed, and the error matches
+// lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable; if the client is
+// closed, lock.ErrClosed; and if the context of the task is canceled before a reply, the error of
+// that context. asynq then retries the task; with [IsFailure] none of these counts as a failure.
 //
-// The context of the task is canceled when the lock is lost, and the handler checks it before each step that must not be done
-// twice; lock.HoldFrom gives the handler the hold. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
-// tries it again.
+// The context of the task is canceled if the lock is lost. The handler must check it before each
+// step that must not be done twice; lock.HoldFromContext gives the handler the hold. If the lock is
+// lost during a task, the error matches lock.ErrLost, even if the handler returned nil, and asynq
+// retries the task.
 //
-// The lock is held until the handler returns, however long that takes, so it needs no time limit like that of asynq.Unique. asynq does not wait for a
-// handler that exceeds the time limit of its task, or that a shutdown does not end in time: it retries the task, and the retry finds the lock busy until the
-// first handler has returned. So a handler that hangs keeps the lock until its process ends; give the lock lock.WithMaxHold to bound that.
+// The lock is held until the handler returns, however long that takes, so it needs no time limit
+// like that of asynq.Unique. asynq does not wait for a handler that exceeds the time limit of its
+// task, or that a shutdown does not end in time: it retries the task, and the retry finds the lock
+// busy until the first handler has returned. A handler that hangs therefore keeps the lock until
+// its process ends; use lock.WithMaxHold to bound that.
 func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) (err error) {
@@ -64,9 +71,12 @@ type notProcessed struct{ error }
 
 func (e notProcessed) Unwrap() error { return e.error }
 
-// IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task that was not processed because its lock
-// was busy, Redis was unavailable, or the server or the client was shutting down has not failed: asynq tries it again without counting that. An error of
-// the handler counts, even one about another lock, and so does one that only an operator can fix, such as a missing permission. asynq asks only where asynq.MaxRetry is 1 at least; it archives a task with 0 after any error.
+// IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task that
+// was not processed because its lock was busy, Redis was unavailable, or the server or the client
+// was shutting down has not failed: asynq retries it without counting that. An error of the handler
+// counts, even one about another lock, and so does an error that only an operator can fix, such as
+// a missing permission. asynq calls it only if asynq.MaxRetry is at least 1; it archives a task
+// with 0 after any error.
 func IsFailure(err error) bool {
 	return !errors.As(err, new(notProcessed))
 }

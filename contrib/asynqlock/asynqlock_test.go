@@ -119,7 +119,7 @@ func TestMiddleware_lost(t *testing.T) {
 			t.Error(err)
 		}
 		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), lock.ErrForced) {
+		if !errors.Is(context.Cause(ctx), lock.ErrForceUnlocked) {
 			t.Errorf("the cause is %v", context.Cause(ctx))
 		}
 		return nil
@@ -190,7 +190,7 @@ func TestMiddleware_timeLimit(t *testing.T) {
 			}
 			for range 10 {
 				time.Sleep(time.Minute)
-				if err := lock.HoldFrom(ctx).Err(); err != nil {
+				if err := lock.HoldFromContext(ctx).Err(); err != nil {
 					t.Error(err)
 				}
 				if err := retry(); !errors.Is(err, lock.ErrNotAcquired) || asynqlock.IsFailure(err) {

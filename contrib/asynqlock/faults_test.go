@@ -20,7 +20,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.Unresponsive: "not a failure: ErrUnavailable",
 		adaptertest.ReadOnly:     "not a failure: ErrUnavailable",
 		adaptertest.Denied:       "a failure",
-		adaptertest.WrongType:    "a failure: ErrForeignKey",
+		adaptertest.WrongType:    "a failure: ErrWrongType",
 		adaptertest.BadName:      "a failure: ErrBadName",
 		adaptertest.Closed:       "not a failure: ErrClosed",
 		adaptertest.Canceled:     "not a failure: Canceled",

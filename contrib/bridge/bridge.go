@@ -1,16 +1,17 @@
-// Package bridge makes it safe to move from another lock library to leasehold while old and new
-// processes run together. Two libraries do not exclude each other, as each has keys of its own. A bridge
-// takes both locks, the old one first.
+// Package bridge makes it safe to migrate from another lock library to leasehold while old and new
+// processes run together. Locks of two libraries do not exclude each other, because they use
+// different keys. A bridge acquires both locks, the old one first.
 //
-//  1. All processes have the old lock.
-//  2. Replace them by processes that use a bridge. They exclude those that are left, and each other.
-//  3. When no old process is left, replace them by processes with leasehold's lock alone.
+// 1. All processes use the old lock. 2. Replace them with processes that use a bridge. They exclude
+// the remaining old ones, and each other. 3. When no old process is left, replace them with
+// processes that use only leasehold's lock.
 //
-// Between two steps there must be no process of the step before the last: an old process and
-// one with leasehold's lock alone do not see each other. To go back, take the steps in the other order.
+// Between two steps there must be no process of the step before the last: an old process and one
+// with only leasehold's lock do not exclude each other. To go back, take the steps in reverse
+// order.
 //
-// The names must differ, as redsync and redislock keep a string where leasehold keeps a hash. Give
-// leasehold's lock a prefix, such as client.WithKeyPrefix("leasehold:").
+// The names must differ, because redsync and redislock store a string where leasehold stores a
+// hash. Use a prefix for leasehold's locks, such as client.WithKeyPrefix("leasehold:").
 package bridge
 
 import (
@@ -24,45 +25,49 @@ import (
 )
 
 // Old is a lock of another library.
-type Old interface {
-	// Lock waits until the lock is held, or ctx ends. The context that it returns ends when the
-	// lock is lost, as far as the library tells; unlock gives it back.
+type OldLock interface {
+	// Lock waits until the lock is held or ctx is canceled. The returned context is canceled when the
+	// lock is lost, as far as the library reports it; unlock releases the lock.
 	//
-	// If ctx ended first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if another owner had the
-	// lock, or lock.ErrUnavailable if Redis was unavailable, as far as the library tells, and never both.
+	// If ctx is canceled first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if
+	// another owner had the lock, or lock.ErrUnavailable if Redis was unavailable, as far as the
+	// library reports it, and never both.
 	Lock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 
-	// TryLock is Lock for a caller that does not wait. The error matches lock.ErrNotAcquired if another owner has the
-	// lock, and lock.ErrUnavailable if Redis is unavailable.
+	// TryLock is Lock for a caller that does not wait. The error matches lock.ErrNotAcquired if
+	// another owner has the lock, and lock.ErrUnavailable if Redis is unavailable.
 	TryLock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 }
 
-// ErrOldLost is the cause of the context when the old lock was lost.
-var ErrOldLost = errors.New("the lock of the old library is lost")
+// ErrOldLockLost is the cause of the context if the old lock was lost.
+var ErrOldLockLost = errors.New("lock of the old library lost")
 
 // releaseTime is how long giving back the old lock may take when the caller's context is over.
 const releaseTime = 3 * time.Second
 
-// Do takes old and then l, calls fn, and gives both back, also when fn panics. The context given to fn is canceled as soon as
-// one of them is not held any more, and when ctx is canceled; both are held until fn has returned, as for [lock.Do]. The order is the same for all callers, so they
-// never wait for each other in a ring.
+// Do acquires old and then l, calls fn, and releases both, even if fn panics. The context of fn is
+// canceled as soon as one of them is no longer held, and when ctx is canceled; both are held until
+// fn has returned, as for [lock.Do]. The order is the same for all callers, so they cannot
+// deadlock.
 //
-// The error is that of taking a lock when fn was not called, and otherwise those of fn and of
-// giving back, joined. If ctx ended while Do waited, it matches ctx.Err(), and lock.ErrNotAcquired if another owner had the lock.
-func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+// The error is that of acquiring a lock if fn was not called. Otherwise it joins those of fn and of
+// releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
+// lock.ErrNotAcquired if another owner had the lock.
+func Do(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.Do(ctx, both{l, old}, fn)
 }
 
-// TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does not call fn, and
-// the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable.
-func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+// TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does
+// not call fn, and the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches
+// lock.ErrUnavailable.
+func TryDo(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.TryDo(ctx, both{l, old}, fn)
 }
 
 // both is a lock and the old one, which is taken first.
 type both struct {
 	lock.Locker
-	old Old
+	old OldLock
 }
 
 func (b both) Lock(ctx context.Context) (lock.Hold, error) {
@@ -109,10 +114,11 @@ func (h bothHold) Unlock(ctx context.Context) error {
 	return errors.Join(err, h.releaseOld(ctx))
 }
 
-// AtLeast returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
-// for jobs whose old processes let the lock expire, so that no other process runs them again in the same
-// minute: lock.WithAtLeast does not reach the lock of the old library. If ctx ends, both locks are given back.
-func AtLeast(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
+// MinHold returns a function that calls fn, and keeps both locks for at least d even if fn returns
+// sooner. Use it for jobs whose old processes let the lock expire so that no other process runs
+// them again in the same minute: lock.WithMinHold does not apply to the lock of the old library. If
+// ctx is canceled, both locks are released.
+func MinHold(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		over := time.NewTimer(d)
 		defer over.Stop()
@@ -134,11 +140,11 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 	held, cancel := context.WithCancelCause(ctx)
 	var last atomic.Pointer[error]                    // of extend
 	end := time.AfterFunc(time.Until(until), func() { // by itself: extend can take longer than its context
-		err := errors.New("it was not extended in time")
+		err := errors.New("not extended in time")
 		if e := last.Load(); e != nil {
 			err = *e
 		}
-		cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+		cancel(fmt.Errorf("%w: %w", ErrOldLockLost, err))
 	})
 	done := make(chan struct{})
 	go func() {
@@ -163,7 +169,7 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 				until = trusted(sent, lease)
 				end.Reset(time.Until(until))
 			case errors.Is(err, errGone):
-				cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+				cancel(fmt.Errorf("%w: %w", ErrOldLockLost, err))
 				return
 			default:
 				last.Store(&err)

@@ -71,16 +71,16 @@ type deployment struct {
 
 // libraries are the old ones, each with its key in Redis.
 var libraries = map[string]struct {
-	open func(t *testing.T, d deployment) Old
+	open func(t *testing.T, d deployment) OldLock
 	key  string
 }{
-	"redsync": {func(t *testing.T, d deployment) Old {
+	"redsync": {func(t *testing.T, d deployment) OldLock {
 		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, d.lease, redsync.WithRetryDelay(5*time.Millisecond))
 	}, name},
-	"redislock": {func(t *testing.T, d deployment) Old {
+	"redislock": {func(t *testing.T, d deployment) OldLock {
 		return Redislock(redislock.New(open(t, d)), name, d.lease, 5*time.Millisecond)
 	}, name},
-	"rueidislock": {func(t *testing.T, d deployment) Old {
+	"rueidislock": {func(t *testing.T, d deployment) OldLock {
 		// After 20 ms, if not said otherwise, it gives an attempt up, and says that a deadline was exceeded.
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: d.lease, TryNextAfter: 10 * time.Second})
 		if err != nil {
@@ -108,7 +108,7 @@ func newLock(t *testing.T, d deployment) lock.Locker {
 }
 
 // oldDo is what an old process does.
-func oldDo(ctx context.Context, old Old, fn func(context.Context) error) error {
+func oldDo(ctx context.Context, old OldLock, fn func(context.Context) error) error {
 	held, unlock, err := old.Lock(ctx)
 	if err != nil {
 		return err
@@ -130,11 +130,11 @@ func TestRollout(t *testing.T) {
 
 func rollout(t *testing.T, d deployment) {
 	for library, l := range libraries {
-		for half, with := range map[string]func(ctx context.Context, old Old, new lock.Locker, fn func(context.Context) error) error{
-			"old and bridges": func(ctx context.Context, old Old, _ lock.Locker, fn func(context.Context) error) error {
+		for half, with := range map[string]func(ctx context.Context, old OldLock, new lock.Locker, fn func(context.Context) error) error{
+			"old and bridges": func(ctx context.Context, old OldLock, _ lock.Locker, fn func(context.Context) error) error {
 				return oldDo(ctx, old, fn)
 			},
-			"bridges and new": func(ctx context.Context, _ Old, new lock.Locker, fn func(context.Context) error) error {
+			"bridges and new": func(ctx context.Context, _ OldLock, new lock.Locker, fn func(context.Context) error) error {
 				return lock.Do(ctx, new, fn)
 			},
 		} {
@@ -291,7 +291,7 @@ func TestTryDo(t *testing.T) {
 }
 
 // A job that is done at once keeps both locks for a while, and not after the end of its context.
-func TestAtLeast(t *testing.T) {
+func TestMinHold(t *testing.T) {
 	d := servers["server"](t)
 	d.lease = long
 	mine, other, new := libraries["redsync"].open(t, d), libraries["redsync"].open(t, d), newLock(t, d)
@@ -299,7 +299,7 @@ func TestAtLeast(t *testing.T) {
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	all.Go(func() {
-		err := TryDo(ctx, mine, new, AtLeast(time.Hour, func(context.Context) error { close(done); return nil }))
+		err := TryDo(ctx, mine, new, MinHold(time.Hour, func(context.Context) error { close(done); return nil }))
 		if err != nil {
 			t.Error(err)
 		}
@@ -312,7 +312,7 @@ func TestAtLeast(t *testing.T) {
 	all.Wait()
 	const least = 50 * time.Millisecond
 	began := time.Now()
-	if err := TryDo(t.Context(), mine, new, AtLeast(least, func(context.Context) error { return nil })); err != nil || time.Since(began) < least {
+	if err := TryDo(t.Context(), mine, new, MinHold(least, func(context.Context) error { return nil })); err != nil || time.Since(began) < least {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -339,7 +339,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 					}
 					<-ctx.Done()
 					time.Sleep(3 * d.lease)
-					if err := lock.HoldFrom(ctx).Err(); err != nil {
+					if err := lock.HoldFromContext(ctx).Err(); err != nil {
 						t.Errorf("the hold: %v", err)
 					}
 					if _, err := others.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ship is what a process does in the middle of the rollout. The names of c have a prefix,
-// client.WithKeyPrefix("leasehold:"); without it every call fails with lock.ErrForeignKey.
+// ship runs work under both locks, in the middle of the rollout. The client needs a key prefix,
+// client.WithKeyPrefix("leasehold:"). Without it, every call fails with lock.ErrWrongType.
 func ship(ctx context.Context, rs *redsync.Redsync, c *client.Client, work func(ctx context.Context) error) error {
 	old := bridge.Redsync(rs, "orders:42", 8*time.Second)
 	return bridge.Do(ctx, old, c.NewLock("orders:42"), work)

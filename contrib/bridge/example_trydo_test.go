@@ -15,10 +15,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// invoices runs job in one process a minute, beside old processes whose lock of redsync expires by itself.
+// invoices runs job in one process per minute. The old processes let their redsync lock expire.
 func invoices(ctx context.Context, rs *redsync.Redsync, c *client.Client, job func(ctx context.Context) error) error {
 	old := bridge.Redsync(rs, "cron:invoices", 50*time.Second)
-	return bridge.TryDo(ctx, old, c.NewLock("cron:invoices"), bridge.AtLeast(50*time.Second, job))
+	return bridge.TryDo(ctx, old, c.NewLock("cron:invoices"), bridge.MinHold(50*time.Second, job))
 }
 
 // A job that runs once a minute in one process, in the middle of the rollout. Another process has the old lock.

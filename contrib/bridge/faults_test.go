@@ -16,11 +16,11 @@ import (
 // What a caller of TryDo gets after each fault, of which the lock of the other library may be the first to say.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for library, of := range map[string]func(*redis.Client) Old{
-		"redsync": func(c *redis.Client) Old {
+	for library, of := range map[string]func(*redis.Client) OldLock{
+		"redsync": func(c *redis.Client) OldLock {
 			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", 8*time.Second)
 		},
-		"redislock": func(c *redis.Client) Old {
+		"redislock": func(c *redis.Client) OldLock {
 			return Redislock(redislock.New(c), "old:orders", 8*time.Second, time.Millisecond)
 		},
 	} {
@@ -33,7 +33,7 @@ func TestFaults(t *testing.T) {
 				adaptertest.Unresponsive: "error: ErrUnavailable",
 				adaptertest.ReadOnly:     "error: ErrUnavailable",
 				adaptertest.Denied:       "error",
-				adaptertest.WrongType:    "error: ErrForeignKey",
+				adaptertest.WrongType:    "error: ErrWrongType",
 				adaptertest.BadName:      "error: ErrBadName",
 				adaptertest.Closed:       "error: ErrClosed",
 				adaptertest.Canceled:     "error: Canceled",

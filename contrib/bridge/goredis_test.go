@@ -12,25 +12,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The code of docs/howto/goredis.md.
+// The code of docs/guides/goredis.md.
 
-// connect opens both clients on one server.
+// connect opens both clients on the same server.
 func connect(ctx context.Context, url string) (*redis.Client, *client.Client, error) {
 	option, err := redis.ParseURL(url)
 	if err != nil {
 		return nil, nil, err
 	}
-	locks, err := client.Open(ctx, url, client.WithKeyPrefix("lock:")) // so that no key of yours is in its way
+	locks, err := client.Open(ctx, url, client.WithKeyPrefix("lock:")) // avoid collisions with your own keys
 	if err != nil {
 		return nil, nil, err
 	}
 	return redis.NewClient(option), locks, nil
 }
 
-// addStock changes a number that is read and written by several commands.
+// addStock reads and writes a number with several commands.
 func addStock(ctx context.Context, rdb *redis.Client, locks *client.Client, item string, n int64) error {
 	l := locks.NewLock("stock:" + item)
-	return lock.Do(ctx, l, func(ctx context.Context) error { // go-redis gives up when the lock is lost
+	return lock.Do(ctx, l, func(ctx context.Context) error { // go-redis returns when the lock is lost
 		have, err := rdb.Get(ctx, "stock:"+item).Int64()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return err
@@ -39,7 +39,7 @@ func addStock(ctx context.Context, rdb *redis.Client, locks *client.Client, item
 	})
 }
 
-// setPrice writes by one script, which refuses a holder that is late. The token stands next to the price.
+// setPrice rejects stale holders. The highest token is stored next to the price.
 var setPrice = redis.NewScript(`
 	local seen = redis.call('hget', KEYS[1], 'token')
 	if seen and tonumber(seen) > tonumber(ARGV[1]) then
@@ -48,7 +48,7 @@ var setPrice = redis.NewScript(`
 	redis.call('hset', KEYS[1], 'token', ARGV[1], 'price', ARGV[2])
 	return 1`)
 
-// changePrice writes a price, and nothing once a newer holder of the lock has written.
+// changePrice writes a price, and fails if a newer holder of the lock has written.
 func changePrice(ctx context.Context, rdb *redis.Client, h lock.Hold, item string, price int) error {
 	written, err := setPrice.Run(ctx, rdb, []string{"price:" + item}, h.Token(), price).Bool()
 	if err == nil && !written {

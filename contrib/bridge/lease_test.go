@@ -61,19 +61,19 @@ func (slowConn) Close() error                              { return nil }
 // A lease that cannot be extended counts from before the question that took the lock, and the context ends before the lease does.
 func TestKeep_endsBeforeTheLease(t *testing.T) {
 	const lease = 30 * time.Second
-	for name, open := range map[string]func() (old Old, waits time.Duration){
-		"redislock": func() (Old, time.Duration) {
+	for name, open := range map[string]func() (old OldLock, waits time.Duration){
+		"redislock": func() (OldLock, time.Duration) {
 			return Redislock(redislock.New(&slowServer{}), "orders", lease, time.Second), 0
 		},
-		"redislock, that waits": func() (Old, time.Duration) {
+		"redislock, that waits": func() (OldLock, time.Duration) {
 			s := &slowServer{}
 			s.busy.Store(100)
 			return Redislock(redislock.New(s), "orders", lease, time.Second), 100 * time.Second
 		},
-		"redislock, on a silent server": func() (Old, time.Duration) {
+		"redislock, on a silent server": func() (OldLock, time.Duration) {
 			return Redislock(redislock.New(&slowServer{silent: true}), "orders", lease, time.Second), 0
 		},
-		"redsync": func() (Old, time.Duration) {
+		"redsync": func() (OldLock, time.Duration) {
 			return Redsync(redsync.New(slowPool{}), "orders", lease), 0
 		},
 	} {
@@ -89,7 +89,7 @@ func TestKeep_endsBeforeTheLease(t *testing.T) {
 				if lasted := time.Since(began) - waits; lasted > lease-lease/10 {
 					t.Errorf("it counts as held for %v after the question, with a lease of %v", lasted, lease)
 				}
-				if cause := context.Cause(held); !errors.Is(cause, ErrOldLost) {
+				if cause := context.Cause(held); !errors.Is(cause, ErrOldLockLost) {
 					t.Errorf("the cause: %v", cause)
 				}
 				if err := unlock(t.Context()); !errors.Is(err, errRefused) {

@@ -15,9 +15,10 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// Redsync is a lock of redsync v4. lease is its expiry, which Do extends; options are those
-// that your mutexes have, without WithExpiry and WithTries. It waits as redsync does, by polling, until ctx ends.
-func Redsync(rs *redsync.Redsync, name string, lease time.Duration, options ...redsync.Option) Old {
+// Redsync returns a lock of redsync v4. lease is its expiry, which Do extends. options are those of
+// your mutexes, without WithExpiry and WithTries. It waits by polling, as redsync does, until ctx
+// is canceled.
+func Redsync(rs *redsync.Redsync, name string, lease time.Duration, options ...redsync.Option) OldLock {
 	return redsyncLock{rs, name, lease, options}
 }
 
@@ -72,8 +73,9 @@ func (l redsyncLock) lock(ctx context.Context, tries int, last error) (context.C
 	}, nil
 }
 
-// Redislock is a lock of bsm/redislock. lease is its ttl, which Do refreshes. It waits by polling every poll, until ctx ends.
-func Redislock(c *redislock.Client, key string, lease, poll time.Duration) Old {
+// Redislock returns a lock of bsm/redislock. lease is its ttl, which Do refreshes. It waits by
+// polling at the interval poll, until ctx is canceled.
+func Redislock(c *redislock.Client, key string, lease, poll time.Duration) OldLock {
 	return redislockLock{c, key, lease, poll}
 }
 
@@ -120,8 +122,8 @@ func (l redislockLock) lock(ctx context.Context, last error) (context.Context, f
 	}, nil
 }
 
-// Rueidislock is a lock of rueidislock, which renews it and tells of its loss.
-func Rueidislock(l rueidislock.Locker, name string) Old { return rueidisLock{l, name} }
+// Rueidislock returns a lock of rueidislock, which renews it and reports its loss.
+func Rueidislock(l rueidislock.Locker, name string) OldLock { return rueidisLock{l, name} }
 
 type rueidisLock struct {
 	l    rueidislock.Locker
@@ -169,7 +171,7 @@ func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err, last
 		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
 		cancel()
 		if lost {
-			return ErrOldLost
+			return ErrOldLockLost
 		}
 		return nil
 	}, nil

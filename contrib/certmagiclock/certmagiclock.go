@@ -1,11 +1,12 @@
-// Package certmagiclock gives a storage of certmagic the locks of leasehold, so that one of several servers obtains or renews a
-// certificate, and the others wait for it.
+// Package certmagiclock adds leasehold's locks to a storage of certmagic, so that one of several
+// servers obtains or renews a certificate, and the others wait for it.
 //
 //	storage := certmagiclock.New(files, func(name string) lock.Locker { return c.NewLock("certmagic:" + name) })
 //	certmagic.Default.Storage = storage
 //
-// The certificates stay where they are: in files on a shared disk, in a bucket, in a database. What replaces the storage's own locks is
-// renewed while certmagic works, and free soon after a server dies.
+// The certificates stay in their storage: files on a shared disk, a bucket or a database. The locks
+// replace those of the storage. They are renewed while certmagic works, and are free soon after a
+// server dies.
 package certmagiclock
 
 import (
@@ -18,7 +19,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Storage is a certmagic.Storage, a certmagic.TryLocker and a certmagic.LockLeaseRenewer. It is safe for concurrent use.
+// Storage is a certmagic.Storage, a certmagic.TryLocker and a certmagic.LockLeaseRenewer. It is
+// safe for concurrent use.
 type Storage struct {
 	certmagic.Storage
 	lockOf func(name string) lock.Locker
@@ -35,14 +37,15 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
 )
 
-// New returns storage with the locks of lockOf, to which certmagic's name of a lock is given. All servers must use it: a server with
-// the storage's own locks excludes none of the others. A lock of lockOf must be one that is renewed, which it is without
-// lock.WithFixedLease.
+// New returns storage with the locks of lockOf, which gets certmagic's name of a lock. All servers
+// must use it: a server with the storage's own locks does not exclude the others. The locks must be
+// renewed, as they are without lock.WithFixedLease.
 func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Storage {
 	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
 }
 
-// Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after ctx is canceled. Its errors are those of lock.Locker.
+// Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after
+// ctx is canceled. Its errors are those of lock.Locker.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	h, err := lock.UntilUnlock(s.lockOf(name)).Lock(ctx)
 	if err != nil {
@@ -52,8 +55,8 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	return nil
 }
 
-// TryLock makes one attempt. It returns false without an error if another owner has the lock, and an error that matches
-// lock.ErrUnavailable if Redis is unavailable.
+// TryLock makes one attempt. It returns false without an error if another owner has the lock, and
+// an error that matches lock.ErrUnavailable if Redis is unavailable.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	h, err := lock.UntilUnlock(s.lockOf(name)).TryLock(ctx)
 	switch {
@@ -67,11 +70,13 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	}
 }
 
-// Unlock gives the lock back. Its error matches lock.ErrLost if the lock was lost meanwhile: another server may have worked on the same
-// certificate. It matches lock.ErrNotHeld alone if this server has not taken the lock.
+// Unlock releases the lock. Its error matches lock.ErrLost if the lock was lost: another server may
+// have worked on the same certificate. It matches only lock.ErrNotHeld if this server has not
+// acquired the lock.
 //
-// When one goroutine of this server has lost the lock and another has taken it since, the first Unlock is about the lost hold, whichever
-// of them calls it. The other hold lasts until the second Unlock.
+// If one goroutine of this server has lost the lock and another has acquired it since, the first
+// Unlock is about the lost hold, whichever of them calls it. The other hold lasts until the second
+// Unlock.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
 	h := s.firstLocked(name)
@@ -87,9 +92,10 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 	return h.Unlock(ctx)
 }
 
-// RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise. certmagic calls it before it waits for
-// another attempt, for hours maybe. The lock is renewed all the time, so RenewLockLease lengthens nothing: with a lease
-// of hours, a server that dies would keep the others waiting for as long.
+// RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise.
+// certmagic calls it before it waits for another attempt, possibly for hours. The lock is renewed
+// all the time, so RenewLockLease extends nothing: with a lease of hours, a server that dies would
+// block the others for as long.
 func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	h := s.firstLocked(name)

@@ -173,7 +173,7 @@ func TestStorage_loss(t *testing.T) {
 	if _, err := c.NewLock("x").ForceUnlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrForced) {
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrForceUnlocked) {
 		t.Errorf("%v", err)
 	}
 	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrLost) {

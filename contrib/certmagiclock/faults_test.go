@@ -18,7 +18,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.Unresponsive: "error: ErrUnavailable",
 		adaptertest.ReadOnly:     "error: ErrUnavailable",
 		adaptertest.Denied:       "error",
-		adaptertest.WrongType:    "error: ErrForeignKey",
+		adaptertest.WrongType:    "error: ErrWrongType",
 		adaptertest.BadName:      "error: ErrBadName",
 		adaptertest.Closed:       "error: ErrClosed",
 		adaptertest.Canceled:     "error: Canceled",

@@ -1,7 +1,7 @@
-// Package cronlock has robfig/cron v3 run each job in one of several processes.
+// Package cronlock makes robfig/cron v3 run each job in one of several processes.
 //
-//	invoices := c.NewLock("cron:invoices", lock.WithAtLeast(50*time.Second))
-//	one := cronlock.Unless(invoices, report)
+//	invoices := c.NewLock("cron:invoices", lock.WithMinHold(50*time.Second))
+//	one := cronlock.SkipIfLocked(invoices, report)
 //	s.AddJob("* * * * *", cron.NewChain(one).Then(job))
 package cronlock
 
@@ -13,17 +13,18 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Unless returns a wrapper that runs a job while it holds l, and skips the run if another process holds l. It does not
-// wait. Each job needs a lock of its own.
+// SkipIfLocked returns a wrapper that runs a job while it holds l, and skips the run if another
+// process holds l. It does not wait. Each job needs its own lock.
 //
-// Give the lock lock.WithAtLeast with a little less than the interval. Otherwise a process whose clock is late runs a
-// quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
-// until its process ends. cron gives a job no
-// context: one that must stop when the lock is lost is made with [Func].
+// Create the lock with lock.WithMinHold and a little less than the interval. Otherwise a process
+// with a slow clock runs a short job a second time. The lock is held until the job returns, however
+// long that takes; use lock.WithMaxHold, because a job that hangs keeps the lock until its process
+// ends. cron passes no context to the job: use [Func] for a job that must stop when the lock is
+// lost.
 //
-// report is told what else goes wrong, if it is not nil: Redis is unavailable and the run is skipped (lock.ErrUnavailable), or
-// the lock was lost while the job ran (lock.ErrLost).
-func Unless(l lock.Locker, report func(error)) cron.JobWrapper {
+// report, if not nil, is called with other errors: Redis is unavailable and the run is skipped
+// (lock.ErrUnavailable), or the lock was lost while the job ran (lock.ErrLost).
+func SkipIfLocked(l lock.Locker, report func(error)) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return Func(l, report, func(context.Context) error {
 			job.Run()
@@ -32,8 +33,9 @@ func Unless(l lock.Locker, report func(error)) cron.JobWrapper {
 	}
 }
 
-// Func returns a job that calls fn with the context of a hold of l, and skips the run if another process holds l. The context
-// is over as soon as the lock is not certainly held. report is told the errors of fn, too; see [Unless].
+// Func returns a job that calls fn with the context of a hold of l, and skips the run if another
+// process holds l. The context is canceled as soon as the lock can no longer be guaranteed. report
+// is also called with the errors of fn; see [SkipIfLocked].
 func Func(l lock.Locker, report func(error), fn func(ctx context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
 		called := false

@@ -15,15 +15,15 @@ import (
 )
 
 // Of three processes, one runs each minute's job, although the job is quick and their clocks differ.
-func TestUnless(t *testing.T) {
+func TestSkipIfLocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
 		var runs atomic.Int32
 		job := cron.FuncJob(func() { runs.Add(1) })
 		for range 3 {
-			l := server.Client(t).NewLock("cron:invoices", lock.WithAtLeast(50*time.Second))
+			l := server.Client(t).NewLock("cron:invoices", lock.WithMinHold(50*time.Second))
 			s := cron.New()
-			s.Schedule(cron.Every(time.Minute), cron.NewChain(Unless(l, func(err error) { t.Error(err) })).Then(job))
+			s.Schedule(cron.Every(time.Minute), cron.NewChain(SkipIfLocked(l, func(err error) { t.Error(err) })).Then(job))
 			s.Start()
 			defer func() { <-s.Stop().Done() }()
 			time.Sleep(5 * time.Second) // the next process begins so much later
@@ -78,7 +78,7 @@ func TestFunc(t *testing.T) {
 }
 
 // "Busy" is not reported, and silence is.
-func TestUnless_silence(t *testing.T) {
+func TestSkipIfLocked_silence(t *testing.T) {
 	c, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // where nobody listens
 	if err != nil {
 		t.Fatal(err)
@@ -89,19 +89,19 @@ func TestUnless_silence(t *testing.T) {
 		c.Close(ctx)
 	}()
 	var reported error
-	Unless(c.NewLock("cron:invoices"), func(err error) { reported = err })(cron.FuncJob(func() { t.Error("it ran") })).Run()
+	SkipIfLocked(c.NewLock("cron:invoices"), func(err error) { reported = err })(cron.FuncJob(func() { t.Error("it ran") })).Run()
 	if !errors.Is(reported, lock.ErrUnavailable) {
 		t.Errorf("%v", reported)
 	}
 }
 
 // A panic of a job goes on to cron's own recovery, and the lock is given back.
-func TestUnless_panics(t *testing.T) {
+func TestSkipIfLocked_panics(t *testing.T) {
 	server := locktest.NewServer(t)
 	l := server.Client(t).NewLock("cron:invoices")
 	func() {
 		defer func() { _ = recover() }()
-		Unless(l, nil)(cron.FuncJob(func() { panic("out of paper") })).Run()
+		SkipIfLocked(l, nil)(cron.FuncJob(func() { panic("out of paper") })).Run()
 		t.Error("the panic is gone")
 	}()
 	h, err := l.TryLock(t.Context())

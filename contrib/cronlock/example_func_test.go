@@ -12,10 +12,10 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// invoices adds a job that one of all processes runs each minute.
+// invoices adds a job that one process runs each minute.
 func invoices(s *cron.Cron, c *client.Client, job func(ctx context.Context) error) error {
-	l := c.NewLock("cron:invoices", lock.WithAtLeast(50*time.Second))
-	report := func(err error) { log.Print("cron:invoices: ", err) } // no answer from Redis, a loss, or an error of the job
+	l := c.NewLock("cron:invoices", lock.WithMinHold(50*time.Second))
+	report := func(err error) { log.Print("cron:invoices: ", err) } // unavailable, lost, or an error of the job
 	_, err := s.AddJob("* * * * *", cronlock.Func(l, report, job))
 	return err
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // A job that is there already is wrapped. It has no context, so it does not hear of a loss.
-func ExampleUnless() {
+func ExampleSkipIfLocked() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
@@ -21,7 +21,7 @@ func ExampleUnless() {
 
 	job := cron.FuncJob(func() { fmt.Println("writing a report") })
 	failed := func(err error) { log.Print("cron:report: ", err) } // no answer from Redis, or a loss
-	one := cronlock.Unless(c.NewLock("cron:report"), failed)
+	one := cronlock.SkipIfLocked(c.NewLock("cron:report"), failed)
 	cron.NewChain(one).Then(job).Run() // as a schedule has it run
 	// Output: writing a report
 }

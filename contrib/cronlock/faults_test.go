@@ -17,14 +17,14 @@ func TestFaults(t *testing.T) {
 		adaptertest.Unresponsive: "reported: ErrUnavailable",
 		adaptertest.ReadOnly:     "reported: ErrUnavailable",
 		adaptertest.Denied:       "reported",
-		adaptertest.WrongType:    "reported: ErrForeignKey",
+		adaptertest.WrongType:    "reported: ErrWrongType",
 		adaptertest.BadName:      "reported: ErrBadName",
 		adaptertest.Closed:       "reported: ErrClosed",
 		adaptertest.Canceled:     adaptertest.None, // cron has no contexts
 		adaptertest.Deadline:     adaptertest.None,
 	}, func(t *testing.T, c adaptertest.Call) (seen string) {
 		report := func(err error) { seen += "reported" + adaptertest.Matches(err) }
-		cron.NewChain(Unless(c.Lock, report)).Then(cron.FuncJob(func() { seen += "run" })).Run()
+		cron.NewChain(SkipIfLocked(c.Lock, report)).Then(cron.FuncJob(func() { seen += "run" })).Run()
 		return seen
 	})
 }

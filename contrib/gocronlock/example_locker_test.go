@@ -11,10 +11,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// everyMinute starts a scheduler of which one in all processes runs each minute's job.
+// everyMinute starts a scheduler. One process runs the job each minute.
 func everyMinute(c *client.Client, job func()) (gocron.Scheduler, error) {
 	locker := gocronlock.NewLocker(func(job string) lock.Locker {
-		return c.NewLock("cron:"+job, lock.WithAtLeast(50*time.Second))
+		return c.NewLock("cron:"+job, lock.WithMinHold(50*time.Second))
 	})
 	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
 	if err != nil {

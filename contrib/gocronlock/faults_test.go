@@ -22,7 +22,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.Unresponsive: "skipped: ErrUnavailable",
 		adaptertest.ReadOnly:     "skipped: ErrUnavailable",
 		adaptertest.Denied:       "skipped",
-		adaptertest.WrongType:    "skipped: ErrForeignKey",
+		adaptertest.WrongType:    "skipped: ErrWrongType",
 		adaptertest.BadName:      "skipped: ErrBadName",
 		adaptertest.Closed:       "skipped: ErrClosed",
 		adaptertest.Canceled:     adaptertest.None, // the context of gocron does not end an attempt
@@ -53,7 +53,7 @@ func TestFaults_elector(t *testing.T) {
 		adaptertest.Free:      "leads",
 		adaptertest.Busy:      "does not lead",
 		adaptertest.Denied:    "does not lead, and says why",
-		adaptertest.WrongType: "does not lead, and says why: ErrForeignKey",
+		adaptertest.WrongType: "does not lead, and says why: ErrWrongType",
 		adaptertest.BadName:   "does not lead, and says why: ErrBadName",
 		adaptertest.Closed:    "does not lead, and says why: ErrClosed",
 	}), func(t *testing.T, c adaptertest.Call) string {

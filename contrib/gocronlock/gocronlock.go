@@ -1,12 +1,13 @@
-// Package gocronlock has gocron v2 run each job in one of several processes.
+// Package gocronlock makes gocron v2 run each job in one of several processes.
 //
 //	locker := gocronlock.NewLocker(func(job string) lock.Locker {
-//		return c.NewLock("cron:"+job, lock.WithAtLeast(50*time.Second))
+//		return c.NewLock("cron:"+job, lock.WithMinHold(50*time.Second))
 //	})
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
 //
-// [NewLocker] is for jobs of which each run belongs to whichever process is first. [NewElector] is for processes of which
-// one runs all jobs. gocron wants a name for each job (gocron.WithName), the same in all processes.
+// With [NewLocker], each run of a job belongs to the process that is first. With [NewElector], one
+// process runs all jobs. gocron needs a name for each job (gocron.WithName), the same in all
+// processes.
 package gocronlock
 
 import (
@@ -23,14 +24,16 @@ import (
 // releaseTime is how long giving a lock back may take. gocron's context is over when it shuts down.
 const releaseTime = 5 * time.Second
 
-// NewLocker returns a Locker that asks lockOf for the lock of a job, whose name gocron gives. It makes one attempt:
-// if another process has the lock, or Redis is unavailable, gocron skips the run. A listener of gocron.AfterLockError tells the two
-// apart: its error matches lock.ErrNotAcquired only if another process has the lock.
+// NewLocker returns a Locker that calls lockOf for the lock of a job, with the name of the job. It
+// makes one attempt: if another process has the lock, or Redis is unavailable, gocron skips the
+// run. A listener of gocron.AfterLockError can distinguish the two: its error matches
+// lock.ErrNotAcquired only if another process has the lock.
 //
-// Give the lock lock.WithAtLeast with a little less than the job's interval. Otherwise a process whose clock is late runs a
-// quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
-// until its process ends. gocron does not pass the hold's
-// context to the job: a job that must stop when the lock is lost takes the lock itself, with lock.TryDo.
+// Create the lock with lock.WithMinHold and a little less than the interval of the job. Otherwise a
+// process with a slow clock runs a short job a second time. The lock is held until the job returns,
+// however long that takes; use lock.WithMaxHold, because a job that hangs keeps the lock until its
+// process ends. gocron does not pass the context of the hold to the job: a job that must stop when
+// the lock is lost acquires the lock itself, with lock.TryDo.
 func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locker{lockOf} }
 
 type locker struct{ lockOf func(string) lock.Locker }
@@ -46,17 +49,18 @@ func (l locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 
 type hold struct{ lock.Hold }
 
-// Unlock gives the lock back, also when ctx is over.
+// Unlock releases the lock, even after ctx is canceled.
 func (h hold) Unlock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	return h.Hold.Unlock(ctx)
 }
 
-// ErrNotLeader is the error of an Elector in a process that is not the leader.
+// ErrNotLeader is returned by an Elector in a process that is not the leader.
 var ErrNotLeader = errors.New("gocronlock: this process is not the leader")
 
-// Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the Elector or loses the lock.
+// Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the
+// Elector or loses the lock.
 type Elector struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -69,8 +73,8 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an Elector that campaigns for l in the background, until Close. A fair lock makes the process that has waited
-// longest the next leader.
+// NewElector returns an Elector that campaigns for l in the background, until Close. With a fair
+// lock, the process that has waited longest is the next leader.
 func NewElector(l lock.Locker) *Elector {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Elector{cancel: cancel, done: make(chan struct{})}
@@ -112,9 +116,10 @@ func (e *Elector) fail(err error) {
 	e.failed, e.at = err, time.Now()
 }
 
-// IsLeader returns nil if this process is the leader at this moment, and otherwise an error that matches ErrNotLeader. The error matches that
-// of the latest attempt to become the leader, too, if it failed: such as a right that is missing. IsLeader does no I/O. It
-// compares the clocks, so a process that was frozen does not take itself for the leader.
+// IsLeader returns nil if this process is the leader, and otherwise an error that matches
+// ErrNotLeader. If the latest attempt to become the leader failed, for example because of a missing
+// permission, the error also matches the error of that attempt. IsLeader sends no command. It
+// compares the clocks, so a process that was paused does not act as the leader.
 func (e *Elector) IsLeader(context.Context) error {
 	e.mu.Lock()
 	h, failed, at := e.hold, e.failed, e.at
@@ -128,8 +133,9 @@ func (e *Elector) IsLeader(context.Context) error {
 	return ErrNotLeader
 }
 
-// Close ends the campaign and releases the lock, and waits for that for at most five seconds. It does not wait for jobs that are
-// still running: shut the scheduler down first, or another process can run the same jobs at the same time.
+// Close ends the campaign and releases the lock, and waits for that for at most 5 s. It does not
+// wait for jobs that are still running: shut the scheduler down first, or another process can run
+// the same jobs at the same time.
 func (e *Elector) Close() {
 	e.cancel()
 	<-e.done

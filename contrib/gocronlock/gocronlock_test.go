@@ -37,7 +37,7 @@ func TestLocker(t *testing.T) {
 		for range 3 {
 			c := server.Client(t)
 			locker := NewLocker(func(job string) lock.Locker {
-				return c.NewLock("cron:"+job, lock.WithAtLeast(50*time.Second))
+				return c.NewLock("cron:"+job, lock.WithMinHold(50*time.Second))
 			})
 			all = append(all, scheduler(t, func() { runs.Add(1) }, gocron.WithDistributedLocker(locker)))
 			time.Sleep(5 * time.Second) // the next process begins so much later
@@ -139,7 +139,7 @@ func TestElector_saysWhatIsWrong(t *testing.T) {
 		e := NewElector(server.Client(t).NewLock("leader"))
 		defer e.Close()
 		time.Sleep(500 * time.Millisecond)
-		if err := e.IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := e.IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) || !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%v", err)
 		}
 		if err := r.Do(t.Context(), r.B().Del().Key("leader").Build()).Error(); err != nil {

@@ -2,6 +2,8 @@ package httplock_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -58,4 +60,43 @@ func ExampleHandler() {
 	// Output:
 	// 204 No Content
 	// 409 Conflict
+}
+
+// Errors as JSON, in the format of the service's API.
+func ExampleWithErrorResponse() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	asJSON := func(w http.ResponseWriter, r *http.Request, status int, err error) {
+		code := "internal"
+		switch {
+		case errors.Is(err, lock.ErrNotAcquired):
+			code = "order_busy"
+		case errors.Is(err, lock.ErrUnavailable):
+			code = "try_again"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(map[string]string{"error": code})
+	}
+	handler := httplock.Handler(
+		func(r *http.Request) lock.Locker { return c.NewLock("orders:43") },
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}),
+		nil,
+		httplock.WithErrorResponse(asJSON),
+	)
+	err = lock.Do(ctx, c.NewLock("orders:43"), func(context.Context) error { // as another request would
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders/43/payment", nil))
+		fmt.Print(w.Code, " ", w.Body)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: 409 {"error":"order_busy"}
 }

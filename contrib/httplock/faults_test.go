@@ -14,7 +14,7 @@ import (
 // What a client of the server sees of each fault, and what is told as a failure.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for name, handler := range map[string]func(func(*http.Request) lock.Locker, http.Handler, func(*http.Request, error)) http.Handler{
+	for name, handler := range map[string]func(func(*http.Request) lock.Locker, http.Handler, func(*http.Request, error), ...httplock.Option) http.Handler{
 		"Handler":        httplock.Handler,
 		"WaitingHandler": httplock.WaitingHandler,
 	} {

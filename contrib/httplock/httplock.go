@@ -1,25 +1,25 @@
-// Package httplock lets an HTTP server work on one request at a time for each lock, in all its replicas.
+// Package httplock makes an HTTP server handle one request at a time per lock, across all replicas.
 //
 //	lockOf := func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) }
 //	mux.Handle("POST /orders/{id}/payment", httplock.Handler(lockOf, pay, nil))
 //
-// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [Refuse] has the same
-// answers, for a handler that takes its lock itself.
+// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [WriteError] writes the same
+// responses, for a handler that acquires its lock itself.
 //
-// # Answers
+// # Responses
 //
-//	the lock is busy                                  409 Conflict
-//	Redis is unavailable                              503 Service Unavailable, with Retry-After
-//	the context of the request ended before a reply   503 Service Unavailable, with Retry-After
-//	the client of leasehold was closed before         503 Service Unavailable, with Retry-After
-//	the name cannot be that of a lock                 400 Bad Request
-//	next has not answered, and the lock was lost      500 Internal Server Error
-//	the same, and the client of leasehold was closed  500 Internal Server Error
-//	any other error                                   500 Internal Server Error
+//	the lock is busy                                        409 Conflict
+//	Redis is unavailable                                    503 Service Unavailable, with Retry-After
+//	the context of the request was canceled before a reply  503 Service Unavailable, with Retry-After
+//	the client of leasehold is closed                       503 Service Unavailable, with Retry-After
+//	the name of the lock is not valid                       400 Bad Request
+//	the lock was lost before next responded                 500 Internal Server Error
+//	the client of leasehold was closed before that          500 Internal Server Error
+//	any other error                                         500 Internal Server Error
 //
-// A client may repeat a request after a 503: next was not called. After a 409 another request is at work, or has just been. After
-// a 500 for a lock that ended before next did, it is not known which steps were taken, so the answer does not invite the client to
-// repeat them.
+// A client may repeat a request after 503: next was not called. After 409 another request is being
+// handled, or was until just now. After 500 for a lock that ended before next responded, it is not
+// known which steps were done, so the response does not invite the client to repeat them.
 package httplock
 
 import (
@@ -36,32 +36,62 @@ import (
 // retryAfter is the value of the header Retry-After, in seconds.
 const retryAfter = "5"
 
-// Handler returns a handler that makes one attempt at the lock of a request, and calls next while it holds the lock. If another
-// request has the lock, next is not called.
+// Handler returns a handler that makes one attempt at the lock of a request, and calls next while
+// it holds the lock. If another request has the lock, next is not called.
 //
-// lockOf returns the lock of a request, or nil for a request that needs none. Inside a [http.ServeMux], it knows the values of the
-// path. A part of the name that comes from the request belongs behind a prefix, such as "orders:", so that no request reaches
-// another lock.
+// lockOf returns the lock of a request, or nil for a request that needs none. In a [http.ServeMux],
+// it can use the path values. Put a prefix such as "orders:" before a part of the name that comes
+// from the request, so that no request reaches another lock.
 //
-// next finds the hold by [lock.HoldFrom]: for its token, its Until, or Extend. The context of the request that next gets is canceled when the client goes away, and when the lock
-// is lost or its client is closed; next checks it before each step that must not be done twice. If the lock ended so, and next
-// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is.
+// [lock.HoldFromContext] gives next the hold. The context of the request is canceled when the client disconnects, and when the lock is lost or its
+// client is closed; next must check it before each step that must not be done twice. If the lock
+// ended that way, and next returns without a response, the response is 500 Internal Server Error. A
+// response of next is not changed.
 //
-// The lock is held until next returns, even after the client went away: the client's next request finds the lock busy while the first one is still at
-// work. So a handler that hangs keeps the lock until its process ends; give the lock lock.WithMaxHold to bound that. A short answer leaves the server after
-// the lock is released: a client that has it can send the next request. An answer that next flushes, or that is
-// larger than the server's buffers (a few KB), can be with its client whole while the lock is still held: the next request may find it busy.
+// The lock is held until next returns, even after the client disconnected: the next request of the
+// client finds the lock busy while the first one is still being handled. A handler that hangs
+// therefore keeps the lock until its process ends; use lock.WithMaxHold to bound that. A short
+// response leaves the server after the lock is released. A response that next flushes, or that is
+// larger than the buffers of the server (a few KB), can reach its client while the lock is still
+// held.
 //
-// failed is told, if it is not nil, what went wrong apart from a lock that is busy and a client that went away:
-// an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not answer the request.
-func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.TryDo, next, failed}
+// failed, if not nil, is called with all errors other than a busy lock and a disconnected client:
+// an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not write the
+// response.
+func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
+	return newHandler(handler{lockOf: lockOf, do: lock.TryDo, next: next, failed: failed}, opts)
 }
 
-// WaitingHandler is a [Handler] that waits until it has the lock, the client goes away, or its lock.WithWait times out. After that
-// time the answer is 409 Conflict if another holder has the lock, and 503 Service Unavailable if Redis is unavailable. Each request that waits keeps a connection and a goroutine, so give the lock lock.WithWait.
-func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.Do, next, failed}
+// WaitingHandler is a [Handler] that waits until it has the lock, the client disconnects, or its
+// lock.WithWait times out. After that timeout the response is 409 Conflict if another holder has
+// the lock, and 503 Service Unavailable if Redis is unavailable. Each waiting request uses a
+// connection and a goroutine: use lock.WithWait.
+func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
+	return newHandler(handler{lockOf: lockOf, do: lock.Do, next: next, failed: failed}, opts)
+}
+
+// Option configures a [Handler] or a [WaitingHandler].
+type Option func(*handler)
+
+// WithErrorResponse makes respond write the responses of the handler, for example as JSON. status is the one of the table above, and
+// err why. The handler has set Retry-After if the table says so. By default the responses are short texts. respond is not called if
+// next has responded.
+func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) Option {
+	return func(s *handler) { s.respond = respond }
+}
+
+func newHandler(s handler, opts []Option) http.Handler {
+	s.respond = func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+		if _, text := statusOf(err); text != "" {
+			http.Error(w, text, status)
+		} else {
+			http.Error(w, "the lock of this request could not be acquired", status)
+		}
+	}
+	for _, opt := range opts {
+		opt(&s)
+	}
+	return s
 }
 
 type handler struct {
@@ -69,6 +99,17 @@ type handler struct {
 	do     func(context.Context, lock.Locker, func(context.Context) error) error
 	next   http.Handler
 	failed func(*http.Request, error)
+
+	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
+}
+
+// fail writes the response to a request that failed with err.
+func (s handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status := Status(err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	s.respond(w, r, status, err)
 }
 
 func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -83,7 +124,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		called = true
 		panics := true
 		defer func() {
-			if err := lock.HoldFrom(ctx).Err(); panics && err != nil {
+			if err := lock.HoldFromContext(ctx).Err(); panics && err != nil {
 				s.tell(r, err) // the error of Unlock is not returned
 			}
 		}()
@@ -95,13 +136,11 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 	case !called:
 		s.tell(r, err)
-		if !Refuse(w, err) {
-			http.Error(w, "the lock of this request could not be taken", http.StatusInternalServerError)
-		}
+		s.fail(w, r, err)
 	default:
 		s.tell(r, err)
 		if !a.begun && ended(err) {
-			Refuse(w, err)
+			s.fail(w, r, err)
 		}
 	}
 }
@@ -128,26 +167,45 @@ func cutShort(err error) bool {
 	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// Refuse answers a request whose lock was not obtained or was lost, and reports whether it did. It knows the errors of
-// the table above. The caller answers other errors. A handler that takes its lock itself calls it with the error of
-// TryLock or Lock, or with [context.Cause] of the context of its hold.
-func Refuse(w http.ResponseWriter, err error) bool {
-	switch {
-	case err == nil:
-		return false
-	case ended(err):
-		http.Error(w, "the lock of this request was lost; it is not known what was done", http.StatusInternalServerError)
-	case errors.Is(err, lock.ErrNotAcquired):
-		http.Error(w, "the lock is taken", http.StatusConflict)
-	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
-		w.Header().Set("Retry-After", retryAfter)
-		http.Error(w, "the lock of this request cannot be taken now; try again later", http.StatusServiceUnavailable)
-	case errors.Is(err, lock.ErrBadName):
-		http.Error(w, "the name in this request is not valid", http.StatusBadRequest)
-	default:
+// WriteError responds to a request whose lock was not acquired or was lost, and reports whether it did.
+// It handles the errors of the table above; the caller handles others. A handler that acquires its
+// lock itself calls it with the error of TryLock or Lock, or with
+// [context.Cause] of the context of its hold.
+func WriteError(w http.ResponseWriter, err error) bool {
+	status, text := statusOf(err)
+	if text == "" {
 		return false
 	}
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	http.Error(w, text, status)
 	return true
+}
+
+// Status returns the status of the table above for an error of Lock, TryLock or Unlock, or for the cause of the context of a hold. It
+// returns 200 for nil.
+func Status(err error) int {
+	status, _ := statusOf(err)
+	return status
+}
+
+// statusOf returns the status for err, and the text of its response; "" for an error that the table does not name.
+func statusOf(err error) (status int, text string) {
+	switch {
+	case err == nil:
+		return http.StatusOK, ""
+	case ended(err):
+		return http.StatusInternalServerError, "the lock of this request was lost; it is not known what was done"
+	case errors.Is(err, lock.ErrNotAcquired):
+		return http.StatusConflict, "another request has the lock"
+	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
+		return http.StatusServiceUnavailable, "the lock of this request cannot be acquired now; try again later"
+	case errors.Is(err, lock.ErrBadName):
+		return http.StatusBadRequest, "the name in this request is not valid"
+	default:
+		return http.StatusInternalServerError, ""
+	}
 }
 
 // answer knows whether an answer has begun. It passes on what a ResponseWriter can do besides.

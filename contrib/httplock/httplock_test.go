@@ -82,7 +82,7 @@ func TestHandler(t *testing.T) {
 	inside, leave := make(chan lock.Hold), make(chan struct{})
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("id") == "slow" {
-			inside <- lock.HoldFrom(r.Context())
+			inside <- lock.HoldFromContext(r.Context())
 			<-leave
 		}
 		noContent(w, r)
@@ -116,7 +116,7 @@ func TestHandler_permits(t *testing.T) {
 	url := serve(t, httplock.Handler(
 		func(*http.Request) lock.Locker { return c.NewSemaphore("reports", 2) },
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			inside <- lock.HoldFrom(r.Context())
+			inside <- lock.HoldFromContext(r.Context())
 			<-leave
 			noContent(w, r)
 		}), fatal(t)))
@@ -206,7 +206,7 @@ func TestHandler_errors(t *testing.T) {
 		{silent, "/orders/42", http.StatusServiceUnavailable, "5", lock.ErrUnavailable},
 		{closed, "/orders/42", http.StatusServiceUnavailable, "5", lock.ErrClosed},
 		{redis.Client(t), "/orders/" + strings.Repeat("4", 5000), http.StatusBadRequest, "", lock.ErrBadName},
-		{redis.Client(t), "/orders/text", http.StatusInternalServerError, "", lock.ErrForeignKey},
+		{redis.Client(t), "/orders/text", http.StatusInternalServerError, "", lock.ErrWrongType},
 	} {
 		for name, handler := range map[string]http.Handler{
 			"Handler": httplock.Handler(lockOf(test.c), http.NotFoundHandler(), func(_ *http.Request, err error) {
@@ -215,10 +215,17 @@ func TestHandler_errors(t *testing.T) {
 				}
 			}),
 			"nobody is told": httplock.Handler(lockOf(test.c), http.NotFoundHandler(), nil),
+			"own responses": httplock.WaitingHandler(lockOf(test.c, lock.WithWait(0)), http.NotFoundHandler(), nil, httplock.WithErrorResponse(func(w http.ResponseWriter, r *http.Request, status int, err error) {
+				if status != test.status || status != httplock.Status(err) || !errors.Is(err, test.told) || r.URL.Path != test.path {
+					t.Errorf("%s: %d, %v", r.URL.Path, status, err)
+				}
+				w.WriteHeader(status)
+				fmt.Fprint(w, "own")
+			})),
 		} {
-			resp, _ := post(t, serve(t, handler), test.path)
-			if resp.StatusCode != test.status || resp.Header.Get("Retry-After") != test.retryAfter {
-				t.Errorf("%s, %v: %d, %v", name, test.told, resp.StatusCode, resp.Header)
+			resp, body := post(t, serve(t, handler), test.path)
+			if resp.StatusCode != test.status || resp.Header.Get("Retry-After") != test.retryAfter || (body == "own") != (name == "own responses") {
+				t.Errorf("%s, %v: %d, %v, %s", name, test.told, resp.StatusCode, resp.Header, body)
 			}
 		}
 	}
@@ -242,15 +249,21 @@ func TestHandler_lost(t *testing.T) {
 					t.Error(err)
 				}
 				<-r.Context().Done()
-				if err := context.Cause(r.Context()); !errors.Is(err, lock.ErrForced) {
+				if err := context.Cause(r.Context()); !errors.Is(err, lock.ErrForceUnlocked) {
 					t.Errorf("the cause is %v", err)
 				}
 				if own != 0 {
 					w.WriteHeader(own)
 				}
-			}), func(_ *http.Request, err error) { told <- err }))
+			}), func(_ *http.Request, err error) { told <- err }, httplock.WithErrorResponse(func(w http.ResponseWriter, _ *http.Request, status int, err error) {
+				if !errors.Is(err, lock.ErrLost) {
+					t.Errorf("a response to %v", err)
+				}
+				w.WriteHeader(status)
+				fmt.Fprint(w, "lost")
+			})))
 			resp, body := post(t, s, "/orders/42")
-			if resp.StatusCode != want || (body == "") != (want == own) {
+			if resp.StatusCode != want || (body == "lost") != (want != own) {
 				t.Errorf("%d, %q, want %d", resp.StatusCode, body, want)
 			}
 			if err := <-told; !errors.Is(err, lock.ErrLost) {
@@ -280,7 +293,7 @@ func TestHandler_closedMeanwhile(t *testing.T) {
 	}
 	for _, err := range []error{<-causes, <-told} {
 		w := httptest.NewRecorder()
-		if !errors.Is(err, lock.ErrClosed) || !httplock.Refuse(w, err) || w.Code != http.StatusInternalServerError || w.Header().Get("Retry-After") != "" {
+		if !errors.Is(err, lock.ErrClosed) || !httplock.WriteError(w, err) || w.Code != http.StatusInternalServerError || w.Header().Get("Retry-After") != "" {
 			t.Errorf("%v: %d, %v", err, w.Code, w.Header())
 		}
 	}
@@ -434,18 +447,35 @@ func TestHandler_plainResponseWriter(t *testing.T) {
 
 // Refuse leaves other errors to its caller.
 func TestRefuse(t *testing.T) {
-	for _, err := range []error{nil, io.EOF, lock.ErrForeignKey, context.Canceled} {
+	for _, err := range []error{nil, io.EOF, lock.ErrWrongType, context.Canceled} {
 		w := httptest.NewRecorder()
-		if httplock.Refuse(w, err) || w.Body.Len() > 0 {
+		if httplock.WriteError(w, err) || w.Body.Len() > 0 {
 			t.Errorf("%v: %d", err, w.Code)
 		}
 	}
 	w := httptest.NewRecorder()
-	if !httplock.Refuse(w, &lock.Error{Op: "hold", Name: "x", Err: lock.ErrLost}) || w.Code != http.StatusInternalServerError {
+	if !httplock.WriteError(w, &lock.Error{Op: "hold", Name: "x", Err: lock.ErrLost}) || w.Code != http.StatusInternalServerError {
 		t.Errorf("lost: %d", w.Code)
 	}
 	if _, err := bufio.NewReader(w.Body).ReadString('\n'); err != nil {
 		t.Errorf("no text: %v", err)
+	}
+}
+
+// Status has a status for each error, and none of a failure for none.
+func TestStatus(t *testing.T) {
+	for err, want := range map[error]int{
+		nil:                 http.StatusOK,
+		lock.ErrNotAcquired: http.StatusConflict,
+		lock.ErrUnavailable: http.StatusServiceUnavailable,
+		lock.ErrLost:        http.StatusInternalServerError,
+		lock.ErrBadName:     http.StatusBadRequest,
+		lock.ErrWrongType:   http.StatusInternalServerError,
+		io.ErrUnexpectedEOF: http.StatusInternalServerError,
+	} {
+		if got := httplock.Status(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
 	}
 }
 
@@ -476,7 +506,7 @@ func TestHandler_worksOnAfterItsClient(t *testing.T) {
 			<-r.Context().Done()
 			for range 10 {
 				time.Sleep(time.Minute)
-				if err := lock.HoldFrom(r.Context()).Err(); err != nil {
+				if err := lock.HoldFromContext(r.Context()).Err(); err != nil {
 					t.Error(err)
 				}
 				again(http.StatusConflict)

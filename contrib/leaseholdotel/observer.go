@@ -1,4 +1,5 @@
-// Package leaseholdotel measures and traces the locks of a leasehold client with OpenTelemetry.
+// Package leaseholdotel exports metrics and traces of the locks of a leasehold client with
+// OpenTelemetry.
 //
 //	observer, err := leaseholdotel.NewObserver()
 //	if err != nil {
@@ -6,18 +7,19 @@
 //	}
 //	c, err := client.Open(ctx, url, client.WithObserver(observer))
 //
-// Metrics: the names, units and attributes stand in docs/TELEMETRY.md of the repository, next to a
-// Grafana board and alert rules. Package leaseholdprom gives the same metrics to Prometheus' own
-// client library.
+// docs/operate/telemetry.md in the repository lists the metrics with their units and attributes, a Grafana
+// dashboard and alert rules. Package leaseholdprom exports the same metrics with Prometheus' client
+// library.
 //
-// Traces: each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in
-// the context of the call. It has the event "queued" when the call begins to wait. No span lasts for
-// as long as a lock is held. The span of the caller, if it has not ended by then, gets the events
-// leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and leasehold.lock.lost.
+// Each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in the
+// context of the call. It has the event "queued" when the call begins to wait. No span lasts as
+// long as a lock is held. The span of the caller, if it has not ended, gets the events
+// leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and
+// leasehold.lock.lost.
 //
-// Redis commands are not traced here: wrap the rueidis client for that, as with rueidisotel. The names
-// of locks are in no attribute, as there may be any number of them: see [WithNameAttribute]. Owners
-// and fencing tokens never are.
+// Redis commands are not traced: wrap the rueidis client for that, for example with rueidisotel.
+// The names of locks are in no attribute, because their number is not bounded: see
+// [WithNameAttribute]. Owners and fencing tokens never are.
 package leaseholdotel
 
 import (
@@ -64,8 +66,8 @@ type config struct {
 	nameOf  func(string) string
 }
 
-// WithMeterProvider gives the metrics to p instead of the global provider. The metrics are off with
-// that of package go.opentelemetry.io/otel/metric/noop.
+// WithMeterProvider sets the meter provider. The default is the global one. The provider of package
+// go.opentelemetry.io/otel/metric/noop turns metrics off.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		c.meters = p
@@ -73,8 +75,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider gives the spans to p instead of the global provider. The spans are off with
-// that of package go.opentelemetry.io/otel/trace/noop.
+// WithTracerProvider sets the tracer provider. The default is the global one. The provider of
+// package go.opentelemetry.io/otel/trace/noop turns traces off.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		c.tracers = p
@@ -82,10 +84,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithNameAttribute gives metrics and spans the attribute leasehold.lock.name, with what f makes of
-// the name of the lock. Each value that f returns is kept for as long as the process lives, and costs
-// some fifty series: f should return one of a few words, such as the part before the first colon. Bytes
-// that are not UTF-8 become U+FFFD. f must not block.
+// WithNameAttribute adds the attribute leasehold.lock.name to metrics and spans, with the result of
+// f for the name of the lock. Each value that f returns is kept while the process lives, with about
+// 50 series: f should return few values, such as the part before the first colon. Bytes that are
+// not UTF-8 become U+FFFD. f must not block.
 func WithNameAttribute(f func(name string) string) Option {
 	return func(c *config) error {
 		c.nameOf = f
@@ -98,7 +100,7 @@ func given(option string, something bool) error {
 	if something {
 		return nil
 	}
-	return fmt.Errorf("%s(nil): leave the option away", option)
+	return fmt.Errorf("%s(nil): omit the option", option)
 }
 
 // observer has the instruments.
@@ -106,9 +108,9 @@ type observer struct {
 	config
 	tracer trace.Tracer
 
-	acquires, holds, margins            metric.Float64Histogram
-	held, draining, waiters             metric.Int64UpDownCounter
-	renewals, lost, abandoned, passedOn metric.Int64Counter
+	acquires, holds, margins             metric.Float64Histogram
+	held, draining, waiters              metric.Int64UpDownCounter
+	renewals, lost, abandoned, handedOff metric.Int64Counter
 
 	known sync.Map // sets by labels: to make attributes costs more than to count
 }
@@ -121,10 +123,12 @@ type sets struct {
 	own                []attribute.KeyValue
 	plain              metric.MeasurementOption // own
 	acquired, unlocked metric.MeasurementOption // with the outcome, and with the reason, that are the rule
+
+	oldestHold, oldestWait lock.Oldest
 }
 
-// NewObserver returns an observer for client.WithObserver, of as many clients as you like. It fails
-// if the meter provider refuses an instrument, if an option is nil, or was given nil.
+// NewObserver returns an observer for client.WithObserver of any number of clients. It fails if the
+// meter provider rejects an instrument, or if an option is nil or was given nil.
 func NewObserver(opts ...Option) (lock.Observer, error) {
 	o := &observer{}
 	for i, opt := range opts {
@@ -148,9 +152,9 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 	}
 	return lock.Observer{
 		Waiting:       o.waiting,
-		Granted:       o.granted,
-		Refused:       o.ended("busy"),
-		TimedOut:      o.ended("timeout"),
+		Acquired:      o.granted,
+		NotAcquired:   o.ended("not_acquired"),
+		TimedOut:      o.ended("timed_out"),
 		Canceled:      o.ended("canceled"),
 		Unavailable:   o.ended("unavailable"),
 		Failed:        o.ended("failed"),
@@ -159,7 +163,7 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 		Draining:      o.drains,
 		StillRunning:  o.stillRunning,
 		Abandoned:     o.wasAbandoned,
-		PassedOn:      o.wasPassedOn,
+		HandedOff:     o.wasHandedOff,
 		Released:      o.released,
 		Lost:          o.wasLost,
 	}, nil
@@ -183,16 +187,29 @@ func (o *observer) instruments(m metric.Meter) error {
 		errs = append(errs, err)
 		return c
 	}
+	oldest := func(name, help string, of func(*sets) *lock.Oldest) {
+		_, err := m.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithFloat64Callback(func(_ context.Context, to metric.Float64Observer) error {
+			o.known.Range(func(_, known any) bool {
+				s := known.(*sets)
+				to.Observe(of(s).Age().Seconds(), s.plain)
+				return true
+			})
+			return nil
+		}))
+		errs = append(errs, err)
+	}
 	o.acquires = histogram("leasehold.lock.acquire.duration", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets)
 	o.holds = histogram("leasehold.lock.hold.duration", "How long locks were held, by the way in which the hold ended.", holdBuckets)
-	o.held = upDown("leasehold.lock.held.count", "{lock}", "How many holds there are now. A re-entry counts once more.")
-	o.draining = upDown("leasehold.lock.draining.count", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
-	o.waiters = upDown("leasehold.lock.waiter.count", "{waiter}", "How many calls of Lock wait for another owner now.")
+	o.held = upDown("leasehold.lock.held", "{lock}", "How many holds there are now. A re-entry counts once more.")
+	o.draining = upDown("leasehold.lock.draining", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
+	o.waiters = upDown("leasehold.lock.waiters", "{waiter}", "How many calls of Lock wait for another owner now.")
+	oldest("leasehold.lock.oldest_hold", "Age of the oldest hold that has not ended.", func(s *sets) *lock.Oldest { return &s.oldestHold })
+	oldest("leasehold.lock.oldest_wait", "Age of the oldest wait that has not ended.", func(s *sets) *lock.Oldest { return &s.oldestWait })
 	o.renewals = counter("leasehold.lock.renewals", "{renewal}", "How many leases were renewed, or not: then error_type says why.")
 	o.margins = histogram("leasehold.lock.renewal.margin", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	o.lost = counter("leasehold.lock.lost", "{lock}", "How many holds were lost, by the reason.")
 	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "Number of holds given up because they were not unlocked in time after their context was canceled.")
-	o.passedOn = counter("leasehold.lock.passed_on", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
+	o.handedOff = counter("leasehold.lock.handed_off", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return errors.Join(errs...)
 }
 
@@ -218,7 +235,7 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
 	o.abandoned.Add(ctx, 0, s.plain)
-	o.passedOn.Add(ctx, 0, s.plain)
+	o.handedOff.Add(ctx, 0, s.plain)
 	o.waiters.Add(ctx, 0, s.plain)
 	o.draining.Add(ctx, 0, s.plain)
 	o.renewals.Add(ctx, 0, s.plain)
@@ -235,13 +252,16 @@ func (s *sets) with(more ...attribute.KeyValue) metric.MeasurementOption {
 }
 
 func (o *observer) waiting(ctx context.Context, e lock.Event) {
-	o.waiters.Add(ctx, 1, o.of(ctx, e).plain)
+	s := o.of(ctx, e)
+	o.waiters.Add(ctx, 1, s.plain)
+	s.oldestWait.Begin(e)
 }
 
 func (o *observer) granted(ctx context.Context, e lock.Event) {
 	s := o.of(ctx, e)
 	o.acquires.Record(ctx, seconds(e.Took), s.acquired)
 	o.held.Add(ctx, 1, s.plain)
+	s.oldestHold.Begin(e)
 	o.endWait(ctx, e, s)
 	o.span(ctx, e, s, "acquired", "")
 }
@@ -264,12 +284,14 @@ func (o *observer) ended(outcome string) func(context.Context, lock.Event) {
 func (o *observer) endWait(ctx context.Context, e lock.Event, s *sets) {
 	if e.Waited > 0 {
 		o.waiters.Add(ctx, -1, s.plain)
+		s.oldestWait.End(e)
 	}
 }
 
 // endHold counts the end of a hold.
 func (o *observer) endHold(ctx context.Context, e lock.Event, s *sets) {
 	o.held.Add(ctx, -1, s.plain)
+	s.oldestHold.End(e)
 	if e.Draining > 0 {
 		o.draining.Add(ctx, -1, s.plain)
 	}
@@ -325,8 +347,8 @@ func (o *observer) wasAbandoned(ctx context.Context, e lock.Event) {
 	note(ctx, "leasehold.lock.abandoned", s)
 }
 
-func (o *observer) wasPassedOn(ctx context.Context, e lock.Event) {
-	o.passedOn.Add(ctx, 1, o.of(ctx, e).plain)
+func (o *observer) wasHandedOff(ctx context.Context, e lock.Event) {
+	o.handedOff.Add(ctx, 1, o.of(ctx, e).plain)
 }
 
 func (o *observer) released(ctx context.Context, e lock.Event) {

@@ -174,8 +174,8 @@ func TestMetrics_units(t *testing.T) {
 	}
 	want := map[string]string{
 		"leasehold.lock.acquire.duration": "s", "leasehold.lock.hold.duration": "s", "leasehold.lock.renewal.margin": "s",
-		"leasehold.lock.held.count": "{lock}", "leasehold.lock.draining.count": "{lock}", "leasehold.lock.waiter.count": "{waiter}", "leasehold.lock.renewals": "{renewal}",
-		"leasehold.lock.lost": "{lock}", "leasehold.lock.abandoned": "{lock}", "leasehold.lock.passed_on": "{lock}",
+		"leasehold.lock.held": "{lock}", "leasehold.lock.draining": "{lock}", "leasehold.lock.waiters": "{waiter}", "leasehold.lock.oldest_hold": "s", "leasehold.lock.oldest_wait": "s", "leasehold.lock.renewals": "{renewal}",
+		"leasehold.lock.lost": "{lock}", "leasehold.lock.abandoned": "{lock}", "leasehold.lock.handed_off": "{lock}",
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("the metrics have the units\n%v\nwant\n%v", got, want)
@@ -236,10 +236,10 @@ func TestSpan(t *testing.T) {
 		attrs  map[attribute.Key]string
 		status codes.Code
 	}{
-		"free":    {attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
-		"busy":    {busy: true, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
-		"timeout": {busy: true, opts: []lock.Option{lock.WithWait(2 * time.Second)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timeout"}},
-		"failed":  {opts: []lock.Option{lock.WithWait(1)}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "failed", "error.type": "_OTHER"}, status: codes.Error},
+		"free":         {attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
+		"not_acquired": {busy: true, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
+		"timed_out":    {busy: true, opts: []lock.Option{lock.WithWait(2 * time.Second)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timed_out"}},
+		"failed":       {opts: []lock.Option{lock.WithWait(1)}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "failed", "error.type": "_OTHER"}, status: codes.Error},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -330,7 +330,7 @@ func TestWithNameAttribute(t *testing.T) {
 	if err := lockOnce(t, t.Context(), s, false); err != nil {
 		t.Fatal(err)
 	}
-	if key := "leasehold_lock_held_count{leasehold_lock_kind=plain,leasehold_lock_name=sec\uFFFD}"; !slices.Contains(slices.Collect(maps.Keys(series(families(t, s.registry)))), key) {
+	if key := "leasehold_lock_held{leasehold_lock_kind=plain,leasehold_lock_name=sec\uFFFD}"; !slices.Contains(slices.Collect(maps.Keys(series(families(t, s.registry)))), key) {
 		t.Errorf("no %s in %v", key, series(families(t, s.registry)))
 	}
 	for _, span := range s.spans.Ended() {

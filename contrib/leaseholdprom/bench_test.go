@@ -20,8 +20,8 @@ func BenchmarkObserver(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		o.Waiting(ctx, e)
-		o.PassedOn(ctx, e)
-		o.Granted(ctx, e)
+		o.HandedOff(ctx, e)
+		o.Acquired(ctx, e)
 		o.Released(ctx, e)
 	}
 }

@@ -40,12 +40,12 @@ func Example() {
 	page := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "leasehold_lock_hold_duration_seconds_count") || strings.HasPrefix(line, "leasehold_lock_held_count") {
+		if strings.HasPrefix(line, "leasehold_lock_hold_duration_seconds_count") || strings.HasPrefix(line, "leasehold_lock_held") {
 			fmt.Print(line)
 		}
 	}
 	// Output:
-	// leasehold_lock_held_count{leasehold_lock_kind="plain"} 0
+	// leasehold_lock_held{leasehold_lock_kind="plain"} 0
 	// leasehold_lock_hold_duration_seconds_count{leasehold_lock_kind="plain",leasehold_lock_release_reason="unlocked"} 1
 }
 

@@ -1,6 +1,6 @@
-// Package leaseholdprom measures the locks of a leasehold client with Prometheus' client library.
-// It is for applications that register their metrics with that library; package leaseholdotel is
-// for those that use OpenTelemetry. Both give the same metrics the same names and labels.
+// Package leaseholdprom exports metrics of the locks of a leasehold client with Prometheus' client
+// library, for applications that register their metrics with that library. Package leaseholdotel
+// exports the same metrics with OpenTelemetry.
 //
 //	metrics, err := leaseholdprom.New()
 //	if err != nil {
@@ -9,9 +9,9 @@
 //	prometheus.MustRegister(metrics)
 //	c, err := client.Open(ctx, url, client.WithObserver(metrics.Observer()))
 //
-// The metrics, their units and labels stand in docs/TELEMETRY.md of the repository, next to a
-// Grafana board and alert rules. The names of locks are in no label, as there may be any number of
-// them: see [WithNameLabel].
+// docs/operate/telemetry.md in the repository lists the metrics with their units and labels, a Grafana
+// dashboard and alert rules. The names of locks are in no label, because their number is not
+// bounded: see [WithNameLabel].
 package leaseholdprom
 
 import (
@@ -45,29 +45,30 @@ var (
 // Option configures a Metrics.
 type Option func(*Metrics) error
 
-// WithNameLabel gives each metric the label leasehold_lock_name, with what f makes of the name of
-// the lock. Each value that f returns costs some fifty series for as long as the process lives: f
-// should return one of a few words, such as the part before the first colon. Bytes that are not UTF-8
+// WithNameLabel adds the label leasehold_lock_name to each metric, with the result of f for the
+// name of the lock. Each value that f returns costs about 50 series while the process lives: f
+// should return few values, such as the part before the first colon. Bytes that are not UTF-8
 // become U+FFFD. f must not block.
 func WithNameLabel(f func(name string) string) Option {
 	return func(m *Metrics) error {
 		if m.nameOf = f; f == nil {
-			return errors.New("WithNameLabel(nil): leave the option away")
+			return errors.New("WithNameLabel(nil): omit the option")
 		}
 		return nil
 	}
 }
 
-// Metrics are the metrics of the locks of one client, or of several together. It is a
+// Metrics collects the metrics of the locks of one client, or of several together. It is a
 // [prometheus.Collector]. Its methods are safe for concurrent use.
 type Metrics struct {
 	nameOf func(string) string // set once; nil without a label for the name
 	all    []prometheus.Collector
 
-	acquires, holds, margins            *prometheus.HistogramVec
-	held, draining, waiters             *prometheus.GaugeVec
-	renewals, lost, abandoned, passedOn *prometheus.CounterVec
-	known                               sync.Map // series by labels: looking a series up by its labels costs more than counting
+	acquires, holds, margins             *prometheus.HistogramVec
+	held, draining, waiters              *prometheus.GaugeVec
+	oldestHolds, oldestWaits             *prometheus.GaugeVec // set by Collect
+	renewals, lost, abandoned, handedOff *prometheus.CounterVec
+	known                                sync.Map // series by labels: looking a series up by its labels costs more than counting
 }
 
 // labels are those that all metrics have.
@@ -78,12 +79,13 @@ type series struct {
 	values                   []string
 	acquired, held0, margins prometheus.Observer
 	held, draining, waiters  prometheus.Gauge
-	renewals, passedOn       prometheus.Counter
+	renewals, handedOff      prometheus.Counter
+	oldestHold, oldestWait   lock.Oldest
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New returns metrics that have counted nothing yet. It fails if an option is nil, or was given nil.
+// New returns metrics whose counters are zero. It fails if an option is nil, or was given nil.
 func New(opts ...Option) (*Metrics, error) {
 	m := new(Metrics)
 	for i, o := range opts {
@@ -112,14 +114,16 @@ func New(opts ...Option) (*Metrics, error) {
 	}
 	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets, labelOutcome, labelError)
 	m.holds = histogram("leasehold_lock_hold_duration_seconds", "How long locks were held, by the way in which the hold ended.", holdBuckets, labelReason)
-	m.held = gauge("leasehold_lock_held_count", "How many holds there are now. A re-entry counts once more.")
-	m.draining = gauge("leasehold_lock_draining_count", "Number of holds whose context is canceled and that are not released yet.")
-	m.waiters = gauge("leasehold_lock_waiter_count", "How many calls of Lock wait for another owner now.")
+	m.held = gauge("leasehold_lock_held", "How many holds there are now. A re-entry counts once more.")
+	m.draining = gauge("leasehold_lock_draining", "Number of holds whose context is canceled and that are not released yet.")
+	m.waiters = gauge("leasehold_lock_waiters", "How many calls of Lock wait for another owner now.")
+	m.oldestHolds = gauge("leasehold_lock_oldest_hold_seconds", "Age of the oldest hold that has not ended.")
+	m.oldestWaits = gauge("leasehold_lock_oldest_wait_seconds", "Age of the oldest wait that has not ended.")
 	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
 	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
 	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds given up because they were not unlocked in time after their context was canceled.")
-	m.passedOn = counter("leasehold_lock_passed_on_total", "How many holds passed their lock on inside the process, without a command to Redis.")
+	m.handedOff = counter("leasehold_lock_handed_off_total", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return m, nil
 }
 
@@ -141,6 +145,12 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.known.Range(func(_, known any) bool {
+		s := known.(*series)
+		m.oldestHolds.WithLabelValues(s.values...).Set(s.oldestHold.Age().Seconds())
+		m.oldestWaits.WithLabelValues(s.values...).Set(s.oldestWait.Age().Seconds())
+		return true
+	})
 	for _, c := range m.all {
 		c.Collect(to)
 	}
@@ -163,7 +173,7 @@ func (m *Metrics) of(e lock.Event) *series {
 	s.held0 = m.holds.WithLabelValues(s.with("unlocked")...)
 	s.margins = m.margins.WithLabelValues(s.values...)
 	s.held, s.draining, s.waiters = m.held.WithLabelValues(s.values...), m.draining.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
-	s.renewals, s.passedOn = m.renewals.WithLabelValues(s.with("")...), m.passedOn.WithLabelValues(s.values...)
+	s.renewals, s.handedOff = m.renewals.WithLabelValues(s.with("")...), m.handedOff.WithLabelValues(s.values...)
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
 	m.abandoned.WithLabelValues(s.values...)
@@ -181,8 +191,7 @@ func (s *series) with(more ...string) []string {
 	return append(s.values[:len(s.values):len(s.values)], more...)
 }
 
-// Observer returns an observer that counts what it is told. Give it to client.WithObserver, of as
-// many clients as you like.
+// Observer returns an observer for client.WithObserver of any number of clients.
 func (m *Metrics) Observer() lock.Observer {
 	ended := func(outcome string) func(context.Context, lock.Event) {
 		return func(_ context.Context, e lock.Event) {
@@ -192,15 +201,20 @@ func (m *Metrics) Observer() lock.Observer {
 		}
 	}
 	return lock.Observer{
-		Waiting: func(_ context.Context, e lock.Event) { m.of(e).waiters.Inc() },
-		Granted: func(_ context.Context, e lock.Event) {
+		Waiting: func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			s.waiters.Inc()
+			s.oldestWait.Begin(e)
+		},
+		Acquired: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.acquired.Observe(seconds(e.Took))
 			s.held.Inc()
+			s.oldestHold.Begin(e)
 			s.endWait(e)
 		},
-		Refused:     ended("busy"),
-		TimedOut:    ended("timeout"),
+		NotAcquired: ended("not_acquired"),
+		TimedOut:    ended("timed_out"),
 		Canceled:    ended("canceled"),
 		Unavailable: ended("unavailable"),
 		Failed:      ended("failed"),
@@ -216,7 +230,7 @@ func (m *Metrics) Observer() lock.Observer {
 		Abandoned: func(_ context.Context, e lock.Event) {
 			m.abandoned.WithLabelValues(m.of(e).values...).Inc()
 		},
-		PassedOn: func(_ context.Context, e lock.Event) { m.of(e).passedOn.Inc() },
+		HandedOff: func(_ context.Context, e lock.Event) { m.of(e).handedOff.Inc() },
 		Released: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.endHold(e)
@@ -238,6 +252,7 @@ func (m *Metrics) Observer() lock.Observer {
 // endHold counts the end of a hold.
 func (s *series) endHold(e lock.Event) {
 	s.held.Dec()
+	s.oldestHold.End(e)
 	if e.Draining > 0 {
 		s.draining.Dec()
 	}
@@ -247,6 +262,7 @@ func (s *series) endHold(e lock.Event) {
 func (s *series) endWait(e lock.Event) {
 	if e.Waited > 0 {
 		s.waiters.Dec()
+		s.oldestWait.End(e)
 	}
 }
 

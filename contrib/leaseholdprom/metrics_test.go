@@ -1,10 +1,12 @@
 package leaseholdprom_test
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
@@ -119,9 +121,7 @@ func TestMetrics_lint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range problems {
-		if !strings.HasSuffix(p.Metric, "_count") { // OpenTelemetry's conventions end the name of a gauge that goes up and down so
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	for key := range gather(t, m) {
 		if strings.Contains(key, "secret") || strings.Contains(key, c.ID()) {
@@ -190,12 +190,66 @@ func TestMetrics_countFromZero(t *testing.T) {
 			t.Errorf("%s is there: %v, %v", key, there, v)
 		}
 	}
-	if v := got["leasehold_lock_held_count{leasehold_lock_kind=fair}"]; v != 1 {
+	if v := got["leasehold_lock_held{leasehold_lock_kind=fair}"]; v != 1 {
 		t.Errorf("%v are held", v)
 	}
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// While a hold and a wait last, their ages are there, and 0 once they have ended. A leader is not of the kind of other holders.
+func TestMetrics_oldest(t *testing.T) {
+	t.Parallel()
+	m, r := newMetrics(t), observetest.NewRecord()
+	c, err := client.New(redistest.Start(t).Client(t), client.WithObserver(r.Observer()), client.WithObserver(m.Observer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	age := func(what, kind string) float64 {
+		return gather(t, m)["leasehold_lock_oldest_"+what+"_seconds{leasehold_lock_kind="+kind+"}"]
+	}
+	h, err := c.NewLock("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits, give := context.WithCancel(t.Context())
+	gave := make(chan error)
+	go func() {
+		_, err := c.NewLock("a").Lock(waits)
+		gave <- err
+	}()
+	r.Await(t, "Waiting", "a")
+	until := func(what, kind string, lasts bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); (age(what, kind) > 0) != lasts; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the oldest %s of the kind %s is %v old", what, kind, age(what, kind))
+			}
+		}
+	}
+	until("hold", "plain", true)
+	until("wait", "plain", true)
+	give()
+	<-gave
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	until("hold", "plain", false)
+	until("wait", "plain", false)
+
+	err = c.NewElection("b").Run(t.Context(), "", func(context.Context) error {
+		until("hold", "election", true)
+		until("hold", "fair", false)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	until("hold", "election", false)
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

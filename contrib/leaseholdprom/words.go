@@ -9,13 +9,13 @@ import (
 // The words for errors in labels. Package leaseholdotel has the same, and tests that.
 
 // reasons are all that reason returns.
-var reasons = []string{"forced", "max_hold", "abandoned", "expired", "gone"}
+var reasons = []string{"force_unlocked", "max_hold", "abandoned", "expired", "gone"}
 
 // reason returns one word for why a hold was lost.
 func reason(err error) string {
 	switch {
-	case errors.Is(err, lock.ErrForced):
-		return "forced"
+	case errors.Is(err, lock.ErrForceUnlocked):
+		return "force_unlocked"
 	case errors.Is(err, lock.ErrMaxHold):
 		return "max_hold"
 	case errors.Is(err, lock.ErrAbandoned):
@@ -53,7 +53,7 @@ var words = []struct {
 	word string
 }{
 	{lock.ErrUnavailable, "unavailable"},
-	{lock.ErrForeignKey, "foreign_key"},
+	{lock.ErrWrongType, "wrong_type"},
 	{lock.ErrReplicas, "replicas"},
 	{lock.ErrUpgrade, "upgrade"},
 	{lock.ErrBadName, "bad_name"},

@@ -18,7 +18,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.Unresponsive: adaptertest.None,
 		adaptertest.ReadOnly:     adaptertest.None,
 		adaptertest.Denied:       "panic",
-		adaptertest.WrongType:    "panic: ErrForeignKey",
+		adaptertest.WrongType:    "panic: ErrWrongType",
 		adaptertest.BadName:      "panic: ErrBadName",
 		adaptertest.Closed:       "panic: ErrClosed",
 		adaptertest.Canceled:     adaptertest.None, // it has no context of its caller

@@ -1,9 +1,11 @@
-// Package synclock makes a [sync.Locker] of a lock, for code that wants one: a [sync.Cond], a store that is given its mutex.
+// Package synclock turns a lock into a [sync.Locker], for code that needs one: a [sync.Cond], or a
+// store that is given its mutex.
 //
 //	store := NewStore(synclock.New(c.NewLock("store")))
 //
-// A sync.Locker cannot return an error. So Lock panics if it does not get the lock, and Unlock panics if the lock was lost. Use
-// the lock itself where you can choose: its errors say what happened.
+// A sync.Locker cannot return an error. Lock therefore panics if it cannot acquire the lock, and
+// Unlock panics if the lock was lost. If you can choose, use the lock itself: its errors report
+// what happened.
 package synclock
 
 import (
@@ -15,8 +17,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Locker is a [sync.Locker] that holds a lock of leasehold. It is safe for concurrent use, and goroutines that share one exclude each
-// other. Like a [sync.Mutex], it is not re-entrant, and one goroutine may unlock what another has locked.
+// Locker is a [sync.Locker] that holds a lock of leasehold. It is safe for concurrent use, and
+// goroutines that share one exclude each other. Like a [sync.Mutex], it is not re-entrant, and one
+// goroutine may unlock what another has locked.
 type Locker struct {
 	l lock.Locker
 
@@ -28,12 +31,12 @@ type Locker struct {
 
 var _ sync.Locker = (*Locker)(nil)
 
-// New returns a sync.Locker that locks l. It does no I/O.
+// New returns a sync.Locker that locks l. It sends no command.
 func New(l lock.Locker) *Locker { return &Locker{l: l} }
 
-// Lock waits until the lock is held. It retries while Redis is unavailable. It panics with the error of l if that
-// comes first: the client was closed, the key is not a lock, the user lacks a permission, or lock.WithWait timed out. A program that
-// goes on without the lock would do harm; recover the panic where the program can do without the work.
+// Lock waits until the lock is held. It retries while Redis is unavailable. It panics with the
+// error of l if the client is closed, the key is not a lock, the user lacks a permission, or
+// lock.WithWait timed out. Recover the panic where the program can continue without the work.
 func (s *Locker) Lock() {
 	h, err := s.l.Lock(context.Background())
 	if err != nil {
@@ -44,12 +47,13 @@ func (s *Locker) Lock() {
 	s.holds = append(s.holds, h)
 }
 
-// Unlock gives the lock back. It panics with an error that matches lock.ErrLost if the lock was lost before: then another owner may
-// have had it meanwhile. It panics if the lock is not locked. If Redis does not confirm the release, Unlock returns, as
-// the client goes on trying, and the lock is free at the end of its lease at the latest.
+// Unlock releases the lock. It panics with an error that matches lock.ErrLost if the lock was lost
+// before: another owner may have had it. It panics if the lock is not locked. If Redis does not
+// confirm the release, Unlock returns, the client retries, and the lock is free when the lease
+// expires at the latest.
 //
-// When one goroutine has lost the lock and another has locked it since, the first Unlock is about the lost hold,
-// whichever of them calls it. The other hold lasts until the second Unlock.
+// If one goroutine has lost the lock and another has locked it since, the first Unlock is about the
+// lost hold, whichever of them calls it. The other hold lasts until the second Unlock.
 func (s *Locker) Unlock() {
 	s.mu.Lock()
 	var h lock.Hold
@@ -66,8 +70,8 @@ func (s *Locker) Unlock() {
 	}
 }
 
-// Hold returns the hold that the next Unlock gives back, or nil if there is none. Work under the lock looks at the hold's Err or Context
-// before each step that must not be done twice.
+// Hold returns the hold that the next Unlock releases, or nil if there is none. Check its Err or
+// Context before each step that must not be done twice.
 func (s *Locker) Hold() lock.Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()

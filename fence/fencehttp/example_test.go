@@ -22,7 +22,7 @@ func ExampleHandler() {
 			// Between the check and this point a newer holder may have come: write in one
 			// step with a second check.
 			err := marks.Of(r.PathValue("id")).Do(fencehttp.FromContext(r.Context()), func() error { return nil })
-			if !fencehttp.Refuse(w, err) {
+			if !fencehttp.WriteError(w, err) {
 				fmt.Fprint(w, "saved")
 			}
 		})))
@@ -51,5 +51,5 @@ func ExampleHandler() {
 	}
 	// Output:
 	// 200 OK saved
-	// 412 Precondition Failed leasehold: fence: stale fencing token 1795225388576199: 1795225388576200 was seen
+	// 412 Precondition Failed leasehold: fence: stale fencing token 1795225388576199: highest token seen is 1795225388576200
 }

@@ -1,5 +1,5 @@
-// Package fencehttp carries fencing tokens over HTTP, and refuses requests whose token is stale.
-// Package fence says why, and what to mind.
+// Package fencehttp sends fencing tokens over HTTP and rejects requests whose token is stale.
+// Package fence documents why, and how to use guards safely.
 package fencehttp
 
 import (
@@ -13,12 +13,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Header is the name of the HTTP header that carries a token, in decimal. In a
-// 412 response to a stale token it carries the largest one that was seen.
+// Header is the name of the HTTP header with the token, in decimal. In a 412 response to a stale
+// token it has the largest token that was seen.
 const Header = "Fencing-Token"
 
-// SetHeader puts a token, that of a [lock.Hold] or of [FromContext],
-// into the headers of a request. It fails with [fence.ErrNoToken] when it is 0.
+// SetHeader sets the token of a [lock.Hold] or of [FromContext] in the headers of a request. It
+// fails with
+// [fence.ErrNoToken] if the token is 0.
 func SetHeader(h http.Header, token uint64) error {
 	if token == 0 {
 		return wrap(fence.ErrNoToken)
@@ -27,8 +28,8 @@ func SetHeader(h http.Header, token uint64) error {
 	return nil
 }
 
-// FromResponse returns the [*fence.StaleError] in a response of [Refuse] or [Handler],
-// and nil for every other response.
+// FromResponse returns the [*fence.StaleError] in a response of [WriteError] or [Handler], and nil
+// for any other response.
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
 	if r.StatusCode != http.StatusPreconditionFailed || err != nil {
@@ -41,23 +42,22 @@ func FromResponse(r *http.Response) error {
 	return wrap(stale)
 }
 
-// Handler reads the token of each request and gives it to next in the
-// request's context; see [FromContext]. A request with no token, or one that
-// cannot be read, is answered with 400 Bad Request.
+// Handler returns a handler that reads the token of each request and passes it to next in the
+// context of the request; see [FromContext]. A request without a valid token is answered with 400
+// Bad Request.
 //
-// Before next, it calls check, which may be nil. An error ends the request as
-// [Refuse] says; an error that Refuse does not know ends it with 500. For one resource:
+// Before next, it calls check, which may be nil. An error ends the request as [WriteError]
+// describes; any other error ends it with 500. For one resource:
 //
 //	fencehttp.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
-// and for many, inside a [http.ServeMux], which knows the path:
+// and for many, in a [http.ServeMux], which knows the path:
 //
 //	fencehttp.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
 //
-// A newer holder can overtake a request while next runs. So let next write
-// behind a guard of its own: in [fence.Mark.Do], or after fencesql.Guard.Advance. And admit
-// only clients that may write at all: a token is whatever a client sends, and
-// the largest one wins.
+// A newer holder can overtake a request while next runs. next must therefore write behind a guard:
+// in [fence.Mark.Do], or after fencesql.Guard.Advance. Authenticate clients first: a client can
+// send any token, and the largest one wins.
 func Handler(check func(r *http.Request, token uint64) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := parse(r.Header)
@@ -67,21 +67,21 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 		switch {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), token)))
-		case Refuse(w, err):
+		case WriteError(w, err):
 		default:
 			http.Error(w, "the fencing token could not be checked", http.StatusInternalServerError)
 		}
 	})
 }
 
-// Refuse answers a request whose write a guard refused, and reports whether it
-// did: with 412 Precondition Failed where err matches [fence.ErrStale], with 400 Bad
-// Request where it matches [fence.ErrNoToken]. The caller answers other errors.
+// WriteError answers a request whose write was rejected by a guard, and reports whether it did:
+// with 412 Precondition Failed if err matches [fence.ErrStale], and with 400 Bad Request if it
+// matches
+// [fence.ErrNoToken]. The caller answers other errors.
 //
-// It is 412, because the token is a condition in a header that turned out to be false.
-// A 409 Conflict would invite the client to mend its request and send it again,
-// and there is nothing to mend: the lock is lost.
-func Refuse(w http.ResponseWriter, err error) bool {
+// The status is 412 because the token is a condition in a header that is false. A 409 Conflict
+// would invite the client to send the request again, which cannot succeed: the lock is lost.
+func WriteError(w http.ResponseWriter, err error) bool {
 	var stale *fence.StaleError
 	switch {
 	case errors.As(err, &stale):
@@ -101,11 +101,11 @@ func Refuse(w http.ResponseWriter, err error) bool {
 func parse(h http.Header) (uint64, error) {
 	values := h.Values(Header)
 	if len(values) != 1 { // of two, another server might choose the other
-		return 0, fmt.Errorf("%w: %d headers %s", fence.ErrNoToken, len(values), Header)
+		return 0, fmt.Errorf("%w: got %d headers %s, want 1", fence.ErrNoToken, len(values), Header)
 	}
 	token, err := strconv.ParseUint(values[0], 10, 64)
 	if err != nil || token == 0 {
-		return 0, fmt.Errorf("%w: the header %s has none", fence.ErrNoToken, Header)
+		return 0, fmt.Errorf("%w: header %s has no valid token", fence.ErrNoToken, Header)
 	}
 	return token, nil
 }
@@ -117,7 +117,7 @@ func NewContext(ctx context.Context, token uint64) context.Context {
 	return context.WithValue(ctx, contextKey{}, token)
 }
 
-// FromContext returns the token that ctx carries, or 0, which every guard refuses.
+// FromContext returns the token that ctx carries, or 0, which every guard rejects.
 func FromContext(ctx context.Context) uint64 {
 	token, _ := ctx.Value(contextKey{}).(uint64)
 	return token

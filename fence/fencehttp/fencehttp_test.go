@@ -173,7 +173,7 @@ func TestRefuse(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		w.Code = 0
-		if refused := fencehttp.Refuse(w, c.err); refused != (c.status != 0) || w.Code != c.status {
+		if refused := fencehttp.WriteError(w, c.err); refused != (c.status != 0) || w.Code != c.status {
 			t.Errorf("%v: %v, %d, want %d", c.err, refused, w.Code, c.status)
 		}
 	}

@@ -1,11 +1,12 @@
-// Package fencesql guards SQL databases: it refuses the writes of holders whose fencing token is
-// stale. Package fence says why, and what to mind.
+// Package fencesql guards SQL databases: it rejects writes of lock holders whose fencing token is
+// stale. Package fence documents why, and how to use guards safely.
 //
-// A [Guard] is for whatever a transaction writes. Where the data is one row, a column in that row is
-// enough: see [Unchanged].
+// A [Guard] protects everything that a transaction writes. If the data is one row, a column in that
+// row is enough: see
+// [Unchanged].
 //
-// PostgreSQL and SQLite are supported. MySQL and MariaDB are not: their drivers count the rows that a statement changed, and not those that it
-// matched, and they lack the upsert with a condition.
+// PostgreSQL and SQLite are supported. MySQL and MariaDB are not: their drivers count changed rows
+// instead of matched rows, and they lack a conditional upsert.
 package fencesql
 
 import (
@@ -20,32 +21,31 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Dialect says how a database names parameters.
+// Dialect is how a database names parameters.
 type Dialect int
 
-// The databases on which the guard was tried.
+// Supported databases.
 const (
 	PostgreSQL Dialect = iota + 1 // $1; 9.5 and later
 	SQLite                        // ?; 3.35 and later
 )
 
-// Guard guards all that a transaction writes, with a table of registers
-// in the same database: a row for each resource, with the largest token seen. It
-// is safe for concurrent use.
+// Guard protects everything that a transaction writes, with a table of token counters in the same
+// database: one row per resource, with the largest token seen. It is safe for concurrent use.
 //
-// A row stays until you delete it; do so with its resource, if no stale holder
-// can bring the resource back. Where the data is one row, a column in that row is enough,
-// without a second table: see [Unchanged].
+// A row stays until you delete it. Delete it with its resource if no stale holder can create the
+// resource again. If the data is one row, a column in that row is enough, without a second table:
+// see [Unchanged].
 type Guard struct{ table, advance string }
 
-// DefaultTable is the table of registers when none is named.
+// DefaultTable is the default name of the table of token counters.
 const DefaultTable = "leasehold_fence"
 
 // tables matches plain identifiers, with or without a schema.
 var tables = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
-// New returns a guard that keeps its registers in table, [DefaultTable] if it
-// is empty. It does no I/O: make the table as [Guard.Schema] says.
+// New returns a guard with its token counters in table, or in [DefaultTable] if table is "". It
+// sends no statement: create the table with the statement of [Guard.Schema].
 func New(d Dialect, table string) (*Guard, error) {
 	if table == "" {
 		table = DefaultTable
@@ -73,22 +73,21 @@ ON CONFLICT (resource) DO UPDATE
 SET token = CASE WHEN excluded.token > register.token THEN excluded.token ELSE register.token END
 RETURNING token`
 
-// Schema returns the statement that makes the table, for your migrations.
+// Schema returns the statement that creates the table, for your migrations.
 func (s *Guard) Schema() string {
 	return "CREATE TABLE IF NOT EXISTS " + s.table + " (resource text PRIMARY KEY, token bigint NOT NULL)"
 }
 
-// Advance raises the register of a resource to token, or fails with [fence.ErrStale]
-// when a larger one was seen: roll the transaction back then. It waits for a
-// transaction that has the register, until that ends. So from Advance to the
-// commit no other transaction gets past Advance, and no older holder does after it. A rollback takes
-// the register back, too.
+// Advance raises the token counter of a resource to token, or fails with [fence.ErrStale] if a
+// larger one was seen: roll the transaction back then. It waits for a transaction that has locked
+// the counter, so from Advance to the commit no other transaction passes Advance, and no older
+// holder does after it. A rollback restores the counter.
 //
-// Make it the first statement of the transaction that writes. It is correct at every
-// isolation level. Above READ COMMITTED, PostgreSQL fails some transactions that
-// waited with a serialization failure (40001): repeat the transaction, with the
-// same token. SQLite returns SQLITE_BUSY to a transaction that may not wait (PRAGMA
-// busy_timeout). A transaction that advances several registers must do so in one order.
+// Make it the first statement of the transaction that writes. It is correct at every isolation
+// level. Above READ COMMITTED, PostgreSQL fails some transactions that waited with a serialization
+// failure (40001): repeat the transaction with the same token. SQLite returns SQLITE_BUSY to a
+// transaction that may not wait (PRAGMA busy_timeout). A transaction that advances several counters
+// must always do so in the same order.
 func (s *Guard) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
 	n, err := bigint(token)
 	if err != nil {
@@ -101,8 +100,8 @@ func (s *Guard) Advance(ctx context.Context, tx *sql.Tx, resource string, token 
 	return wrap("fence", resource, fence.Check(token, uint64(highest)))
 }
 
-// Int64 returns a token as SQL takes it, for statements of your own. It fails with
-// [fence.ErrNoToken] when it is 0.
+// Int64 returns a token as a SQL parameter, for custom statements. It fails with [fence.ErrNoToken]
+// if the token is 0.
 func Int64(token uint64) (int64, error) {
 	n, err := bigint(token)
 	return n, wrap("fence", "", err)
@@ -115,8 +114,8 @@ func bigint(token uint64) (int64, error) {
 	return int64(token), fence.Check(token, 0)
 }
 
-// Unchanged returns why a guarded statement changed no row. The guard is a column in
-// the row itself (fence BIGINT NOT NULL DEFAULT 0), and the statement one of
+// Unchanged returns why a guarded statement changed no row. The guard is a column in the row itself
+// (fence BIGINT NOT NULL DEFAULT 0), and the statement is one of
 //
 //	UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
 //
@@ -124,20 +123,21 @@ func bigint(token uint64) (int64, error) {
 //	ON CONFLICT (id) DO UPDATE SET balance = excluded.balance, fence = excluded.fence
 //	WHERE accounts.fence <= excluded.fence
 //
-// Each is right by itself, in a transaction or not. When RowsAffected is 0, the
-// row is missing or the token stale. A query for the fence column tells which:
+// Each is correct on its own, in a transaction or not. If RowsAffected is 0, the row is missing or
+// the token is stale. A query for the fence column tells which:
 //
 //	if n == 0 {
 //		return fencesql.Unchanged(db.QueryRowContext(ctx, "SELECT fence FROM accounts WHERE id = $1", id), token)
 //	}
 //
-// MySQL and MariaDB are not supported: with their drivers RowsAffected is also 0 when a write is repeated with the same values and the
-// same token. The row then has that very token, and the error says so and matches [errors.ErrUnsupported].
+// The error is never nil. It matches [fence.ErrStale], or [sql.ErrNoRows] if there is no such row.
+// With MySQL and MariaDB, RowsAffected is also 0 if a write is repeated with the same values and
+// token; the error then matches
+// [errors.ErrUnsupported].
 //
-// The error is never nil; it matches [fence.ErrStale], or [sql.ErrNoRows] when there is
-// no such row. Give tokens to such statements by [Int64], so that 0 does not slip
-// through. A DELETE takes the fence along, and a stale upsert makes the row anew. Mark
-// such rows as deleted instead, or use [Guard.Advance].
+// Pass tokens to such statements with [Int64], so that 0 is rejected. A DELETE deletes the counter
+// too, and a stale upsert can then create the row again. Mark such rows as deleted instead, or use
+// [Guard.Advance].
 func Unchanged(row *sql.Row, token uint64) error {
 	var highest int64
 	err := row.Scan(&highest)
@@ -148,7 +148,7 @@ func Unchanged(row *sql.Row, token uint64) error {
 			err = fmt.Errorf("%w: no row was changed, and the row has this token already: MySQL and MariaDB are not supported, because their drivers count changed rows; "+
 				"with another database, check the other conditions of the statement", errors.ErrUnsupported)
 		default:
-			err = errors.New("no row was changed, and its fence is not the reason: check the other conditions of the statement")
+			err = errors.New("no row was changed, but the token is not stale: check the other conditions of the statement")
 		}
 	}
 	return wrap("fence", "", err)

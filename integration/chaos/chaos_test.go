@@ -48,7 +48,7 @@ func setting[T any](t *testing.T, name string, or T, parse func(string) (T, erro
 
 func number(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
 
-// result is what a round came to. Results of many rounds make up docs/RELIABILITY.md.
+// result is what a round came to. Results of many rounds make up docs/evidence/reliability.md.
 type result struct {
 	Seed      uint64
 	Round     int

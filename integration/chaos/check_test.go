@@ -94,8 +94,8 @@ func (p *past) check() (found []wrong, sum tally) {
 	switch p.place.Kind {
 	case "latch":
 		return p.latch(), sum
-	case "crew":
-		return p.crew()
+	case "waitgroup":
+		return p.waitGroup()
 	}
 	began := p.tenures()
 	found = append(found, p.overlaps(began, &sum)...)

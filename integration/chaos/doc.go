@@ -1,4 +1,4 @@
-// Package chaos lets real processes take the same locks, and wait for each other by latches and a crew, while everything
+// Package chaos lets real processes take the same locks, and wait for each other by latches and a wait group, while everything
 // around them goes wrong, and checks what they saw. It has tests only.
 //
 //	make chaos                          ten minutes, with a new seed
@@ -22,12 +22,12 @@
 //	Porcupine finds a legal order of the calls, for the locks that are taken rarely
 //
 //	no latch was open before each part of its round had been counted, and none that was made was unknown
-//	no crew was done while it had a member that was not; each lost member was named, and no other one
+//	no wait group was done while it had a worker that was not; each lost worker was named, and no other one
 //
 // After some faults two owners can believe in one lock for a lease: a server that forgot what it knew, a failover
-// that forgot the last writes, a lock that was unlocked by force, a server's clock that was set forward. docs/GUARANTEES.md says
+// that forgot the last writes, a lock that was unlocked by force, a server's clock that was set forward. docs/evidence/guarantees.md says
 // so. Such overlaps are counted, and are wrong only where they cannot come from the fault. Quorums have no such
-// excuse. A latch or a crew that was made before such a fault can be forgotten; one that is made after it has no excuse.
+// excuse. A latch or a wait group that was made before such a fault can be forgotten; one that is made after it has no excuse.
 //
 // A failed round leaves a directory: the plan and its faults, the history of all calls as a table, a page that draws it around
 // what was wrong, what the processes and the servers logged, and what MONITOR showed.

@@ -20,18 +20,18 @@ const parts = 3
 
 // meetings are what the goroutines do that wait for other processes, again and again until they have done enough. One
 // counts the latches down in turn; so no round of a latch begins before all processes are through the earlier one, unless a
-// process was killed, or the server forgot something. One waits for latches and counts nothing. One joins the crew, and one waits for it.
+// process was killed, or the server forgot something. One waits for latches and counts nothing. One joins the wait group, and one waits for it.
 func (w *worker) meetings() (all []func(*rand.Rand)) {
 	var latches []*taker
 	for i := range w.takers {
 		switch t := &w.takers[i]; t.Kind {
 		case "latch":
 			latches = append(latches, t)
-		case "crew":
+		case "waitgroup":
 			all = append(all,
 				func(r *rand.Rand) { w.joins(t, r) },
 				func(r *rand.Rand) {
-					w.awaitsCrew(t)
+					w.awaitsWaitGroup(t)
 					time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
 				})
 		}
@@ -104,7 +104,7 @@ func (w *worker) count(p *part) {
 		p.Release = 0
 		_, err := p.latch.CountDownOnce(context.Background(), p.name)
 		one.Granted = history.Monotonic()
-		if err != nil && !errors.Is(err, latch.ErrNotInitialised) {
+		if err != nil && !errors.Is(err, latch.ErrNotInitialized) {
 			p.Flags |= flagUnsure
 		}
 		p.Look, p.Release = one.Granted, one.Granted
@@ -112,7 +112,7 @@ func (w *worker) count(p *part) {
 			return
 		}
 		w.refusedBy("count down", err, p.Name)
-		if errors.Is(err, latch.ErrNotInitialised) {
+		if errors.Is(err, latch.ErrNotInitialized) {
 			w.records.add(one)
 			w.sets(p.taker)
 			continue
@@ -141,7 +141,7 @@ func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
 	case err == nil:
 		w.records.add(one)
 		return true
-	case errors.Is(err, latch.ErrNotInitialised), errors.Is(err, latch.ErrDeleted):
+	case errors.Is(err, latch.ErrNotInitialized), errors.Is(err, latch.ErrDeleted):
 		one.Side = callNone
 		w.records.add(one)
 	}
@@ -172,17 +172,17 @@ func (w *worker) awaits(wait func(context.Context) error, now func(context.Conte
 }
 
 // failing is a member that is not done when it leaves.
-type failing struct{ *latch.Member }
+type failing struct{ *latch.Worker }
 
 func (m failing) Unlock(ctx context.Context) error { return m.Fail(ctx) }
 
-// joins is a member of the crew for a while, mostly not for long: so there are moments without one.
+// joins is a worker of the wait group for a while, mostly not for long: so there are moments without one.
 func (w *worker) joins(t *taker, r *rand.Rand) {
 	time.Sleep(time.Duration(r.IntN(int(40 * time.Millisecond))))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	one := record{Place: int16(t.number), Permits: 1, Call: history.Monotonic()}
-	m, err := t.crew.Join(ctx)
+	m, err := t.waitGroup.Add(ctx)
 	if err != nil {
 		w.refusedBy("join", err, t.Name)
 		return
@@ -203,18 +203,18 @@ func (w *worker) joins(t *taker, r *rand.Rand) {
 	w.unlock(records, failing{m}, t.Name)
 }
 
-// awaitsCrew waits for the crew, and dismisses the members that are lost.
-func (w *worker) awaitsCrew(t *taker) {
-	err := awaitCrew(t.crew, t.number, func(wait func(context.Context) error) error {
-		return w.awaits(wait, func(ctx context.Context) bool { return w.enough.Load() && outlives(ctx, t.crew) })
+// awaitsWaitGroup waits for the wait group, and dismisses the workers that are lost.
+func (w *worker) awaitsWaitGroup(t *taker) {
+	err := awaitWaitGroup(t.waitGroup, t.number, func(wait func(context.Context) error) error {
+		return w.awaits(wait, func(ctx context.Context) bool { return w.enough.Load() && outlives(ctx, t.waitGroup) })
 	}, func(one record) { w.records.add(one) })
 	if err != nil && !errors.Is(err, context.Canceled) {
-		w.refusedBy("wait for the crew", err, t.Name)
+		w.refusedBy("wait for the wait group", err, t.Name)
 	}
 }
 
-// awaitCrew has wait call Wait, and writes down what came of it. It dismisses the members that are lost.
-func awaitCrew(c *latch.Crew, number int, wait func(func(context.Context) error) error, write func(record)) error {
+// awaitWaitGroup has wait call Wait, and writes down what came of it. It dismisses the workers that are lost.
+func awaitWaitGroup(c *latch.WaitGroup, number int, wait func(func(context.Context) error) error, write func(record)) error {
 	one := record{Side: callWait, Place: int16(number), Call: history.Monotonic()}
 	err := wait(func(ctx context.Context) error {
 		err := c.Wait(ctx)
@@ -225,23 +225,23 @@ func awaitCrew(c *latch.Crew, number int, wait func(func(context.Context) error)
 	switch {
 	case err == nil:
 		write(one)
-	case errors.Is(err, latch.ErrNotInitialised), errors.Is(err, latch.ErrDeleted):
+	case errors.Is(err, latch.ErrNotInitialized), errors.Is(err, latch.ErrDeleted):
 		one.Side = callNone
 		write(one)
 	case errors.As(err, &lost):
-		for _, m := range lost.Members {
+		for _, m := range lost.Workers {
 			one.Side, one.Owner = callNamed, ownerNumber(m.Owner)
 			write(one)
 			now := history.Monotonic()
 			write(record{Side: callDrop, Place: one.Place, Owner: one.Owner, Call: now, Granted: now})
 		}
-		_, err = c.Dismiss(context.Background(), lost.Members...)
+		_, err = c.Dismiss(context.Background(), lost.Workers...)
 	}
 	return err
 }
 
 // outlives reports whether a member has a lease that no member was given: the server's clock was set back.
-func outlives(ctx context.Context, c *latch.Crew) bool {
+func outlives(ctx context.Context, c *latch.WaitGroup) bool {
 	state, err := c.Inspect(ctx)
 	for _, left := range state.Left {
 		if err == nil && left > longest {
@@ -272,18 +272,18 @@ func (s *scene) visitLatch(p place) {
 	}
 }
 
-// visitCrew waits for the crew once more, when all its members have left: so a lost one has been named by now, or is named here.
-func (s *scene) visitCrew(p place, number int) {
+// visitWaitGroup waits for the wait group once more, when all its workers have left: so a lost one has been named by now, or is named here.
+func (s *scene) visitWaitGroup(p place, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c := s.locks.NewCrew(p.Name)
+	c := s.locks.NewWaitGroup(p.Name)
 	for named := true; named && !outlives(ctx, c); {
 		named = false
-		err := awaitCrew(c, number, func(wait func(context.Context) error) error { return wait(ctx) }, func(one record) {
+		err := awaitWaitGroup(c, number, func(wait func(context.Context) error) error { return wait(ctx) }, func(one record) {
 			named = named || one.Side == callNamed
 			s.last = append(s.last, one)
 		})
-		if err != nil && !errors.Is(err, latch.ErrNotInitialised) {
+		if err != nil && !errors.Is(err, latch.ErrNotInitialized) {
 			s.Errorf("%s, when all is over: %v", p.Name, err)
 		}
 	}

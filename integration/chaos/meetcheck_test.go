@@ -68,7 +68,7 @@ func (p *past) latch() (found []wrong) {
 	return append(found, p.unknown(sets)...)
 }
 
-// unknown looks for an answer that nothing is known of a latch or a crew that had been made, and was not forgotten.
+// unknown looks for an answer that nothing is known of a latch or a wait group that had been made, and was not forgotten.
 func (p *past) unknown(sets []hold) (found []wrong) {
 	for _, u := range p.calls(callNone) {
 		if set, ok := made(sets, u.Call); ok && !p.forgotten(set.Call, u.Granted) && len(found) < most {
@@ -78,9 +78,9 @@ func (p *past) unknown(sets []hold) (found []wrong) {
 	return found
 }
 
-// crew looks for a wait that ended while there was a member that was not done, for a member that was named as lost and was not, and for
+// waitGroup looks for a wait that ended while there was a worker that was not done, for a worker that was named as lost and was not, and for
 // what must not be of any hold.
-func (p *past) crew() (found []wrong, sum tally) {
+func (p *past) waitGroup() (found []wrong, sum tally) {
 	members := past{place: p.place, holds: p.calls(0), events: p.events}
 	found = members.taken(members.tenures(), &sum)
 	dropped, byOwner := p.first(callDrop), p.first(0)
@@ -174,7 +174,7 @@ func TestCheck_latch(t *testing.T) {
 	}
 }
 
-// Can the checker of crews fail?
+// Can the checker of wait groups fail?
 func TestCheck_crew(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, owner, from, to int64) hold {
@@ -233,7 +233,7 @@ func TestCheck_crew(t *testing.T) {
 		{name: "unknown as it was forgotten", holds: []hold{done(1, 2, 10), call(callNone, 0, 5, 55)}, events: []event{forgets}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := past{place: place{Name: "x", Kind: "crew"}, holds: test.holds, events: test.events}
+			p := past{place: place{Name: "x", Kind: "waitgroup"}, holds: test.holds, events: test.events}
 			if found, _ := p.check(); len(found) != test.wrong {
 				t.Errorf("%d found, want %d: %v", len(found), test.wrong, found)
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// mutant is a lock, a latch or a crew that somebody broke.
+// mutant is a lock, a latch or a wait group that somebody broke.
 type mutant struct {
 	name     string
 	file     string
@@ -30,7 +30,7 @@ const (
 	saysPermits  = "permits were held at once"
 	saysLeft     = "keys are left"
 	saysOpen     = "a latch was open before its parts were counted"
-	saysDone     = "a crew was done before its members were"
+	saysDone     = "a wait group was done before its members were"
 	saysAnything = saysTwo + "|" + saysGone + "|" + saysToken
 )
 
@@ -84,7 +84,7 @@ var mutants = []mutant{
 		"if did then return", "if did and left < 0 then return", "standalone", saysOpen,
 	},
 	{
-		"a crew does not wait for a lost member", "latch/crew.go",
+		"a wait group does not wait for a lost member", "latch/waitgroup.go",
 		"if s.Lost > 0 {", "if s.Lost < 0 {", "standalone", saysDone,
 	},
 }

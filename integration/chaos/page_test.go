@@ -55,7 +55,7 @@ type tick struct {
 // row is a hold that is wrong. Times are since the instant of the finding.
 type row struct{ Who, Asked, Granted, Believed, Unlocked, Token, Outcome string }
 
-var outcomes = []string{outcomeNone: "not unlocked", outcomeOK: "given back", outcomeExpired: "lost: the lease ran out", outcomeGone: "lost: the server did not have it", outcomeUnknown: "not confirmed"}
+var outcomes = []string{outcomeNone: "not unlocked", outcomeOK: "given back", outcomeExpired: "lost: lease expired", outcomeGone: "lost: the server did not have it", outcomeUnknown: "not confirmed"}
 
 const (
 	pageWidth = 1200

@@ -33,13 +33,13 @@ type plan struct {
 	Durable               bool // the server writes each change to disk
 }
 
-// place is a lock that the goroutines of all processes take, or a latch or a crew by which they wait for each other.
+// place is a lock that the goroutines of all processes take, or a latch or a wait group by which they wait for each other.
 type place struct {
 	Name    string
-	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or crew
+	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or wait group
 	Fenced  bool     `json:",omitempty"`
 	Members []string `json:",omitempty"` // of multi
-	Weight  int      // how often it is taken; 0 for a latch and a crew, which have goroutines of their own
+	Weight  int      // how often it is taken; 0 for a latch and a wait group, which have goroutines of their own
 }
 
 // permits is how many a semaphore has.
@@ -147,7 +147,7 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-three"}, Weight: 30},
 			{Name: "latch", Kind: "latch"},
 			{Name: "latch-two", Kind: "latch"},
-			{Name: "crew", Kind: "crew"},
+			{Name: "waitgroup", Kind: "waitgroup"},
 		}
 	}
 	network, servers := safeNetwork, safeServers

@@ -11,7 +11,7 @@ import (
 )
 
 // record is one hold, in a file that the process maps. What was written there outlives the
-// process, however it ends, and costs no system call. Times are by history.Monotonic. Of a latch or a crew, a record can be
+// process, however it ends, and costs no system call. Times are by history.Monotonic. Of a latch or a wait group, a record can be
 // another call: the letters at Side say which, and what the times are then.
 type record struct {
 	Call      int64 // before the call of Lock
@@ -28,7 +28,7 @@ type record struct {
 	Goroutine int32
 	Place     int16
 	Permits   int16
-	Side      byte // 'r' or 'w' of a read/write lock; a call of a latch or a crew
+	Side      byte // 'r' or 'w' of a read/write lock; a call of a latch or a wait group
 	Outcome   byte // of Unlock
 	Flags     byte
 	_         byte
@@ -52,18 +52,18 @@ const (
 	flagFixed    // with a fixed lease, which is the longest
 	flagMulti    // it is one of several locks that were taken at once
 	flagLate     // a look found the hold valid after the end of its promise
-	flagFails    // crew: the member says that it is not done
+	flagFails    // wait group: the worker says that it is not done
 	flagUnsure   // latch: a call had no answer, so a copy of it may come late
 )
 
-// The calls of a latch and a crew that are no holds.
+// The calls of a latch and a wait group that are no holds.
 const (
 	callSet   = 's' // latch: from Call to Granted, TrySetCount made the latch
 	callPart  = 'p' // latch: from Call to Look, with the calls that repeat it, a part was counted; Release is 0 while a call is under way
 	callWait  = 'w' // from Call to Granted, Wait returned without an error
 	callNone  = 'u' // from Call to Granted, the answer was that nothing is known of it, or that it was deleted
-	callNamed = 'n' // crew: from Call to Granted, Wait named Owner as lost
-	callDrop  = 'd' // crew: at Call, Dismiss of Owner was called
+	callNamed = 'n' // wait group: from Call to Granted, Wait named Owner as lost
+	callDrop  = 'd' // wait group: at Call, Dismiss of Owner was called
 )
 
 // calls are their names.
@@ -74,7 +74,7 @@ func (r record) isHold(kind string) bool {
 	switch kind {
 	case "latch":
 		return r.Side == callWait
-	case "crew":
+	case "waitgroup":
 		return r.Side == 0
 	}
 	return true

@@ -132,7 +132,7 @@ func (s *scene) watch(ctx context.Context) {
 // calm reports whether no heartbeat was late: nothing made it so on purpose, and the machine did not stand still.
 func (s *scene) calm() bool {
 	still := time.Duration(s.still.Load())
-	if s.plan.Temper == "calm" && still > lock.DefaultPatience/3 {
+	if s.plan.Temper == "calm" && still > lock.DefaultWaiterTimeout/3 {
 		s.Logf("the machine stood still for %v: the order of fair locks is not checked", still)
 		return false
 	}
@@ -392,7 +392,7 @@ func (s *scene) server(f fault) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		key := place.Name
-		if place.Kind == "crew" {
+		if place.Kind == "waitgroup" {
 			key = "leasehold_crew:{" + key + "}"
 		}
 		err := s.rdb.Do(ctx, s.rdb.B().Del().Key(key).Build()).Error()
@@ -429,7 +429,7 @@ func (s *scene) server(f fault) {
 	}
 }
 
-// force unlocks a lock by force, and deletes a latch or a crew, also if the operator's connection has just been broken.
+// force unlocks a lock by force, and deletes a latch or a wait group, also if the operator's connection has just been broken.
 func (s *scene) force(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -441,8 +441,8 @@ func (s *scene) force(p place) {
 		force = s.locks.NewRWLock(p.Name).ForceUnlock
 	case "latch":
 		force = func(ctx context.Context) (bool, error) { return true, s.locks.NewLatch(p.Name).Delete(ctx) }
-	case "crew":
-		force = func(ctx context.Context) (bool, error) { return true, s.locks.NewCrew(p.Name).Delete(ctx) }
+	case "waitgroup":
+		force = func(ctx context.Context) (bool, error) { return true, s.locks.NewWaitGroup(p.Name).Delete(ctx) }
 	}
 	_, err := force(ctx)
 	for errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
@@ -539,7 +539,7 @@ func (s *scene) finish() (sum report) {
 				by int64
 			}{
 				{&sum.Granted, r.Granted}, {&sum.Reentries, r.Reentries}, {&sum.Refused, r.Refused}, {&sum.TimedOut, r.TimedOut},
-				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.PassedOn, r.PassedOn}, {&sum.Looks, r.Looks},
+				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.HandedOff, r.HandedOff}, {&sum.Looks, r.Looks},
 			} {
 				*n.to += n.by
 			}
@@ -573,8 +573,8 @@ func (s *scene) visit() {
 		switch p.Kind {
 		case "latch":
 			s.visitLatch(p)
-		case "crew":
-			s.visitCrew(p, i)
+		case "waitgroup":
+			s.visitWaitGroup(p, i)
 		case "plain":
 			all = append(all, clients[0].NewLock(p.Name))
 		case "fair":
@@ -589,7 +589,7 @@ func (s *scene) visit() {
 			for _, c := range clients {
 				members = append(members, c.NewLock(p.Name))
 			}
-			all = append(all, multilock.NewQuorum(members, multilock.WithLongestLease(lease)))
+			all = append(all, multilock.NewQuorum(members, multilock.WithMaxLease(lease)))
 		}
 	}
 	for _, l := range all {

@@ -52,7 +52,7 @@ type order struct {
 // report is what a worker says in the end.
 type report struct {
 	Granted, Reentries, Refused, TimedOut, Unavailable int64
-	Renewed, RenewalsFailed, PassedOn, Looks           int64
+	Renewed, RenewalsFailed, HandedOff, Looks          int64
 	Failed                                             map[string]int64 // other errors of Lock and Unlock, by text
 	Wrong                                              []string
 }
@@ -174,7 +174,7 @@ type worker struct {
 	weights int
 	enough  atomic.Bool
 
-	granted, reentries, refused, timedOut, unavailable, renewed, renewalsFailed, passedOn, looks atomic.Int64
+	granted, reentries, refused, timedOut, unavailable, renewed, renewalsFailed, handedOff, looks atomic.Int64
 
 	mu     sync.Mutex
 	failed map[string]int64
@@ -196,7 +196,7 @@ func (w *worker) options() []client.Option {
 			},
 			Renewed:       func(context.Context, lock.Event) { w.renewed.Add(1) },
 			RenewalFailed: func(context.Context, lock.Event) { w.renewalsFailed.Add(1) },
-			PassedOn:      func(context.Context, lock.Event) { w.passedOn.Add(1) },
+			HandedOff:     func(context.Context, lock.Event) { w.handedOff.Add(1) },
 		}),
 	}
 }
@@ -295,7 +295,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	}
 	return json.NewEncoder(os.Stdout).Encode(report{
 		Granted: w.granted.Load(), Reentries: w.reentries.Load(), Refused: w.refused.Load(), TimedOut: w.timedOut.Load(),
-		Unavailable: w.unavailable.Load(), Renewed: w.renewed.Load(), RenewalsFailed: w.renewalsFailed.Load(), PassedOn: w.passedOn.Load(), Looks: w.looks.Load(),
+		Unavailable: w.unavailable.Load(), Renewed: w.renewed.Load(), RenewalsFailed: w.renewalsFailed.Load(), HandedOff: w.handedOff.Load(), Looks: w.looks.Load(),
 		Failed: w.failed, Wrong: w.wrong,
 	})
 }
@@ -312,12 +312,12 @@ func (w *worker) say(format string, args ...any) {
 // taker makes the locks of a place.
 type taker struct {
 	place
-	number  int
-	members []int // the numbers of the members' places
-	lock    func(side byte, options ...lock.Option) lock.Locker
-	permits func(n int) lock.Locker
-	latch   *latch.Latch
-	crew    *latch.Crew
+	number    int
+	members   []int // the numbers of the members' places
+	lock      func(side byte, options ...lock.Option) lock.Locker
+	permits   func(n int) lock.Locker
+	latch     *latch.Latch
+	waitGroup *latch.WaitGroup
 }
 
 func (w *worker) newTaker(number int) taker {
@@ -347,8 +347,8 @@ func (w *worker) newTaker(number int) taker {
 		t.permits = s.N
 	case "latch":
 		t.latch = c.NewLatch(t.Name)
-	case "crew":
-		t.crew = c.NewCrew(t.Name)
+	case "waitgroup":
+		t.waitGroup = c.NewWaitGroup(t.Name)
 	case "multi":
 		var all []lock.Locker
 		for _, name := range t.Members {
@@ -366,7 +366,7 @@ func (w *worker) newTaker(number int) taker {
 		for _, c := range w.clients {
 			all = append(all, c.NewLock(t.Name, with(nil)...))
 		}
-		q := multilock.NewQuorum(all, multilock.WithLongestLease(lease), multilock.WithServerTimeout(200*time.Millisecond))
+		q := multilock.NewQuorum(all, multilock.WithMaxLease(lease), multilock.WithServerTimeout(200*time.Millisecond))
 		t.lock = func(byte, ...lock.Option) lock.Locker { return q }
 	}
 	return t

@@ -182,7 +182,7 @@ func Matches(err error) string {
 	for name, target := range map[string]error{
 		"ErrNotAcquired":   lock.ErrNotAcquired,
 		"ErrUnavailable":   lock.ErrUnavailable,
-		"ErrForeignKey":    lock.ErrForeignKey,
+		"ErrWrongType":     lock.ErrWrongType,
 		"ErrBadName":       lock.ErrBadName,
 		"ErrClosed":        lock.ErrClosed,
 		"ErrLost":          lock.ErrLost,

@@ -23,7 +23,7 @@ var kind = &session.Kind{
 	Scripts: session.Scripts{Keys: keys.Leader},
 }
 
-// Board is the leader.Board of one name.
+// Board is the leader.Store of one name.
 type Board struct {
 	session *session.Session // set once
 	spec    *session.Spec    // set once
@@ -34,7 +34,7 @@ type Board struct {
 	stop  func() // Close need not take that back any more; nil if nothing was said; guarded by mu
 }
 
-var _ leader.Board = (*Board)(nil)
+var _ leader.Store = (*Board)(nil)
 
 // New returns the board of name.
 func New(s *session.Session, name string) *Board {
@@ -57,9 +57,9 @@ func (b *Board) says(h lock.Hold, value string, end time.Time, over bool) func(c
 	}
 }
 
-// Post says value in the name of the holder of h, for d at most.
-func (b *Board) Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
-	const op = "proclaim"
+// Publish says value in the name of the holder of h, for d at most.
+func (b *Board) Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
+	const op = "publish"
 	end := time.Now().Add(d)
 	if err := b.until(h); err != nil {
 		return &lock.Error{Op: op, Name: b.spec.Name, Err: err}

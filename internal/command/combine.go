@@ -343,7 +343,7 @@ func (c *combiner) stop() {
 }
 
 // ErrUnsent is what Late hears of a question that was never sent.
-var ErrUnsent = Final{errors.New("the caller left before the question was sent")}
+var ErrUnsent = Final{errors.New("canceled before the command was sent")}
 
 // send sends batches as long as there is something in the queue. One of c.workers runs it.
 func (c *combiner) send() {

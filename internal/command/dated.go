@@ -29,7 +29,7 @@ func NewDated(within time.Duration, closing <-chan struct{}) *Dated {
 const copyLives = time.Second
 
 // errOutdated is the error of a call whose copies took longer to the server than copyLives, again and again.
-var errOutdated = errors.New("the command came too late, and did nothing")
+var errOutdated = errors.New("command arrived too late and was not executed")
 
 // Send calls f, which sends a copy that may be carried out before a time of the server, in ms. f returns 0 if the copy was
 // carried out, and else the server's time; then Send calls f again. The first copy says 0, so it only asks for the time. When

@@ -53,7 +53,7 @@ func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
 // Foreign returns err, or the error for a key that holds something else if that is the verdict of a script.
 func Foreign(v luascripts.Verdict, err error) error {
 	if err == nil && v == luascripts.Foreign {
-		return Final{lock.ErrForeignKey}
+		return Final{lock.ErrWrongType}
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (s *Sender) Explain(err error) error {
 	case f.Denied:
 		return Refusal(s.Address(), s.User, err)
 	case f.Is == lock.ErrUnavailable && IsReadOnly(err):
-		return s.Silent(0, fmt.Errorf("it is a replica, and takes no writes: %w", err))
+		return s.Silent(0, fmt.Errorf("server is a read-only replica: %w", err))
 	case f.Is == lock.ErrUnavailable:
 		return s.Silent(0, err)
 	case f.Is != nil && !errors.Is(err, f.Is):
@@ -199,7 +199,7 @@ type NoAnswer struct {
 }
 
 // Error says how long the call waited.
-func (e NoAnswer) Error() string { return fmt.Sprintf("no answer from Redis within %v", e.After) }
+func (e NoAnswer) Error() string { return fmt.Sprintf("no reply from Redis within %v", e.After) }
 
 // Timeout reports true, as for any time-out.
 func (e NoAnswer) Timeout() bool { return true }

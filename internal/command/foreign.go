@@ -16,14 +16,14 @@ import (
 // time-out, and the error says it. If the server does not answer that, Foreign returns err as
 // it is. The caller is counted by Add.
 func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
-	if !errors.Is(err, lock.ErrForeignKey) || ctx.Err() != nil {
+	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err
 	}
 	what, _, failed := Await[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
 		return held(ctx, s.rdb, key)
 	}))
 	if what != "" && failed == nil {
-		return Final{fmt.Errorf("%w: %s", lock.ErrForeignKey, what)}
+		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, what)}
 	}
 	return err
 }
@@ -79,12 +79,12 @@ func lockIn(fields []string) string {
 		case holder.MatchString(field) && number.MatchString(fields[i+1]):
 			owner = field
 		case field != luascripts.LineField:
-			return "a hash that is no lock"
+			return "a hash that is not a lock"
 		}
 	}
 	switch fair, known := luascripts.FairOwner(owner); {
 	case owner == "":
-		return "a hash that is no lock"
+		return "a hash that is not a lock"
 	case !known:
 		return "a plain or a fair lock"
 	case fair:

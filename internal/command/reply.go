@@ -23,7 +23,7 @@ func Refusal(addr, user string, err error) error {
 	if user != "" {
 		server += fmt.Sprintf(", user %q", user)
 	}
-	advice := `grant the rights that docs/SECURITY.md lists under "Rights"`
+	advice := `grant the permissions that docs/operate/security.md lists under "Permissions"`
 	switch text := err.Error(); {
 	case strings.Contains(text, "NOAUTH"):
 		advice = "the server wants a password, and none was given, as in redis://user:password@host:port"

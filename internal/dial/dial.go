@@ -103,7 +103,7 @@ func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dia
 }
 
 // errPlain is the error of a TLS connection to a server that speaks no TLS.
-var errPlain = errors.New("the server does not speak TLS at this port; without TLS it is redis://host:port")
+var errPlain = errors.New("the server does not use TLS on this port: use redis://host:port")
 
 // errSentinel is the error of a connection to a Sentinel as if it were a server with data.
 var errSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
@@ -137,6 +137,26 @@ func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal s
 	return speaksTLS || err == nil || errors.As(err, new(tls.AlertError)), refusal
 }
 
+// sentinel reports whether the server at addr is a Sentinel. It has rejected a command, such as the AUTH or the SELECT of a URL for a server with data, so a
+// connection that sends neither looks.
+func (w *Way) sentinel(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	conn, err := w.dial(ctx, addr, &w.option.Dialer, w.option.TLSConfig)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(probeTime)) // without one, the server decides
+	const says = "*2\r\n$8\r\nsentinel\r\n"
+	text := make([]byte, len(says))
+	if _, err := io.WriteString(conn, "ROLE\r\n"); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, text)
+	return err == nil && string(text) == says
+}
+
 // recorder keeps the first bytes that come.
 type recorder struct {
 	net.Conn
@@ -157,6 +177,9 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	w.mu.Unlock()
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
+		if w.option.Sentinel.MasterSet == "" && w.sentinel(ctx, addr) {
+			return fmt.Errorf("%s: %w", addr, errSentinel)
+		}
 		return w.replied(addr, reply.Error(), err)
 	}
 	over := ctx.Err() != nil
@@ -170,20 +193,20 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	case stage == dialing && over:
 		words = "no connection yet"
 	case stage == shaking && over:
-		words = "no answer to the TLS handshake; does the server speak TLS at this port? Without TLS it is redis://host:port"
+		words = "no reply to the TLS handshake; if the server does not use TLS on this port, use redis://host:port"
 	case stage == connected && silent:
-		words = "it took the connection, and says nothing"
+		words = "the server accepted the connection but does not respond"
 	case stage == connected && w.option.TLSConfig == nil && w.option.DialCtxFn == nil && (transport || garbled):
 		speaksTLS, refusal := w.probe(ctx, addr)
 		switch {
 		case speaksTLS:
-			words = "the server speaks TLS at this port; with TLS it is rediss://host:port"
+			words = "the server uses TLS on this port: use rediss://host:port"
 		case refusal != "":
 			return w.replied(addr, refusal, fmt.Errorf("%.200s: %w", refusal, err))
 		case garbled:
-			return fmt.Errorf("%s: the server does not speak Redis' protocol: %w", addr, err)
+			return fmt.Errorf("%s: the server does not speak the Redis protocol: %w", addr, err)
 		default:
-			words = "it closed the connection without a reply"
+			words = "the server closed the connection without a reply"
 		}
 	case transport:
 		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
@@ -203,9 +226,9 @@ func (w *Way) replied(addr, text string, err error) error {
 	case command.Refused(err):
 		return command.Refusal(addr, UserOf(w.option), err)
 	case strings.Contains(text, "max number of clients"):
-		return fmt.Errorf("%w: the server at %s has as many connections as its maxclients allows: close idle clients, or raise it: %w", lock.ErrUnavailable, addr, err)
+		return fmt.Errorf("%w: the server at %s has reached its maxclients limit: close idle connections or raise the limit: %w", lock.ErrUnavailable, addr, err)
 	case set != "" && strings.Contains(text, "SENTINEL"):
-		return fmt.Errorf("the server at %s is not a Sentinel, and with master_set the URL names Sentinels (their port is 26379 as a rule): %w", addr, err)
+		return fmt.Errorf("the server at %s is not a Sentinel, but master_set in the URL requires Sentinels (default port 26379): %w", addr, err)
 	case set != "" && strings.Contains(text, "No such master"):
 		return fmt.Errorf("the Sentinel at %s has no master named %q: %w", addr, set, err)
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 // Sharded asks whether messages go by sharded Pub/Sub on rdb, as Redisson does: they do on a
-// cluster that knows it. Outside of clusters there is nothing to shard, and nobody is asked.
+// cluster that knows it. Outside of clusters there is nothing to shard, and nobody is asked. Any server of the
+// cluster can tell; if the first has no connection, the others are asked.
 //
 // An error reply means no: the server is too old, or does not let us ask. No reply
 // within timeout, or before ctx ends, is an error: to guess wrong would cost every
@@ -21,7 +22,14 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() { // a client that is dialling does not look at ctx
-		answer <- rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
+		err := rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
+		for _, n := range rdb.Nodes() {
+			if _, replied := rueidis.IsRedisErr(err); err == nil || replied {
+				break
+			}
+			err = n.Do(ctx, n.B().PubsubShardnumsub().Build()).Error()
+		}
+		answer <- err
 	}()
 	var err error
 	select {

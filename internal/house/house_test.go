@@ -12,7 +12,7 @@
 //	internal     imports the product and internal
 //
 // Nothing imports cmd, docs, integration or proof. TestFolders checks this in every module of the repository.
-// TestFloors checks the library and the tool package by package; docs/ARCHITECTURE.md draws that order.
+// TestFloors checks the library and the tool package by package; docs/internals/architecture.md draws that order.
 package house
 
 import (
@@ -39,8 +39,8 @@ var floors = map[string]struct {
 
 	"github.com/leasehold-go/leasehold": {ours: []string{"lock"}, why: "the first page: documentation, and no code"},
 	"docs":                              {ours: nil, why: "pages, and the tests that read them"},
-	"docs/howto":                        {ours: nil, why: "the code of the pages; only its tests import anything"},
-	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a how-to"},
+	"docs/guides":                       {ours: nil, why: "the code of the pages; only its tests import anything"},
+	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a guide"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
 	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},
 	"lock":                              {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
@@ -68,9 +68,9 @@ var floors = map[string]struct {
 	"bloom":                             {ours: []string{"internal/keys", "internal/send", "lock", "luascripts"}, others: []string{"github.com/redis/rueidis", "github.com/minio/highwayhash"}, why: "bits of elements, in Redisson's layout; it takes no locks"},
 	"internal/dial":                     {ours: []string{"internal/command", "internal/retry", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "connects, and says why that failed: it knows no locks"},
 	"client":                            {ours: []string{"bloom", "internal/command", "internal/dial", "internal/hint", "internal/keys", "internal/registry", "internal/retry", "internal/send", "internal/session", "lock", "reentrant", "fairlock", "rwlock", "semaphore", "ratelimit", "latch", "leader", "internal/board"}, others: []string{"github.com/redis/rueidis"}, why: "the only place where all kinds meet"},
-	"admin":                             {ours: []string{"internal/command", "internal/hint", "internal/keys", "internal/registry", "internal/retry", "internal/session", "leader", "lock", "luascripts"}, others: []string{"github.com/redis/rueidis"}, why: "looks at all locks from outside: it knows their shapes and their words, and takes none"},
+	"admin":                             {ours: []string{"internal/command", "internal/hint", "internal/keys", "internal/registry", "internal/retry", "internal/session", "internal/slots", "leader", "lock", "luascripts"}, others: []string{"github.com/redis/rueidis"}, why: "looks at all locks from outside: it knows their shapes and their words, and takes none"},
 	"internal/memredis":                 {others: []string{"github.com/alicebob/miniredis/v2"}, why: "a server in memory, for locktest and the demo"},
-	"locktest":                          {ours: []string{"lock", "lock/lockimpl", "latch", "leader", "ratelimit", "bloom", "client", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
+	"locktest":                          {ours: []string{"lock", "lock/lockimpl", "latch", "leader", "ratelimit", "bloom", "client", "internal/keys", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
 	"internal/redistest":                {ours: []string{"internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
 	"internal/kindtest":                 {ours: []string{"client", "lock", "internal/redistest", "internal/retry"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
 	"internal/fencetest":                {ours: []string{"fence", "lock"}, why: "what the tests of guards share; only tests import it"},
@@ -78,7 +78,7 @@ var floors = map[string]struct {
 	"internal/adaptertest":              {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis"}, why: "what the tests of adapters share; only tests import it"},
 	"cmd/leasehold":                     {ours: []string{"admin", "admin/dashboard", "client", "latch", "lock", "reentrant", "fairlock", "rwlock", "semaphore", "multilock", "ratelimit", "bloom", "fence", "internal/dial", "internal/memredis", "cmd/leasehold/internal/child", "cmd/leasehold/internal/doctor", "lock/lockimpl"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term", "charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"}, why: "uses the library as any application does"},
 	"cmd/leasehold/internal/child":      {others: []string{"golang.org/x/sys", "golang.org/x/term"}, why: "a command and its terminal; it knows no locks"},
-	"cmd/leasehold/internal/doctor":     {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
+	"cmd/leasehold/internal/doctor":     {ours: []string{"client", "internal/slots", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
 	"internal/house":                    {why: "this test"},
 	"proof/mutants":                     {why: "changes code, and runs tests; it reads sources, and imports none"},
 	"proof/versions":                    {why: "runs the tests on several servers, and writes a page"},
@@ -147,7 +147,7 @@ func TestFolders(t *testing.T) {
 			t.Errorf("no package is in %s", name)
 		}
 	}
-	for from, to := range map[string]string{"lock": "contrib/httplock", "internal/session": "admin", "contrib/bridge": "admin", "cmd/leasehold": "proof/sim", "integration": "proof/sim", "admin": "docs/howto"} {
+	for from, to := range map[string]string{"lock": "contrib/httplock", "internal/session": "admin", "contrib/bridge": "admin", "cmd/leasehold": "proof/sim", "integration": "proof/sim", "admin": "docs/guides"} {
 		if stray(pkg{ImportPath: module + from, Imports: []string{module + to}}) == nil {
 			t.Errorf("%s may import %s", from, to)
 		}

@@ -43,12 +43,12 @@ const (
 	latchPrefix     = "leasehold_latch"
 	latchCalls      = "leasehold_latch_calls"
 	leaderPrefix    = "leasehold_leader"
-	crewPrefix      = "leasehold_crew"
+	waitGroupPrefix = "leasehold_crew"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", crewPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", waitGroupPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -84,10 +84,10 @@ func Tokens(name string) string { return beside(tokenPrefix, name) }
 // wrong with that key.
 func Fence(key string) (string, error) {
 	if key == "" {
-		return "", errors.New("it is empty")
+		return "", errors.New("empty")
 	}
 	if strings.HasPrefix(key, fencePrefix+":") {
-		return "", fmt.Errorf("%q is where registers are", fencePrefix+":")
+		return "", fmt.Errorf("%q is reserved for token counters", fencePrefix+":")
 	}
 	if err := checkBraces(key); err != nil {
 		return "", err
@@ -102,8 +102,8 @@ func Forced(name string) string { return ours(forcedPrefix, name) }
 // hears that one of its locks was taken from it.
 func Client(id string) string { return clientPrefix + ":" + id }
 
-// ClientOf returns the client whose key or channel this is, and whether it is one.
-func ClientOf(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
+// ClientID returns the client whose key or channel this is, and whether it is one.
+func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
 
 // OfOwner returns the channel of one owner who waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
@@ -158,13 +158,13 @@ func Check(prefix, name string) error {
 	full := prefix + name
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it is empty", lock.ErrBadName)
+		return fmt.Errorf("%w: empty", lock.ErrBadName)
 	case len(full) > maxName:
-		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrBadName, len(full), maxName)
+		return fmt.Errorf("%w: %d bytes: must be at most %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
-			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrBadName, r)
+			return fmt.Errorf("%w: %q is reserved for the state of other locks", lock.ErrBadName, r)
 		}
 	}
 	if err := checkBraces(full); err != nil {
@@ -177,7 +177,7 @@ func Check(prefix, name string) error {
 func checkSuffix(full string) error {
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, "}"+s) && strings.Count(full, "}") == 1 {
-			return fmt.Errorf("%w: {…}%s is where windows, filters and semaphores keep their state", lock.ErrBadName, s)
+			return fmt.Errorf("%w: {…}%s is reserved for the state of rate limiters, filters and semaphores", lock.ErrBadName, s)
 		}
 	}
 	return nil

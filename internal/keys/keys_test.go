@@ -99,21 +99,21 @@ func TestLatch(t *testing.T) {
 	}
 }
 
-func TestCrew(t *testing.T) {
+func TestWaitGroup(t *testing.T) {
 	for _, name := range []string{"import", "{shop}:import", "a{b}", "{x}", "a:"} {
-		if got, ok := CrewOf(Crew(name).Lock); got != name || !ok {
+		if got, ok := WaitGroupOf(WaitGroup(name).Lock); got != name || !ok {
 			t.Errorf("%q: %q, %v", name, got, ok)
 		}
 		if got, ok := LeaderOf(Leader(name).Lock); got != name || !ok {
 			t.Errorf("%q: %q, %v", name, got, ok)
 		}
-		if slotPart(Crew(name).Lock) != slotPart(name) {
+		if slotPart(WaitGroup(name).Lock) != slotPart(name) {
 			t.Errorf("%q has another slot", name)
 		}
 	}
 	for _, key := range []string{"leasehold_crew:x", "leasehold_crews:{x}", "x", "leasehold_latch:{x}"} {
-		if name, ok := CrewOf(key); ok {
-			t.Errorf("%s shows a crew %s", key, name)
+		if name, ok := WaitGroupOf(key); ok {
+			t.Errorf("%s shows a wait group %s", key, name)
 		}
 	}
 }
@@ -122,10 +122,10 @@ func TestClient(t *testing.T) {
 	if key := Client("uuid"); key != "leasehold_client:uuid" {
 		t.Error(key)
 	}
-	if id, ok := ClientOf(Client("uuid")); id != "uuid" || !ok {
+	if id, ok := ClientID(Client("uuid")); id != "uuid" || !ok {
 		t.Error(id, ok)
 	}
-	if id, ok := ClientOf("leasehold_fence:{a}"); ok {
+	if id, ok := ClientID("leasehold_fence:{a}"); ok {
 		t.Error(id)
 	}
 }

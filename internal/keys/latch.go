@@ -8,11 +8,11 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// The patterns of the keys that show latches, crews and elections.
+// The patterns of the keys that show latches, wait groups and elections.
 const (
-	Latches = latchPrefix + ":*"
-	Crews   = crewPrefix + ":*"
-	Leaders = leaderPrefix + ":*"
+	Latches    = latchPrefix + ":*"
+	WaitGroups = waitGroupPrefix + ":*"
+	Leaders    = leaderPrefix + ":*"
 )
 
 // Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
@@ -29,14 +29,14 @@ func Leader(name string) luascripts.Keys {
 	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
 }
 
-// Crew returns the key of the members of a crew, and the channel of the same name.
-func Crew(name string) luascripts.Keys {
-	k := ours(crewPrefix, name)
+// WaitGroup returns the key of the workers of a wait group, and the channel of the same name.
+func WaitGroup(name string) luascripts.Keys {
+	k := ours(waitGroupPrefix, name)
 	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
 }
 
-// CrewOf returns the crew whose members these are, and whether it is one.
-func CrewOf(members string) (name string, ok bool) { return nameOf(crewPrefix, members) }
+// WaitGroupOf returns the wait group whose workers these are, and whether it is one.
+func WaitGroupOf(members string) (name string, ok bool) { return nameOf(waitGroupPrefix, members) }
 
 // LeaderOf returns the lock whose holder says something as a leader here, and whether it is one.
 func LeaderOf(board string) (name string, ok bool) { return nameOf(leaderPrefix, board) }
@@ -66,7 +66,7 @@ func LatchOf(rounds string) (name string, ok bool) {
 // channel, which then has another slot of a cluster than the count.
 func CheckLatch(prefix, name string) error {
 	if strings.ContainsAny(prefix+name, "{}") {
-		return fmt.Errorf("%w: there are braces in it, with which Redisson's latches do not work on a cluster", lock.ErrBadName)
+		return fmt.Errorf("%w: braces are not allowed, because Redisson's latches do not work with them on a cluster", lock.ErrBadName)
 	}
 	return Check(prefix, name)
 }

@@ -12,7 +12,7 @@ import (
 // the key b:c, would be one key in Redis.
 func CheckLimiter(prefix, name string) error {
 	if strings.Contains(name, ":") {
-		return fmt.Errorf("%w: there is a colon in it, and a limiter keeps what is owed of a key at <name>:<key>", lock.ErrBadName)
+		return fmt.Errorf("%w: a colon is not allowed, because a limiter stores each key at <name>:<key>", lock.ErrBadName)
 	}
 	return Check(prefix, name)
 }
@@ -23,16 +23,16 @@ func CheckLimiter(prefix, name string) error {
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
-		return "", fmt.Errorf("%w: with its key it has %d bytes, the most is %d", lock.ErrBadName, len(full), maxName)
+		return "", fmt.Errorf("%w: %d bytes with its key: must be at most %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
-			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrBadName, r)
+			return "", fmt.Errorf("%w: %q is reserved for the state of locks", lock.ErrBadName, r)
 		}
 	}
 	for _, s := range suffixes {
 		if name, ok := strings.CutSuffix(full, s); ok && strings.Contains(name, "{") {
-			return "", fmt.Errorf("%w: after braces, %s is where windows, filters and semaphores keep their state", lock.ErrBadName, s)
+			return "", fmt.Errorf("%w: after braces, %s is reserved for the state of rate limiters, filters and semaphores", lock.ErrBadName, s)
 		}
 	}
 	return full, nil

@@ -5,7 +5,7 @@
 //	Faults  what a lock does when its server or the network fails
 //	Calls   what a call does that is no Lock and no Unlock when an answer is lost, its caller leaves, or the server stands still
 //	Model   random calls against a model, for locks that one owner holds at a time
-//	Rights  the access rights that docs/SECURITY.md lists: enough, and none too many
+//	Rights  the access rights that docs/operate/security.md lists: enough, and none too many
 //
 // The rules of every lock, whatever it runs on, are in package
 // locktest.

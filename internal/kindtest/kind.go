@@ -49,7 +49,7 @@ type Kind struct {
 	Channel func(name string) string
 	Queue   func(name string) string
 
-	// Patient says that the kind knows lock.WithPatience.
+	// Patient says that the kind knows lock.WithWaiterTimeout.
 	Patient bool
 
 	// Questions is how many questions each waiter asks for itself when it comes.
@@ -81,7 +81,7 @@ func (k Kind) patience(d time.Duration) []lock.Option {
 	if !k.Patient {
 		return nil
 	}
-	return []lock.Option{lock.WithPatience(d)}
+	return []lock.Option{lock.WithWaiterTimeout(d)}
 }
 
 // rival returns the kind that excludes k.

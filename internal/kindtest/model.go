@@ -46,7 +46,7 @@ func Model(t *testing.T, k Kind) {
 		s.Do(t, "FLUSHALL")
 		m := &model{kind: k, server: s, t: t, clients: []*client.Client{a, b}, holds: map[string][]*modelHold{}, tokens: map[string]uint64{}}
 		for range 4 {
-			m.owners = append(m.owners, lock.WithOwner(t.Context()))
+			m.owners = append(m.owners, lock.ContextWithNewOwner(t.Context()))
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"TryLock": m.TryLock, "TryLock again": m.TryLock, "Unlock": m.Unlock, "UnlockAgain": m.UnlockAgain,

@@ -108,8 +108,8 @@ func (g *gate) wants(what string, err error) error {
 	var fine bool
 	switch {
 	case err == nil || errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) != g.Passes:
-	case errors.Is(g.Is, lock.ErrForeignKey):
-		fine = errors.Is(err, lock.ErrForeignKey)
+	case errors.Is(g.Is, lock.ErrWrongType):
+		fine = errors.Is(err, lock.ErrWrongType)
 	default:
 		fine = strings.Contains(err.Error(), text)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights tests whether the rights that docs/SECURITY.md lists are enough for all
+// Rights tests whether the rights that docs/operate/security.md lists are enough for all
 // that play does with two clients, and whether a call is denied when any one of them is
 // missing. Play must therefore do all that can be done with the kind.
 //
@@ -34,7 +34,7 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 	a, b := clients(t, s.AddUser(t, "locks", slices.Concat(rights, forced)...))
 	t.Run("on Redis", func(t *testing.T) { play(t, s, a, b) })
 	if denied := s.Denied(t, "locks"); len(denied) > 0 {
-		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range rights {
 		// The server checks every call. So, without the right to a command, a call
@@ -48,7 +48,7 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 				calls = s.CommandCallsByClients(t, "cluster|slots") + s.CommandCallsByClients(t, "cluster|shards")
 			}
 			if calls == 0 {
-				t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+				t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
 			}
 			continue
 		}
@@ -67,7 +67,7 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 				})
 			}
 			if len(s.Denied(t, user)) == 0 {
-				t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+				t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 			}
 		})
 	}

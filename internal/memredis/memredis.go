@@ -36,16 +36,25 @@ func StartInside() (*miniredis.Miniredis, error) {
 // which a connection of miniredis that listens to a channel takes no other commands.
 func fit(m *miniredis.Miniredis) *miniredis.Miniredis {
 	m.ClockTTL(true)
-	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) (done bool) {
-		switch cmd {
-		case "CLUSTER":
-			c.WriteError("ERR This instance has cluster support disabled")
-		case "HELLO":
-			c.WriteError("ERR unknown command 'HELLO'")
+	Hook(m, func(string) string { return "" })
+	return m
+}
+
+// Hook makes m call f with each command before it runs. If f returns a text, that is the error reply, and the command does
+// not run. Commands of scripts are not among them.
+func Hook(m *miniredis.Miniredis, f func(command string) (refusal string)) {
+	m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) (done bool) {
+		refusal := f(command)
+		switch {
+		case refusal != "":
+		case command == "CLUSTER":
+			refusal = "ERR This instance has cluster support disabled"
+		case command == "HELLO":
+			refusal = "ERR unknown command 'HELLO'"
 		default:
 			return false
 		}
+		c.WriteError(refusal)
 		return true
 	})
-	return m
 }

@@ -43,8 +43,8 @@ func (r *Record) Observer() lock.Observer {
 		}
 	}
 	return lock.Observer{
-		Waiting: on("Waiting"), Granted: on("Granted"), Refused: on("Refused"), TimedOut: on("TimedOut"), Canceled: on("Canceled"), Unavailable: on("Unavailable"),
-		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Draining: on("Draining"), StillRunning: on("StillRunning"), Abandoned: on("Abandoned"), PassedOn: on("PassedOn"), Released: on("Released"), Lost: on("Lost"),
+		Waiting: on("Waiting"), Acquired: on("Acquired"), NotAcquired: on("NotAcquired"), TimedOut: on("TimedOut"), Canceled: on("Canceled"), Unavailable: on("Unavailable"),
+		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Draining: on("Draining"), StillRunning: on("StillRunning"), Abandoned: on("Abandoned"), HandedOff: on("HandedOff"), Released: on("Released"), Lost: on("Lost"),
 	}
 }
 
@@ -202,13 +202,13 @@ func (p *play) calls() {
 
 	p.server.Do(p, "SET", "no lock", "text")
 	_, err := p.c.NewLock("no lock").TryLock(p.Context())
-	p.fails(err, lock.ErrForeignKey)
+	p.fails(err, lock.ErrWrongType)
 }
 
 // handOver passes a lock from goroutine to goroutine.
 func (p *play) handOver() {
 	l := p.c.NewLock("busy")
-	for len(p.r.Of("PassedOn")) == 0 {
+	for len(p.r.Of("HandedOff")) == 0 {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {

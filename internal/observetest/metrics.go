@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Metrics returns what the metrics of docs/TELEMETRY.md must be after the events of r, by their names
+// Metrics returns what the metrics of docs/operate/telemetry.md must be after the events of r, by their names
 // in Prometheus and their labels: of a histogram how often it was observed. What is 0 is left out.
 func Metrics(r *Record) map[string]float64 {
 	values := make(map[string]float64)
@@ -27,54 +27,54 @@ func Metrics(r *Record) map[string]float64 {
 			}
 			add("leasehold_lock_acquire_duration_seconds", 1, labels...)
 			if t.Waited > 0 {
-				add("leasehold_lock_waiter_count", -1, kind)
+				add("leasehold_lock_waiters", -1, kind)
 			}
 		}
 		reason := func(r string) string { return "leasehold_lock_release_reason=" + r }
 		switch t.What {
 		case "Waiting":
-			add("leasehold_lock_waiter_count", 1, kind)
-		case "Granted":
+			add("leasehold_lock_waiters", 1, kind)
+		case "Acquired":
 			acquired("acquired", "")
-			add("leasehold_lock_held_count", 1, kind)
-		case "Refused":
-			acquired("busy", "")
+			add("leasehold_lock_held", 1, kind)
+		case "NotAcquired":
+			acquired("not_acquired", "")
 		case "TimedOut":
-			acquired("timeout", "")
+			acquired("timed_out", "")
 		case "Canceled":
 			acquired("canceled", "")
 		case "Unavailable":
 			acquired("unavailable", "unavailable")
 		case "Failed":
-			acquired("failed", map[bool]string{true: "foreign_key", false: "_OTHER"}[errors.Is(t.Err, lock.ErrForeignKey)])
+			acquired("failed", map[bool]string{true: "wrong_type", false: "_OTHER"}[errors.Is(t.Err, lock.ErrWrongType)])
 		case "Renewed":
 			add("leasehold_lock_renewals_total", 1, kind)
 			add("leasehold_lock_renewal_margin_seconds", 1, kind)
 		case "RenewalFailed":
 			add("leasehold_lock_renewals_total", 1, "error_type=unavailable", kind)
 		case "Draining":
-			add("leasehold_lock_draining_count", 1, kind)
+			add("leasehold_lock_draining", 1, kind)
 		case "Abandoned":
 			add("leasehold_lock_abandoned_total", 1, kind)
-		case "PassedOn":
-			add("leasehold_lock_passed_on_total", 1, kind)
+		case "HandedOff":
+			add("leasehold_lock_handed_off_total", 1, kind)
 		case "Released":
 			if t.Draining > 0 {
-				add("leasehold_lock_draining_count", -1, kind)
+				add("leasehold_lock_draining", -1, kind)
 			}
-			add("leasehold_lock_held_count", -1, kind)
+			add("leasehold_lock_held", -1, kind)
 			add("leasehold_lock_hold_duration_seconds", 1, kind, reason(map[bool]string{true: "unlocked", false: "unconfirmed"}[t.Err == nil]))
 		case "Lost":
 			if t.Draining > 0 {
-				add("leasehold_lock_draining_count", -1, kind)
+				add("leasehold_lock_draining", -1, kind)
 			}
 			why := "gone"
-			for word, err := range map[string]error{"forced": lock.ErrForced, "max_hold": lock.ErrMaxHold, "abandoned": lock.ErrAbandoned, "expired": lock.ErrExpired} {
+			for word, err := range map[string]error{"force_unlocked": lock.ErrForceUnlocked, "max_hold": lock.ErrMaxHold, "abandoned": lock.ErrAbandoned, "expired": lock.ErrExpired} {
 				if errors.Is(t.Err, err) {
 					why = word
 				}
 			}
-			add("leasehold_lock_held_count", -1, kind)
+			add("leasehold_lock_held", -1, kind)
 			add("leasehold_lock_hold_duration_seconds", 1, kind, reason(why))
 			add("leasehold_lock_lost_total", 1, kind, reason(why))
 		}

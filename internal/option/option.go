@@ -11,13 +11,13 @@ type Set uint16
 const (
 	FixedLease Set = 1 << iota
 	Wait
-	Patience
+	WaiterTimeout
 	Fencing
 	Replicas
 	MaxHold
 	Grace
-	ReadersFirst
-	AtLeast
+	ReaderPreference
+	MinHold
 )
 
 // Config is what a list of options says: lockimpl.Config.
@@ -31,9 +31,9 @@ type Config struct {
 	// Once says that Lock makes one attempt, as TryLock does: WithWait(0).
 	Once bool
 
-	// Patience is how long a waiter counts as alive after the server last heard from it,
+	// WaiterTimeout is how long a waiter counts as alive after the server last heard from it,
 	// for locks whose waiters are known in Redis.
-	Patience time.Duration
+	WaiterTimeout time.Duration
 
 	// Fencing says that tokens come from a register that outlives the lock.
 	Fencing bool
@@ -50,11 +50,11 @@ type Config struct {
 	// one lease.
 	Grace time.Duration
 
-	// AtLeast is how long the lock stays locked at least, or 0.
-	AtLeast time.Duration
+	// MinHold is how long the lock stays locked at least, or 0.
+	MinHold time.Duration
 
-	// ReadersFirst says that readers do not wait behind a waiting writer.
-	ReadersFirst bool
+	// ReaderPreference says that readers do not wait behind a waiting writer.
+	ReaderPreference bool
 }
 
 // Setting is one option.

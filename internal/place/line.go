@@ -132,8 +132,8 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 	if len(l.waiters) == 0 {
 		l.roused = s.held == nil
 	}
-	if w.Terms.Patience > 0 {
-		l.when.pace = min(l.when.pace, w.Terms.Patience/3) // its trace in Redis must not run out
+	if w.Terms.WaiterTimeout > 0 {
+		l.when.pace = min(l.when.pace, w.Terms.WaiterTimeout/3) // its trace in Redis must not run out
 	}
 	l.waiters = append(l.waiters, w)
 	switch {

@@ -238,7 +238,7 @@ func TestRefused_whenToAsk(t *testing.T) {
 		"the lease has ended":      {&plainTerms, 0, time.Millisecond},
 		"the lease ends later":     {&plainTerms, time.Hour, pollTime},
 		"there is no lease":        {&plainTerms, -1, pollTime},
-		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.Patience = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
+		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.WaiterTimeout = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
 		"its trace lives for more": {&writeTerms, -1, pollTime},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -725,5 +725,59 @@ func TestWaits_behindOthers(t *testing.T) {
 	s.Waits(several, Refusal{Sent: s.now, Left: time.Minute}, s.now)
 	if d, err := s.Line(&plainTerms).Silence().Lasts(s.now, 0); d != 0 || err != nil {
 		t.Errorf("Redis has been silent for %v: %v", d, err)
+	}
+}
+
+// A grant that was given back is an answer. The tenure is in doubt if Redis did not confirm that, and readers that wait for the answer
+// hear of the error.
+func TestGaveBack(t *testing.T) {
+	for _, confirmed := range []bool{false, true} {
+		s := newStage(t)
+		w := s.reader(&readTerms, 1)
+		asked := s.asks(w)
+		rider := s.reader(&readTerms, 2)
+		s.next(rider)
+		s.GaveBack(w, asked, confirmed, errBroke)
+		if asked.pending != 0 || asked.Unsure() == confirmed {
+			t.Errorf("confirmed %t: %d answers are missing, and unsure is %t", confirmed, asked.pending, asked.Unsure())
+		}
+		if step := s.next(rider); step.Do != Fail || step.Err != errBroke {
+			t.Errorf("confirmed %t: %+v", confirmed, step)
+		}
+	}
+}
+
+// A call for several locks that is the first of its line asks again after an error, when that is due.
+func TestRetry_aCallForSeveral(t *testing.T) {
+	s := newStage(t)
+	w := s.waiter(&plainTerms, 1)
+	s.Join(w, OnlyAsks, s.now)
+	s.next(w)
+	s.Waits(w, Refusal{Sent: s.now, Left: -1}, s.now)
+	s.Retry(w, s.now.Add(time.Millisecond))
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Millisecond) {
+		t.Errorf("%+v", step)
+	}
+}
+
+// The next waiter of a line that does not listen asks at once, so that it begins to, also if the line was to ask later, after an error.
+func TestGranted_theNextAsks(t *testing.T) {
+	s := newStage(t)
+	first, second := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
+	ticket := s.asks(first)
+	s.Broke(first, ticket, false, errBroke)
+	s.Retry(first, s.now.Add(time.Second))
+	first.line.Hint()
+	if s.asks(first) != ticket {
+		t.Fatal("it asks under another name")
+	}
+	if out := s.Granted(first, ticket, first.Owner, new(Hold), 100, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	s.Quit(first, s.now)
+	s.Unhold(ticket)
+	second.line.when.hinted = false
+	if step := s.next(second); step.Do != Ask {
+		t.Errorf("%+v", step)
 	}
 }

@@ -70,13 +70,13 @@ func (k Kind) Tickets() bool { return k.Passes && !k.Discipline.queues() }
 // Terms are what a call asks a lock for.
 type Terms struct {
 	Kind
-	Of       any           // the session's: its spec
-	Lease    time.Duration // what a grant gives
-	Fixed    bool          // the lease is not renewed
-	Replicas bool          // replicas must confirm the first hold
-	Register string        // of fencing tokens; "" without fencing
-	Yield    bool          // a reader waits behind a writer that came before
-	Patience time.Duration // how long the trace of a waiter lives in Redis if it does not ask again; 0 is no trace
+	Of            any           // the session's: its spec
+	Lease         time.Duration // what a grant gives
+	Fixed         bool          // the lease is not renewed
+	Replicas      bool          // replicas must confirm the first hold
+	Register      string        // of fencing tokens; "" without fencing
+	Yield         bool          // a reader waits behind a writer that came before
+	WaiterTimeout time.Duration // how long the trace of a waiter lives in Redis if it does not ask again; 0 is no trace
 
 	// Apart says in which line a waiter stands, where a side has several. A waiter of a
 	// read/write lock stands behind those waiters alone whose answer holds for it, too.
@@ -87,9 +87,9 @@ type Terms struct {
 type Apart uint8
 
 const (
-	// ReadersFirst is set by lock.WithReadersFirst: Redis lets such a reader in where it
+	// ReaderPreference is set by lock.WithReaderPreference: Redis lets such a reader in where it
 	// refuses others, and such a writer leaves no wish for those behind it.
-	ReadersFirst Apart = 1 << iota
+	ReaderPreference Apart = 1 << iota
 
 	// Replicated is a reader that waits for replicas while others may read already.
 	Replicated

@@ -169,7 +169,7 @@ func (l *Line) NextBeat(now time.Time) (due time.Time, r Round) {
 		}
 		w.queued.sent, r.enters = true, true
 		w.asked = now
-		w.Tenure.asks(l.side.p, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.Patience)
+		w.Tenure.asks(l.side.p, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
 		r.Waiters = append(r.Waiters, Queuing{w, w.Tenure, true})
 	}
 	if len(r.Waiters) > 0 {

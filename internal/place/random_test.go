@@ -54,7 +54,7 @@ func anyCast(t *rapid.T) *cast {
 // The terms of calls in long histories, by kind. Equal terms are one pointer.
 var casts = [3][]*Terms{
 	{&plainTerms, &plainTerms, with(plainTerms, func(c *Terms) { c.Fixed, c.Lease = true, 2*leaseTime }), with(plainTerms, func(c *Terms) { c.Register = "register" }), with(plainTerms, func(c *Terms) { c.Replicas = true })},
-	{&readTerms, &readTerms, &writeTerms, with(readTerms, func(c *Terms) { c.Fixed = true }), with(readTerms, func(c *Terms) { c.Replicas, c.Apart = true, Replicated }), with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReadersFirst }), with(writeTerms, func(c *Terms) { c.Yield, c.Patience, c.Apart = false, 0, ReadersFirst }), with(readTerms, func(c *Terms) { c.Register = "register" })},
+	{&readTerms, &readTerms, &writeTerms, with(readTerms, func(c *Terms) { c.Fixed = true }), with(readTerms, func(c *Terms) { c.Replicas, c.Apart = true, Replicated }), with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReaderPreference }), with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.Apart = false, 0, ReaderPreference }), with(readTerms, func(c *Terms) { c.Register = "register" })},
 	{&fairTerms, &fairTerms, with(fairTerms, func(c *Terms) { c.Fixed = true })},
 }
 

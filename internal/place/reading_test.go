@@ -8,11 +8,11 @@ import (
 )
 
 var (
-	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReadersFirst })
+	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReaderPreference })
 	registerTerms  = with(readTerms, func(c *Terms) { c.Register = "register" })
 	ownLeaseTerms  = with(readTerms, func(c *Terms) { c.Fixed = true })
 	confirmedTerms = with(readTerms, func(c *Terms) { c.Replicas, c.Apart = true, Replicated })
-	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.Patience, c.Apart = false, 0, ReadersFirst })
+	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.Apart = false, 0, ReaderPreference })
 )
 
 // lets answers the question of w with a grant.
@@ -663,5 +663,55 @@ func TestDrop(t *testing.T) {
 	}
 	if left, _ := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
 		t.Errorf("%d is left", left)
+	}
+}
+
+// A reader whose owner writes is let in whatever others wait for: its answer says nothing about them. They join as before.
+func TestLand_besideAWrite(t *testing.T) {
+	s := newStage(t)
+	open, _ := s.reads(&readTerms, 1)
+	written, _ := s.take(&writeTerms, 9)
+	w := s.reader(&readTerms, 9)
+	w.reason = true
+	if step := s.Next(w, written, opTime, s.now); step.Do != Ask {
+		t.Fatalf("%+v", step)
+	}
+	s.Asks(w.Tenure, leaseTime, leaseTime)
+	if out := s.Granted(w, w.Tenure, w.Owner, w.Seat, 101, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	if s.Open(&readTerms, s.now, s.now) != open {
+		t.Error("nobody joins any more")
+	}
+}
+
+// A question is under way once, however it ended: when its reader writes, and asks again beside that, no other is taken for it.
+func TestLand_once(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	asked := s.asks(w)
+	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	w.reason = true
+	if step := s.Next(w, s.tenure(&writeTerms), opTime, s.now); step.Do != Ask {
+		t.Fatalf("%+v", step)
+	}
+	s.Asks(asked, leaseTime, leaseTime)
+	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	if s.sides[1].trips != 0 {
+		t.Errorf("%d questions are under way", s.sides[1].trips)
+	}
+}
+
+// A reader that came in with another knows that Redis answered.
+func TestCameIn_hears(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	s.asks(w)
+	rider := s.reader(&readTerms, 2)
+	s.next(rider)
+	s.pass(time.Second)
+	s.CameIn(rider, s.now)
+	if d, _ := rider.Line().Silence().Lasts(s.now, opTime); d != 0 {
+		t.Errorf("Redis is silent for %v", d)
 	}
 }

@@ -237,7 +237,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	case r.holder != "":
 		a.keep = w.rules.Lease
 	case len(r.queue) > 0:
-		a.keep = w.terms[0].Patience
+		a.keep = w.terms[0].WaiterTimeout
 	}
 	return a
 }

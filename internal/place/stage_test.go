@@ -82,7 +82,7 @@ func (s *stage) asks(w *Waiter) *Tenure {
 	if step.Do != Ask {
 		s.Fatalf("it does not ask: %+v", step)
 	}
-	s.Asks(step.Tenure, w.Terms.Lease, w.Terms.Patience)
+	s.Asks(step.Tenure, w.Terms.Lease, w.Terms.WaiterTimeout)
 	return step.Tenure
 }
 

@@ -1,9 +1,11 @@
 package redistest
 
 import (
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,6 +54,50 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	return c
 }
 
+// shared is the cluster of [SharedCluster], and what [VerifyTestMain] does at the end.
+var shared struct {
+	sync.Mutex // held by the test that uses the cluster
+	cluster    *Cluster
+	ends       []func()
+}
+
+// SharedCluster returns a cluster that the tests of a package use one after the other, also parallel ones, each to its
+// end: a cluster takes seconds to start. It is empty. A test leaves the nodes as they were.
+func SharedCluster(tb testing.TB) *Cluster {
+	tb.Helper()
+	shared.Lock()
+	tb.Cleanup(shared.Unlock)
+	if shared.cluster == nil {
+		shared.cluster = StartCluster(lasting{tb})
+	}
+	for _, n := range shared.cluster.Masters(tb) {
+		n.Do(tb, "FLUSHALL")
+	}
+	return shared.cluster
+}
+
+// lasting is a test whose servers last to the end of the package's tests.
+type lasting struct{ testing.TB }
+
+func (lasting) Cleanup(f func()) { shared.ends = append(shared.ends, f) }
+
+func (l lasting) TempDir() string {
+	l.Helper()
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// endShared ends the shared cluster.
+func endShared() {
+	for _, end := range slices.Backward(shared.ends) {
+		end()
+	}
+}
+
 // join deals the slots out to the first nodes, and has all get to know each other by these addresses of theirs.
 func (c *Cluster) join(tb testing.TB, addrs []string) {
 	tb.Helper()
@@ -86,6 +132,21 @@ func (c *Cluster) join(tb testing.TB, addrs []string) {
 func (c *Cluster) FindTheDead(tb testing.TB) {
 	tb.Helper()
 	c.setNodeTimeout(tb, nodeTimeout)
+}
+
+// WaitUntilFailed waits until all nodes that run count node as failed.
+func (c *Cluster) WaitUntilFailed(tb testing.TB, node *Server) {
+	tb.Helper()
+	waitUntil(tb, "the nodes find the dead one", func() bool {
+		for _, n := range c.Nodes {
+			if n.running() && !slices.ContainsFunc(strings.Split(c.text(tb, n, "NODES"), "\n"), func(line string) bool {
+				return strings.Contains(line, node.Addr()+"@") && strings.Contains(line, ",fail") && !strings.Contains(line, "fail?")
+			}) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func (c *Cluster) setNodeTimeout(tb testing.TB, d time.Duration) {

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -30,10 +31,15 @@ func Leaks(options ...goleak.Option) error {
 }
 
 // VerifyTestMain runs the tests of a package and fails if they leave a
-// goroutine behind.
+// goroutine behind. Tests with a server wait most of the time, so eight of the parallel ones run at
+// once even on a small machine; -parallel sets another number.
 func VerifyTestMain(m goleak.TestingM) {
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err) // the testing package no longer has this flag
+	}
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
 	code := m.Run()
+	endShared()
 	if code == 0 {
 		if err := Leaks(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -9,40 +9,40 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights returns the rights that a user needs by docs/SECURITY.md, in the form of ACL SETUSER:
+// Rights returns the rights that a user needs by docs/operate/security.md, in the form of ACL SETUSER:
 // the list for every kind, and the lists that begin with one of the heads,
 // such as "NewLock". They are for names that begin with "orders:".
 //
 // It works in packages whose directory is next to docs.
 func Rights(tb testing.TB, heads ...string) (rights []string) {
 	tb.Helper()
-	doc, err := os.ReadFile("../docs/SECURITY.md")
+	doc, err := os.ReadFile("../docs/operate/security.md")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
+	_, rest, _ := strings.Cut(string(doc), "\n## Permissions")
 	lists := listed(rest)
 	for _, head := range append([]string{"every"}, heads...) {
 		if len(lists[head]) == 0 {
-			tb.Fatalf("docs/SECURITY.md does not say which rights %q needs", head)
+			tb.Fatalf("docs/operate/security.md does not say which rights %q needs", head)
 		}
 		rights = append(rights, lists[head]...)
 	}
 	return rights
 }
 
-// RightsWithoutLocks returns what docs/SECURITY.md says that a user needs for what holds
+// RightsWithoutLocks returns what docs/operate/security.md says that a user needs for what holds
 // no lock, by its head, such as "NewRateLimiter".
 func RightsWithoutLocks(tb testing.TB, head string) []string {
 	tb.Helper()
-	doc, err := os.ReadFile("../docs/SECURITY.md")
+	doc, err := os.ReadFile("../docs/operate/security.md")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(doc), "\n### Without locks")
 	rights := listed(rest)[head]
 	if len(rights) == 0 {
-		tb.Fatalf("docs/SECURITY.md does not say which rights %q needs", head)
+		tb.Fatalf("docs/operate/security.md does not say which rights %q needs", head)
 	}
 	return rights
 }

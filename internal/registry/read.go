@@ -62,7 +62,7 @@ func parse(id string, values []rueidis.RedisMessage) lock.Client {
 func Name(s *lock.State, clients map[string]lock.Client) (ids []string) {
 	seen := make(map[string]bool)
 	name := func(owner string) lock.Client {
-		id := lock.ClientOf(owner)
+		id := lock.ClientID(owner)
 		if id != "" && !seen[id] {
 			seen[id] = true
 			ids = append(ids, id)

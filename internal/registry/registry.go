@@ -92,7 +92,7 @@ func (e *Entry) Wait(ctx context.Context) error {
 	case <-e.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w, and the server has not answered yet that it has no entry of the client any more", ctx.Err())
+		return fmt.Errorf("%w: the server has not confirmed that the registry entry is removed", ctx.Err())
 	}
 }
 
@@ -114,12 +114,12 @@ func (e *Entry) run() {
 		written = true // even if no answer comes: the command may be carried out
 		err := e.keep()
 		if refused(err) {
-			e.logger().Warn("client: the server refuses the entry that says who this client is, so there is none; grant the rights of docs/SECURITY.md, or use client.WithoutRegistry",
+			e.logger().Warn("registry entry denied (ACL); grant the permissions in docs/operate/security.md, or use client.WithoutRegistry",
 				"err", luascripts.Discreet(err))
 			return
 		}
 		if failing.said(time.Now(), err) {
-			e.logger().Warn("client: the entry that says who this client is cannot be kept; it is tried again", "err", luascripts.Discreet(err))
+			e.logger().Warn("registry entry not updated, will retry", "err", luascripts.Discreet(err))
 		}
 		timer.Reset(Interval)
 	}

@@ -3,7 +3,9 @@ package registry
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -173,7 +175,7 @@ func TestEntry_serverAway(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := strings.Count(said.String(), "cannot be kept"); n != 1 {
+		if n := strings.Count(said.String(), "registry entry not updated"); n != 1 {
 			t.Errorf("the client logs %d times: %s", n, said)
 		}
 		wire.Refuse(false)
@@ -228,7 +230,7 @@ func TestEntry_denied(t *testing.T) {
 			e := New(s.Client(t, as), configOf(&said))
 			e.Begin()
 			<-e.done
-			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "the server refuses the entry") || strings.Contains(said.String(), id) {
+			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "registry entry denied") || strings.Contains(said.String(), id) {
 				t.Errorf("the client logs %s", &said)
 			}
 			e.End()
@@ -275,7 +277,7 @@ func TestEntry_replies(t *testing.T) {
 						if n < 2 || ttl != TTL-time.Millisecond || said.String() != "" {
 							t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
 						}
-					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "the server refuses the entry") != 1:
+					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "registry entry denied") != 1:
 						t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
 					}
 					m.FlushAll()
@@ -354,6 +356,197 @@ func TestSelf(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if c := Self(id, "billing", "zone=a"); c.Name != "billing" || c.Label != "zone=a" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Texts that are too long are cut, and not in the middle of a letter. So no application fills Redis with them.
+func TestBounded(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                             "",
+		"host-7":                       "host-7",
+		strings.Repeat("x", MostText):  strings.Repeat("x", MostText),
+		strings.Repeat("x", 10000):     strings.Repeat("x", MostText),
+		"x" + strings.Repeat("é", 200): "x" + strings.Repeat("é", (MostText-2)/2),
+		"a\xffb":                       "ab",
+	} {
+		if got := bounded(text); got != want {
+			t.Errorf("%q is cut to %q", text, got)
+		}
+	}
+	long := strings.Repeat("x", 10000)
+	told := New(nil, Config{Client: lock.Client{ID: id, Host: long, Name: long, Label: long, Version: long}}).told
+	for _, text := range []string{told.Host, told.Name, told.Label, told.Version} {
+		if len(text) != MostText {
+			t.Errorf("an entry has a text of %d bytes", len(text))
+		}
+	}
+}
+
+// Redis does not answer when a client ends while it keeps its entry. Wait ends with its context.
+func TestEntry_endsWhileItKeeps(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
+		e.Begin()
+		time.Sleep(Interval - time.Millisecond)
+		wire.Freeze(true)
+		time.Sleep(2 * time.Millisecond) // it keeps the entry now
+		e.End()
+		began := time.Now()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := e.Wait(short); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		wire.Freeze(false)
+		synctest.Wait()
+		m.FlushAll()
+	})
+}
+
+// A client whose entry was written ends, and the entry goes before the client says that it has ended.
+func TestEntry_ends(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
+		e.Begin()
+		synctest.Wait()
+		if !m.Exists(keys.Client(id)) {
+			t.Fatal("there is no entry, so nothing is proved")
+		}
+		var calls atomic.Int32
+		wire.OnRequest(func(req [][]byte) redistest.Action {
+			if word := string(req[0]); word != "PING" { // the client library's own
+				calls.Add(1)
+			}
+			return redistest.Action{}
+		})
+		e.End()
+		if err := e.Wait(t.Context()); err != nil || m.Exists(keys.Client(id)) {
+			t.Errorf("%v, the entry is there: %v", err, m.Exists(keys.Client(id)))
+		}
+		e.End()
+		e.Begin()
+		time.Sleep(10 * Interval)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d commands, want that one which deletes the entry", n)
+		}
+	})
+}
+
+// A client that never used a lock has no entry, and nobody waits for its end.
+func TestEntry_neverUsed(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *record) {
+		e.End()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		if err := e.Wait(ctx); err != nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		e.Begin()
+	})
+}
+
+// The server is away for less than the life of an entry, again and again. Nobody needs to know.
+func TestEntry_awayAgainAndAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+		e.Begin()
+		for range 5 {
+			time.Sleep(2 * Interval)
+			wire.Refuse(true)
+			wire.CutAll()
+			time.Sleep(TTL / 2)
+			wire.Refuse(false)
+		}
+		time.Sleep(2 * Interval)
+		if said.String() != "" {
+			t.Errorf("the client logs %s", said)
+		}
+	})
+}
+
+// A server that does not know the command repeats its arguments. The log says why there is no entry, and has none of them.
+func TestEntry_unknownCommand(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--rename-command", "EVALSHA", "")
+	var said record
+	e := New(s.Client(t), configOf(&said))
+	e.Begin()
+	if err := e.Wait(t.Context()); err != nil { // it ends by itself
+		t.Error(err)
+	}
+	if err := e.keep(); err == nil || !strings.Contains(err.Error(), id) {
+		t.Errorf("the server says %v, so nothing is proved", err)
+	}
+	if text := said.String(); !strings.Contains(text, "EVALSHA") || strings.Contains(text, id) {
+		t.Errorf("the client logs %s", text)
+	}
+}
+
+// A client without a logger has the default one, which may be set late.
+func TestLogger(t *testing.T) {
+	if e := New(nil, Config{}); e.logger() != slog.Default() {
+		t.Error("it is not the default")
+	}
+	own := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if e := New(nil, Config{Logger: own}); e.logger() != own {
+		t.Error("it is not the client's own")
+	}
+}
+
+// A row of failures is told once, when it has lasted for the life of an entry, and the next row again.
+func TestFailing(t *testing.T) {
+	var f failing
+	start := time.Now()
+	for _, c := range []struct {
+		after time.Duration
+		fails bool
+		said  bool
+	}{
+		{0, false, false},
+		{1 * time.Second, true, false},
+		{TTL, true, false},
+		{TTL + time.Second - 1, true, false},
+		{TTL + time.Second, true, true},
+		{TTL + 2*time.Second, true, false},
+		{3 * TTL, true, false},
+		{4 * TTL, false, false}, // the row ends
+		{5 * TTL, true, false},
+		{6*TTL - 1, true, false},
+		{6 * TTL, true, true},
+		{8 * TTL, true, false},
+	} {
+		var err error
+		if c.fails {
+			err = io.EOF
+		}
+		if said := f.said(start.Add(c.after), err); said != c.said {
+			t.Errorf("after %v, %v: %v", c.after, err, said)
+		}
+	}
+}
+
+// Only a server that replies that it never will is not asked again.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for text, want := range map[string]bool{
+		"LOADING Redis is loading": false, "READONLY You can't write": false, "OOM command not allowed": false, "MISCONF Redis is configured": false,
+		"NOPERM this user has no": true, "NOAUTH Authentication required": true, "WRONGTYPE Operation against": true, "ERR something": true,
+	} {
+		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(text).Build()).Error()
+		if err == nil || refused(err) != want {
+			t.Errorf("%v: %v", err, !want)
+		}
+	}
+	for _, err := range []error{nil, io.EOF, context.DeadlineExceeded} {
+		if refused(err) {
+			t.Errorf("%v: the server did not say that", err)
+		}
+	}
+}
+
+// An answer with fewer fields than were asked for names the client as well as it can.
+func TestParse_short(t *testing.T) {
+	if c := parse(id, nil); c != (lock.Client{ID: id}) {
 		t.Errorf("%+v", c)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // Taken returns the channel and the message which say that the operator by has taken a lock from owner.
 func Taken(owner, by string) (channel, message string) {
 	_, number, _ := strings.Cut(owner, ":")
-	return keys.Client(lock.ClientOf(owner)), "taken " + number + " " + bounded(by)
+	return keys.Client(lock.ClientID(owner)), "taken " + number + " " + bounded(by)
 }
 
 // ParseTaken reads a message of Taken. For any other message ok is false.
@@ -64,7 +64,7 @@ type Note struct {
 func SetNote(rdb rueidis.Client, key, by string, owners []string) rueidis.Completed {
 	n := Note{At: time.Now().UTC().Truncate(time.Millisecond), By: by}
 	for _, owner := range owners[:min(len(owners), MostNoted)] {
-		n.From = append(n.From, lock.ClientOf(owner))
+		n.From = append(n.From, lock.ClientID(owner))
 	}
 	text, _ := json.Marshal(n) // of texts and a time it always succeeds
 	return rdb.B().Set().Key(key).Value(string(text)).Px(NoteKept).Build()

@@ -31,3 +31,30 @@ func FuzzTaken(f *testing.F) {
 		}
 	})
 }
+
+// What a client reads from the message that its lock was taken.
+func TestParseTaken(t *testing.T) {
+	for message, want := range map[string]struct {
+		number, by string
+		ok         bool
+	}{
+		"taken 7 alice":                               {"7", "alice", true},
+		"taken 7 Åse at the console":                  {"7", "Åse at the console", true},
+		"taken 7 a\nb\x7f\u0080\u009fc\u00a0\u00ff d": {"7", "a b   c\u00a0\u00ff d", true},
+		"taken 7 \x1b[2J":                             {"7", " [2J", true},
+		"taken 7 ":                                    {"7", "somebody", true},
+		"taken 7":                                     {"7", "somebody", true},
+		"taken 7 " + strings.Repeat("x", 1000):        {"7", strings.Repeat("x", MostText), true},
+		"taken  alice":                                {"", "alice", false},
+		"taken":                                       {"", "", false},
+		"took 7 alice":                                {"", "", false},
+		"":                                            {"", "", false},
+	} {
+		if number, by, ok := ParseTaken(message); number != want.number || by != want.by || ok != want.ok {
+			t.Errorf("%q: %q, %q, %v", message, number, by, ok)
+		}
+	}
+	if _, message := Taken(id+":7", strings.Repeat("x", 1000)); message != "taken 7 "+strings.Repeat("x", MostText) {
+		t.Errorf("the message has %d bytes", len(message))
+	}
+}

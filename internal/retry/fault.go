@@ -59,7 +59,7 @@ var (
 	inTheMidst = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
 	passesLate = Fault{Executed: No, Passes: true, AtOnce: true, Is: lock.ErrUnavailable}
 	denied     = Fault{Executed: No, Denied: true}
-	foreign    = Fault{Executed: No, Is: lock.ErrForeignKey}
+	foreign    = Fault{Executed: No, Is: lock.ErrWrongType}
 	final      = Fault{Executed: No}
 )
 

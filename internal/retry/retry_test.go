@@ -5,24 +5,43 @@ import (
 	"time"
 )
 
-func TestBackoff(t *testing.T) {
-	b := Backoff{Most: time.Second}
-	if !b.Fresh() || b.Grown() {
-		t.Error("it begins grown")
-	}
-	var sum time.Duration
-	for i := range 20 {
-		d := b.Next()
-		if d < 5*time.Millisecond || d > time.Second {
-			t.Errorf("pause %d is %v", i, d)
+// Each pause is at least half of its longest, which doubles from 10 ms to Most, and no two clients have the same pauses.
+func TestNext(t *testing.T) {
+	longest := []time.Duration{10, 20, 40, 80, 160, 250, 250, 250} // in ms
+	different := make(map[time.Duration]bool)
+	for range 200 {
+		b := Backoff{Most: 250 * time.Millisecond}
+		if !b.Fresh() || b.Grown() {
+			t.Fatal("it begins grown")
 		}
-		sum += d
+		for i, most := range longest {
+			most *= time.Millisecond
+			d := b.Next()
+			if d < most/2 || d > most {
+				t.Fatalf("pause %d is %v, want %v to %v", i, d, most/2, most)
+			}
+			if grown := most == b.Most; b.Grown() != grown || b.Fresh() {
+				t.Fatalf("after pause %d: grown %v, fresh %v", i, b.Grown(), b.Fresh())
+			}
+			if i == 0 {
+				different[d] = true
+			}
+		}
+		if b.Reset(); !b.Fresh() || b.Grown() {
+			t.Fatal("Reset does not make the pauses short")
+		}
 	}
-	if sum < 5*time.Second || b.Fresh() || !b.Grown() {
-		t.Errorf("20 pauses take %v: they do not grow", sum)
+	if len(different) < 100 {
+		t.Errorf("200 clients come back after %d different pauses", len(different))
 	}
-	b.Reset()
-	if d := b.Next(); d > 10*time.Millisecond {
-		t.Errorf("the first pause after Reset is %v", d)
+}
+
+// The longest pause may be less than 10 ms.
+func TestNext_short(t *testing.T) {
+	b := Backoff{Most: time.Millisecond}
+	for range 100 {
+		if d := b.Next(); d > b.Most || !b.Grown() {
+			t.Fatalf("%v", d)
+		}
 	}
 }

@@ -108,7 +108,7 @@ func (s *Sender) Close(ctx context.Context) error {
 		case <-done:
 			return nil
 		default:
-			return fmt.Errorf("%w, and commands wait for a server that does not answer; they end with the connection", ctx.Err())
+			return fmt.Errorf("%w: commands still wait for a server that does not respond; they end with the connection", ctx.Err())
 		}
 	}
 }

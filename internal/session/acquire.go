@@ -302,7 +302,7 @@ func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64) 
 
 // errReleased says that another goroutine of the owner gave the last hold back
 // while this goroutine wanted to re-enter.
-var errReleased = command.Final{Err: errors.New("released meanwhile")}
+var errReleased = command.Final{Err: errors.New("released in the meantime")}
 
 // reentry is the command that adds a hold to a tenure.
 type reentry struct {
@@ -415,7 +415,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 // ours.
 func goneBy(v luascripts.Verdict) error {
 	if v == luascripts.Foreign {
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
 	return watchdog.ErrGone
 }

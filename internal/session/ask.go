@@ -37,14 +37,14 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	}
 	switch {
 	case step.Queued:
-		q.Offer, q.Patience, q.Again = s.offer(spec), s.patience(), step.Again
+		q.Offer, q.WaiterTimeout, q.Again = s.offer(spec), s.patience(), step.Again
 	case a.limit == 0:
-		q.Patience = spec.terms.Patience
+		q.WaiterTimeout = spec.terms.WaiterTimeout
 	}
 	if spec.terms.Replicas {
 		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
 	}
-	p.at.place.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.Patience)
+	p.at.place.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.WaiterTimeout)
 	if l := a.w.Line(); l != nil && a.limit == 0 {
 		p.at.listenEarly(l, spec)
 	}
@@ -88,7 +88,7 @@ func (q question) Answer(c *luascripts.Change) (luascripts.Acquired, error) { re
 // or a place in a queue. If the tenure lives, a later question finds that, and if it is over,
 // Late settles it. A question that was not sent leaves nothing to settle.
 func (q question) Late(reply luascripts.Acquired, err error) {
-	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
+	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.WaiterTimeout > 0
 	if err != nil {
 		wrote = retry.FaultOf(err).MayHaveRun()
 	}
@@ -142,10 +142,10 @@ func (a *attempt) ask(p *part) error {
 	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which nobody heard, and that is over
 		return a.broke(p, false, tooLate{q.Lease, a.now.Sub(a.began)})
 	case reply.Verdict != luascripts.Held:
-		return a.broke(p, false, command.Final{Err: lock.ErrForeignKey})
+		return a.broke(p, false, command.Final{Err: lock.ErrWrongType})
 	}
 	p.at.lock()
-	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, a.now)
+	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	p.at.unlock()
 	return errRefused
 }

@@ -2,12 +2,18 @@ package session
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -134,4 +140,241 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
+}
+
+// A question that was not sent, as its caller had left, leaves nothing to give back, however long it has waited for that.
+func TestQuestion_unsent(t *testing.T) {
+	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoAnswer{After: opTime}: 1} {
+		inBubble(t, func(w *world) {
+			w.unlock(w.lock(w.a, w.Context())) // the scripts are known now
+			spec := w.a.NewSpec(fair, "orders", nil)
+			at, failed := w.a.begin(spec)
+			if failed != nil {
+				w.Fatal(failed)
+			}
+			at.lock()
+			q := question{s: w.a, t: at.newTenure(spec, time.Now()), spec: spec, sent: time.Now()}
+			at.place.Asks(&q.t.Tenure, leaseTime, 0)
+			at.place.Fail(&q.t.Tenure)
+			at.unlock()
+			time.Sleep(opTime)
+			var sent atomic.Int64
+			w.wire.OnRequest(func([][]byte) redistest.Action { sent.Add(1); return redistest.Action{} })
+			q.Late(luascripts.Acquired{}, err)
+			synctest.Wait()
+			if n := int(sent.Load()); min(n, 1) != want {
+				w.Errorf("%v: %d commands", err, n)
+			}
+			w.wire.OnRequest(nil)
+			w.a.done(at)
+		})
+	}
+}
+
+// The reply is lost, the caller is gone: nothing may stay.
+func TestAbandoned_isTakenBack(t *testing.T) {
+	for _, fault := range []string{"reply is slow", "reply is lost", "request is slow"} {
+		t.Run(fault, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				act := map[string]redistest.Action{
+					"reply is slow":   {DelayReply: 2 * time.Second},
+					"reply is lost":   {DelayReply: 2 * time.Second, DropReply: true},
+					"request is slow": {DelayRequest: 8 * time.Second}, // arrives when all is settled twice
+				}[fault]
+				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts from now on
+				w.wire.OnRequest(redistest.Once("EVALSHA", act))
+				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+				if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+					w.Errorf("%v after %v", err, time.Since(start))
+				}
+				time.Sleep(8*time.Second + 2*opTime)
+				synctest.Wait()
+				if keys := w.mini.Keys(); len(keys) != 0 {
+					w.Errorf("left: %q", keys)
+				}
+			})
+		})
+	}
+}
+
+// The same where the copy and what takes it back travel on connections of their
+// own, so that nothing keeps them in order.
+func TestAbandoned_onManyConnections(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = 3 }), testConfig())
+		w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
+		for i := range 8 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+			// Without a deadline: with one, the client library may close the
+			// connection at its end, and the copy would be gone with it.
+			ctx, cancel := context.WithCancel(w.Context())
+			time.AfterFunc(time.Second, cancel)
+			if _, err := s.Lock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
+				w.Error("granted")
+			}
+			time.Sleep(8*time.Second + 2*opTime)
+			synctest.Wait()
+			if keys := w.mini.Keys(); len(keys) != 0 {
+				w.Fatalf("left: %q", keys)
+			}
+		}
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// A caller that cannot be cancelled sends in its own goroutine. It returns in time all the
+// same, whether the client library waits at the connection, which it closes then, or behind
+// others; and what the server gets long after that is given back.
+func TestAbandoned_inline(t *testing.T) {
+	for name, pipelining := range map[string]bool{"alone on the connection": false, "behind others": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelining }), testConfig())
+				spec, ctx := s.NewSpec(hookable(), "orders", nil), context.Background()
+				w.unlock(w.take(s, spec.Kind, ctx))
+				var inline atomic.Int32
+				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					if string(req[0]) == "EVALSHA" {
+						inline.Add(int32(s.sender.Load().Inline))
+					}
+					return slow(req)
+				})
+				start := time.Now()
+				_, err := s.TryLock(ctx, spec)
+				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime || took < opTime-opTime/8 {
+					w.Errorf("TryLock: %v after %v", err, took)
+				}
+				if n := inline.Load(); n != 1 {
+					w.Errorf("%d commands were sent by their callers, want 1", n)
+				}
+				time.Sleep(20*time.Second - time.Since(start))
+				synctest.Wait()
+				if n := len(w.mini.Keys()); n != 1 {
+					w.Fatalf("%d keys when the request arrives, want 1", n)
+				}
+				time.Sleep(25 * time.Second) // it looked about 3, 6, 12 and 24 s after the time-out, or after the end of the connection
+				if keys := w.mini.Keys(); len(keys) != 0 {
+					w.Errorf("left: %q", keys)
+				}
+
+				h := w.take(s, spec.Kind, ctx)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second}))
+				start = time.Now()
+				err = h.Unlock(ctx)
+				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
+					w.Errorf("Unlock: %v after %v", err, took)
+				}
+				w.wire.OnRequest(nil)
+				time.Sleep(time.Minute)
+				w.unlock(w.take(s, spec.Kind, ctx))
+				if err := s.Close(ctx); err != nil {
+					w.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// The connection of a question comes to the end of its ConnLifetime, and the client library sends the question again, without
+// a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is carried out.
+func TestAbandoned_byALifetime(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var refuses atomic.Bool
+				rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
+					o.ConnLifetime, o.AlwaysPipelining = time.Second, true
+					dial := o.DialCtxFn
+					o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+						if refuses.Load() {
+							return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+						}
+						return dial(ctx, addr, d, c)
+					}
+				})
+				s := New(rdb, testConfig())
+				w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
+				first := make(chan []string, 1)
+				act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
+				if down {
+					act = redistest.Action{HoldReply: w.Context().Done()}
+				}
+				once := redistest.Once("EVALSHA", act)
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					act := once(req)
+					if act.HoldRequest != nil || act.HoldReply != nil {
+						refuses.Store(down)
+						var words []string
+						for _, word := range req {
+							words = append(words, string(word))
+						}
+						first <- words
+					}
+					return act
+				})
+				h, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil))
+				if down != errors.Is(err, lock.ErrUnavailable) {
+					w.Fatal(err)
+				}
+				refuses.Store(false)
+				if !down {
+					w.unlock(h)
+					synctest.Wait() // the look for a copy that follows the release is over
+					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
+						w.Errorf("the copy did nothing: %v", err)
+					}
+				}
+				time.Sleep(opTime + pollTime)
+				if w.mini.Exists("orders") {
+					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+				}
+				if err := s.Close(w.Context()); err != nil {
+					w.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// The answer comes between two questions of a wait, and then the wait ends. The
+// session gives the grant back.
+func TestAbandoned_betweenTwoQuestions(t *testing.T) {
+	for _, end := range []string{"context", "wait", "close"} {
+		t.Run(end, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					if string(req[0]) == "EVALSHA" {
+						return redistest.Action{DelayReply: opTime + time.Millisecond} // just too late for its question
+					}
+					return redistest.Action{}
+				})
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				var opts []lock.Option
+				switch end {
+				case "context":
+					time.AfterFunc(opTime+2*time.Millisecond, cancel)
+				case "wait":
+					opts = append(opts, lock.WithWait(opTime+2*time.Millisecond))
+				case "close":
+					time.AfterFunc(opTime+2*time.Millisecond, func() { _ = w.a.Close(context.Background()) })
+				}
+				if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", opts)); err == nil {
+					w.Errorf("granted: %v", h)
+				}
+				w.wire.OnRequest(nil)
+				time.Sleep(3 * opTime)
+				synctest.Wait()
+				if keys := w.mini.Keys(); len(keys) != 0 {
+					w.Errorf("left: %q", keys)
+				}
+			})
+		})
+	}
 }

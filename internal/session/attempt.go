@@ -458,7 +458,7 @@ func (at *spot) behind(spec *Spec) error {
 type tooLate struct{ lease, took time.Duration }
 
 func (e tooLate) Error() string {
-	return fmt.Sprintf("granted, but the answer took %v and the lease is %v", e.took, e.lease)
+	return fmt.Sprintf("granted too late: the reply took %v, the lease is %v", e.took, e.lease)
 }
 
 // Final says that asking again would not help.

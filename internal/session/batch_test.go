@@ -43,7 +43,7 @@ func TestBatch_callersLeave(t *testing.T) {
 			for n := range callers {
 				all.Go(func() {
 					spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
-					owner := lock.WithOwner(t.Context())
+					owner := lock.ContextWithNewOwner(t.Context())
 					var holds []lock.Hold
 					for i := range 4 { // the first hold, and re-entries
 						patience := rand.N(30 * time.Millisecond)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/place"
@@ -125,10 +124,10 @@ func (s *Session) Close(ctx context.Context) error {
 
 	// Only the first Close gives the locks back. Until it has, the watchdog and the hub must
 	// go on, and another Close must not return.
-	failed := 0
+	var unconfirmed error
 	if first {
 		close(s.closer.closing)
-		failed = s.giveBackAll(ctx, held)
+		unconfirmed = s.giveBackAll(ctx, held)
 		s.closer.callLast(ctx)
 		close(s.closer.givenBack)
 	} else {
@@ -149,13 +148,10 @@ func (s *Session) Close(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		late = fmt.Errorf("%w, and commands are still unanswered", ctx.Err())
+		late = fmt.Errorf("%w: commands are still waiting for a reply", ctx.Err())
 		s.closer.once.Do(func() { close(s.closer.givenUp) })
 	}
-	if failed > 0 {
-		late = errors.Join(late, fmt.Errorf("%d of %d locks were not confirmed as released", failed, len(held)))
-	}
-	return late
+	return errors.Join(late, unconfirmed)
 }
 
 // close closes all places. If it is the first call, it returns the tenures that are Held.
@@ -201,12 +197,14 @@ func (s *Session) GaveBack() bool {
 	}
 }
 
-// giveBackAll ends the holds of all tenures and releases them, many at a time. It
-// returns how many Redis did not confirm.
-func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) {
+// giveBackAll ends the holds of all tenures and releases them, many at a time. Its
+// error names how many Redis did not confirm, and why.
+func (s *Session) giveBackAll(ctx context.Context, held []*tenure) error {
 	const atOnce = 512 // so that Close can release many locks of a distant server in its time
 	var wg sync.WaitGroup
-	var unconfirmed atomic.Int64
+	var mu sync.Mutex
+	var failed int   // guarded by mu
+	var reason error // guarded by mu
 	slots := make(chan struct{}, atOnce)
 	for _, t := range held {
 		slots <- struct{}{}
@@ -217,14 +215,19 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) 
 				return // an Unlock was faster, and releases it
 			}
 			// A tenure that was lost just now may still be in Redis as ours.
-			err := s.release(ctx, t, time.Now())
-			s.tellClosed(ended, s.sender.Explain(err))
+			err := s.sender.Explain(s.release(ctx, t, time.Now()))
+			s.tellClosed(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {
-				unconfirmed.Add(1)
+				mu.Lock()
+				failed, reason = failed+1, err
+				mu.Unlock()
 			}
 			t.at.tidy()
 		})
 	}
 	wg.Wait()
-	return int(unconfirmed.Load())
+	if failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("release not confirmed for %d of %d locks, which expire with their leases: %w", failed, len(held), reason)
 }

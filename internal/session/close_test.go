@@ -130,8 +130,8 @@ func TestClose_crossedByUnlock(t *testing.T) {
 		}
 		n := w.scripts()
 		close(w.a.closer.closing) // as Close goes on
-		if failed := w.a.giveBackAll(w.Context(), held); len(held) != 1 || failed != 0 || n.Load() != 0 {
-			w.Errorf("%d held, %d failed, %d commands", len(held), failed, n.Load())
+		if err := w.a.giveBackAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
+			w.Errorf("%d held, %v, %d commands", len(held), err, n.Load())
 		}
 		close(w.a.closer.givenBack)
 	})
@@ -259,4 +259,41 @@ func TestClose_ofASilentServer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Close while Redis does not answer: waiters end with ErrClosed all the same.
+func TestClose_wakesWaitersOfADeadServer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		errs := make(chan error)
+		go func() { _, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil)); errs <- err }()
+		time.Sleep(5500 * time.Millisecond)
+		go func() { _ = w.a.Close(w.Context()) }()
+		if err := <-errs; !errors.Is(err, lock.ErrClosed) {
+			w.Errorf("a waiter: %v", err)
+		}
+		w.wire.Refuse(false)
+	})
+}
+
+func TestClose_wakesWaiters(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		errs := make(chan error, 10)
+		for range 10 {
+			go func() { _, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil)); errs <- err }()
+		}
+		time.Sleep(time.Minute)
+		start := time.Now()
+		if err := w.a.Close(w.Context()); err != nil || time.Since(start) != 0 {
+			w.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		for range 10 {
+			if err := <-errs; !errors.Is(err, lock.ErrClosed) {
+				w.Errorf("a waiter: %v", err)
+			}
+		}
+		w.unlock(h)
+	})
 }

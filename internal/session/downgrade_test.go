@@ -29,7 +29,7 @@ func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
 		writer := w.gets(w.b, writing, w.Context())
-		reader := w.reads(w.a, w.Context(), lock.WithReadersFirst())
+		reader := w.reads(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		began := time.Now()
 		read := w.downgrade(w.a, write.Context(), write) // whose context ends, and that of read does not
@@ -43,7 +43,7 @@ func TestDowngrade(t *testing.T) {
 		again := w.take(w.a, reading, read.Context())
 		w.unlock(again)
 		w.unlock(other)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		if err := read.Context().Err(); err != nil {
 			w.Errorf("the read hold: %v", context.Cause(read.Context()))
 		}
@@ -93,7 +93,7 @@ func TestDowngrade_context(t *testing.T) {
 // An owner with several write holds goes on writing. An owner that reads already has two read holds.
 func TestDowngrade_oneOfSeveral(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		first, second := w.take(w.a, writing, ctx), w.take(w.a, writing, ctx)
 		reads := w.take(w.a, reading, ctx)
 		more := w.downgrade(w.a, ctx, second)
@@ -253,7 +253,7 @@ func TestDowngrade_cancelled(t *testing.T) {
 func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		waits := w.reads(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders")
@@ -270,7 +270,7 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 // Another goroutine of the writer's owner has the turn to read for a second: the downgrade waits for it.
 func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
 		other := w.reads(w.a, ctx)
@@ -288,7 +288,7 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 // Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which nobody was told.
 func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.mini.Del("orders")
 		other := w.take(w.b, writing, w.Context())
@@ -381,5 +381,32 @@ func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
 		close(answer)
 		w.unlock(h)
 		time.Sleep(opTime)
+	})
+}
+
+// A writer reads on after it has stopped writing. Its reading is renewed for as
+// long as it lasts, and then nothing is left.
+func TestDowngrade_livesForHours(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		read := w.take(w.a, reading, ctx)
+		if read.Token() != 0 || write.Token() == 0 {
+			w.Errorf("tokens %d for reading and %d for writing", read.Token(), write.Token())
+		}
+		time.Sleep(time.Hour)
+		w.unlock(write)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		others := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
+		w.unlock(others)
+		time.Sleep(time.Hour)
+		if err := read.Err(); err != nil {
+			w.Errorf("the reading was lost: %v", err)
+		}
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
+			w.Errorf("a reader asked to write: %v, want ErrUpgrade", err)
+		}
+		w.unlock(read)
+		served()
 	})
 }

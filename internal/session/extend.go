@@ -35,9 +35,9 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	switch {
 	case d < lock.MinLease:
-		return command.Final{Err: fmt.Errorf("%v: the least is %v", d, lock.MinLease)}
+		return command.Final{Err: fmt.Errorf("%v: must be at least %v", d, lock.MinLease)}
 	case d > maxExtension:
-		return command.Final{Err: fmt.Errorf("%v: the most is %v", d, maxExtension)}
+		return command.Final{Err: fmt.Errorf("%v: must be at most %v", d, maxExtension)}
 	}
 	if err := h.over(); err != nil { // before ctx, which can be that of the hold
 		return err

@@ -156,7 +156,7 @@ func TestExtend_crossed(t *testing.T) {
 // A reader has one key for all its holds. It lives for as long as the lease, also after a hold has been released.
 func TestExtend_eachHoldOfAReader(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		first, second := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
 		if err := first.Extend(w.Context(), time.Hour); err != nil {
 			w.Fatal(err)
@@ -253,7 +253,7 @@ func TestExtend_answeredLate(t *testing.T) {
 func TestExtend_carriedOutLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
-		h := w.take(w.a, k, w.Context(), lock.WithAtLeast(2*leaseTime/3))
+		h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second/2) // too short to send it twice
 		defer cancel()
 		if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {

@@ -37,7 +37,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 		return false, err
 	}
 	for _, t := range held {
-		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForced))
+		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForceUnlocked))
 	}
 	s.mayBeFree(spec)
 	if verdict == luascripts.Done {
@@ -73,7 +73,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 	}
 	for _, f := range fields {
 		owner := strings.TrimSuffix(f, luascripts.Writing)
-		id := lock.ClientOf(owner)
+		id := lock.ClientID(owner)
 		if len(id) == len(s.id) && id != s.id && len(owners) < tellMost && !slices.Contains(owners, owner) {
 			owners = append(owners, owner)
 		}
@@ -259,7 +259,7 @@ func (s *Session) gone(t *tenure, v luascripts.Verdict) error {
 	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.Called) {
 		return cause
 	}
-	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForced, note.Operator())
+	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForceUnlocked, note.Operator())
 }
 
 // taken asks whether the owner still has its lock, of which a message says that it was
@@ -276,7 +276,7 @@ func (s *Session) taken(owner, by string) {
 		return r, r.Err
 	}))
 	if renewed.Verdict == luascripts.Gone { // without an answer there is no verdict
-		t.watch().Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForced, by))
+		t.watch().Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForceUnlocked, by))
 	}
 }
 

@@ -40,7 +40,7 @@ func (e *ears) beats(spec *Spec) {
 		due, round := e.line.NextBeat(sent)
 		queued := make([]luascripts.Waiter, len(round.Waiters))
 		for i, q := range round.Waiters {
-			queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience, Enters: q.Enters}
+			queued[i] = luascripts.Waiter{Owner: q.As.Name, WaiterTimeout: q.As.Terms.WaiterTimeout, Enters: q.Enters}
 		}
 		e.at.unlock()
 		if len(queued) > 0 {

@@ -148,7 +148,7 @@ func TestUntil_ofALossThatIsSeenLate(t *testing.T) {
 // entered once more.
 func TestContext_carriesTheCallersOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		k := *plain
 		k.Anew = true
 		permit, err := w.a.Lock(outer.Context(), w.a.NewSpec(&k, "permits", nil))

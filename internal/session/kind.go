@@ -69,7 +69,7 @@ type Scripts struct {
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
 	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
-	// not know lock.WithAtLeast.
+	// not know lock.WithMinHold.
 	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
 }
 
@@ -77,13 +77,13 @@ type Scripts struct {
 func (k *Kind) knows() lockimpl.Options {
 	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
 	if k.Queues {
-		known |= lockimpl.Patience
+		known |= lockimpl.WaiterTimeout
 	}
 	if k.Retain != nil {
-		known |= lockimpl.AtLeast
+		known |= lockimpl.MinHold
 	}
 	if k.Beside != nil {
-		known |= lockimpl.ReadersFirst
+		known |= lockimpl.ReaderPreference
 	}
 	if k.Anew {
 		known &^= lockimpl.Fencing // several hold it at once, and no token is the latest
@@ -129,6 +129,7 @@ func (k *Kind) family() *Kind {
 type Spec struct {
 	*Kind
 	Name   string          // as the caller gave it
+	As     string          // the kind of lock that observers are told; empty for that of Kind
 	Keys   luascripts.Keys // as it stands in Redis
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
@@ -143,7 +144,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	config, err := lockimpl.NewConfig(k.Called, k.knows(), opts...)
 	spec := &Spec{Kind: k, Name: name, Config: config, Err: errors.Join(keys.Check(s.KeyPrefix, name), err)}
 	if lease := s.lease(spec); spec.Err == nil && config.ReplicaTimeout > lease/2 {
-		spec.Err = fmt.Errorf("WithReplicas(%d, %v): the timeout must not be more than half of the lease, which is %v", config.Replicas, config.ReplicaTimeout, lease)
+		spec.Err = fmt.Errorf("WithReplicas(%d, %v): timeout must be at most half of the lease (%v)", config.Replicas, config.ReplicaTimeout, lease)
 	}
 	if spec.Err != nil {
 		return spec
@@ -172,13 +173,13 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 		Fixed:    spec.Config.Lease != 0,
 		Replicas: spec.Config.Replicas > 0,
 		Register: spec.Keys.Register,
-		Yield:    !spec.Config.ReadersFirst,
+		Yield:    !spec.Config.ReaderPreference,
 	}
 	if spec.Queues && (terms.Yield || terms.Reads) { // a writer that lets readers go first leaves no wish
-		terms.Patience = spec.Config.Patience
+		terms.WaiterTimeout = spec.Config.WaiterTimeout
 	}
 	if !terms.Yield {
-		terms.Apart |= place.ReadersFirst
+		terms.Apart |= place.ReaderPreference
 	}
 	if terms.Reads && terms.Replicas {
 		terms.Apart |= place.Replicated
@@ -191,7 +192,7 @@ func (s *Session) lease(spec *Spec) time.Duration {
 	if spec.Config.Lease != 0 {
 		return spec.Config.Lease
 	}
-	return max(s.Lease, s.standing(spec.Config.AtLeast))
+	return max(s.Lease, s.standing(spec.Config.MinHold))
 }
 
 const (

@@ -122,7 +122,7 @@ func (t *tenure) Due() {
 	defer s.sender.Done()
 	for _, h := range running {
 		cause := context.Cause(h.caller)
-		s.report.warn("lock held by work that is still running after its context was canceled", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+		s.report.warn("lock held by work still running after cancellation", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 		s.tellStillRunning(h, cause)
 	}
 	for _, h := range over {
@@ -160,7 +160,7 @@ func (s *Session) expire(h *hold) {
 	}
 	if why == lock.ErrAbandoned {
 		canceled := context.Cause(h.caller)
-		s.report.warn("lock abandoned: not unlocked in time after its context was canceled", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
+		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
 		s.tellAbandoned(h, canceled)
 	}
 	if remains != place.OwnerHolds { // else its owner has other holds

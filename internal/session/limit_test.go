@@ -136,8 +136,8 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				n := w.listen()
-				ctx := lock.WithOwner(w.Context())
-				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(2*time.Hour)
+				ctx := lock.ContextWithNewOwner(w.Context())
+				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(20*time.Minute)
 				if !outerEnds {
 					bounded, free = free, bounded
 				}
@@ -152,11 +152,11 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 				if len(n.lost) != 1 {
 					w.Errorf("the owner has the lock, and %d losses were told, want that of one hold", len(n.lost))
 				}
-				time.Sleep(time.Hour)
+				time.Sleep(10 * time.Minute)
 				if err := stays.Err(); err != nil || w.count(stays) != 1 {
 					w.Errorf("the other hold: %v, count %d", err, w.count(stays))
 				}
-				time.Sleep(time.Hour)
+				time.Sleep(10 * time.Minute)
 				w.ended(stays, lock.ErrMaxHold)
 				if len(n.lost) != 2 {
 					w.Errorf("%d losses were told, want two", len(n.lost))
@@ -231,7 +231,7 @@ func TestAbandonedHold(t *testing.T) {
 					}
 					ctx, cancel := context.WithCancelCause(w.Context())
 					h := w.take(w.a, kind, ctx, opts...)
-					time.Sleep(time.Hour + time.Second)
+					time.Sleep(10*time.Minute + time.Second)
 					gone, over := errors.New("gone"), time.Now()
 					cancel(gone) // 1
 					waits := kind
@@ -292,7 +292,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	for _, kind := range []*Kind{plain, reading} {
 		inBubble(t, func(w *world) {
 			n := w.listen()
-			owner := lock.WithOwner(w.Context())
+			owner := lock.ContextWithNewOwner(w.Context())
 			ctx, cancel := context.WithCancel(owner)
 			h, other := w.take(w.a, kind, ctx), w.take(w.a, kind, owner)
 			cancel()
@@ -310,7 +310,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 func TestAbandonedHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		under, cancel := context.WithCancel(owner)
 		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithFixedLease(time.Hour)) // one of them is renewed
 		cancel()
@@ -387,7 +387,7 @@ func TestAbandonedHold_beforeItsLimit(t *testing.T) {
 func TestMaxHold_inAnyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		start := time.Now()
 		var holds []lock.Hold
 		for _, most := range []time.Duration{10 * time.Second, 30 * time.Second, 20 * time.Second} {
@@ -458,7 +458,7 @@ func TestReport_limits(t *testing.T) {
 			w.Errorf("abandoned and lost: %q", lines)
 		}
 		w.ended(h, lock.ErrAbandoned)
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(time.Second))
 		time.Sleep(2 * time.Second)
 		if lines := log.lines("lock lost"); len(lines) != 0 {
@@ -558,11 +558,11 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						if lines := log.lines("still running"); len(lines) != 1 {
 							w.Errorf("logged: %q", lines)
 						}
-						time.Sleep(time.Hour)
+						time.Sleep(10 * time.Minute)
 						if _, err := rivals.TryLock(w.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 							w.Errorf("while it runs, another TryLock: %v", err)
 						}
-						if err := lock.HoldFrom(ctx).Err(); err != nil {
+						if err := lock.HoldFromContext(ctx).Err(); err != nil {
 							w.Errorf("the hold: %v", err)
 						}
 						return context.Cause(ctx)
@@ -616,7 +616,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 		want []error
 	}{
 		"gone":     {nil, func(w *world) { w.mini.Del("orders") }, []error{lock.ErrLost, lock.ErrGone}},
-		"max hold": {[]lock.Option{lock.WithMaxHold(2 * time.Hour)}, func(*world) { time.Sleep(time.Hour) }, []error{lock.ErrLost, lock.ErrMaxHold}},
+		"max hold": {[]lock.Option{lock.WithMaxHold(20 * time.Minute)}, func(*world) { time.Sleep(10 * time.Minute) }, []error{lock.ErrLost, lock.ErrMaxHold}},
 		"closed": {nil, func(w *world) {
 			began := time.Now()
 			if err := w.a.Close(w.Context()); err != nil || time.Since(began) > time.Second {
@@ -630,8 +630,8 @@ func TestDo_lostWhileDraining(t *testing.T) {
 				ctx, cancel := context.WithCancel(w.Context())
 				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
 					cancel()
-					time.Sleep(time.Hour)
-					h := lock.HoldFrom(ctx)
+					time.Sleep(10 * time.Minute)
+					h := lock.HoldFromContext(ctx)
 					if err := h.Err(); err != nil {
 						w.Errorf("before the loss: %v", err)
 					}
@@ -652,7 +652,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 						w.Errorf("Do: %v, want %v", err, want)
 					}
 				}
-				if name == "max hold" && time.Since(began) != 2*time.Hour {
+				if name == "max hold" && time.Since(began) != 20*time.Minute {
 					w.Errorf("after %v", time.Since(began))
 				}
 			})
@@ -675,7 +675,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			if last, err = w.a.Lock(lock.HoldFrom(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
+			if last, err = w.a.Lock(lock.HoldFromContext(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
 				w.Fatal(err)
 			}
 			cancel()
@@ -685,7 +685,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			}
 			w.ended(h, lock.ErrAbandoned)
 			w.ended(again, lock.ErrAbandoned)
-			if err := lock.HoldFrom(ctx).Err(); err != nil {
+			if err := lock.HoldFromContext(ctx).Err(); err != nil {
 				w.Error(err)
 			}
 			return nil

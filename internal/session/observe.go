@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (s *Session) observe(ctx context.Context, spec *Spec) *call {
 
 // event returns e with what all events of c have.
 func (c *call) event(e lock.Event) lock.Event {
-	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, c.spec.Kind.Name, c.spec.Mode, c.id
+	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, cmp.Or(c.spec.As, c.spec.Kind.Name), c.spec.Mode, c.id
 	return e
 }
 
@@ -124,7 +125,7 @@ func (c *call) tellFailed(err error) {
 	case errors.Is(err, context.Canceled):
 		f = o.Canceled
 	case errors.Is(err, lock.ErrNotAcquired):
-		f = o.Refused
+		f = o.NotAcquired
 	}
 	if f != nil {
 		e := c.ends()
@@ -153,7 +154,7 @@ func (c *call) tellGranted(h *hold) {
 	}
 	h.call = c
 	h.mu.Unlock()
-	if f := c.s.Observer.Granted; f != nil {
+	if f := c.s.Observer.Acquired; f != nil {
 		e.Owner, e.Token = h.Owner(), h.Token()
 		f(c.ctx, e)
 	}
@@ -247,7 +248,7 @@ func (a *attempt) tellFailed(err error) {
 func (a *attempt) tellFallback() {
 	for i := range a.parts {
 		if c := a.parts[i].call; c != nil && !c.waits.IsZero() {
-			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w together with others; the locks are taken one by one", lock.ErrNotAcquired)})
+			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w all at once; acquiring the locks one by one", lock.ErrNotAcquired)})
 		}
 	}
 }
@@ -260,7 +261,7 @@ func (s *Session) tellGivenBack(h *hold, err error) {
 // tellPassedOn tells the observer that the Unlock of h passed the lock on.
 func (s *Session) tellPassedOn(h *hold) {
 	if s.Observer != nil {
-		h.tell(s.Observer.PassedOn, lock.Event{})
+		h.tell(s.Observer.HandedOff, lock.Event{})
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -49,9 +51,9 @@ func (w *witness) observer() *lock.Observer {
 		return func(ctx context.Context, e lock.Event) { w.hear(ctx, what, e) }
 	}
 	return &lock.Observer{
-		Waiting: function("waiting"), Granted: function("granted"), Refused: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
+		Waiting: function("waiting"), Acquired: function("granted"), NotAcquired: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
 		Unavailable: function("unavailable"), Failed: function("failed"), Renewed: function("renewed"), RenewalFailed: function("renewal failed"),
-		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), PassedOn: function("passed on"), Released: function("released"), Lost: function("lost"),
+		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), HandedOff: function("passed on"), Released: function("released"), Lost: function("lost"),
 	}
 }
 
@@ -201,7 +203,7 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "customers", nil))
 			w.mini.Del("customers")
 			return err
-		}, "failed", lock.ErrForeignKey},
+		}, "failed", lock.ErrWrongType},
 		"bad name": {func(w *world) error {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
 			return err
@@ -280,7 +282,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 			if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 				w.Fatal(done, err)
 			}
-		}, "lost", lock.ErrForced},
+		}, "lost", lock.ErrForceUnlocked},
 		"gone at Unlock": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.mini.Del("orders")
 			_ = h.Unlock(w.Context()) // it is lost
@@ -373,7 +375,7 @@ func TestObserver_severalLocks(t *testing.T) {
 // Each re-entry is a hold of its own, and their lease is renewed once for all.
 func TestObserver_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		time.Sleep(leaseTime/3 + time.Second)
 		w.wantTold("granted", "granted", "renewed")
@@ -461,7 +463,7 @@ func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 			return func(context.Context, lock.Event) { mu.Lock(); told = append(told, what); mu.Unlock() }
 		}
 		slow := make(chan struct{})
-		w.a.Observer = &lock.Observer{Granted: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
+		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
 		got := w.gets(w.a, plain, w.Context())
 		synctest.Wait()
 		w.mini.Del("orders")
@@ -511,14 +513,14 @@ func TestObserver_doesNotReturn(t *testing.T) {
 	for name, f := range map[string]func(w *world, o *lock.Observer, end func(context.Context, lock.Event)){
 		"granted": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			for _, kind := range allKinds {
-				o.Granted = end
+				o.Acquired = end
 				w.cut(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
 				wantFree(w, "orders")
 			}
 		},
 		"a re-entry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.lock(w.a, w.Context())
-			o.Granted = end
+			o.Acquired = end
 			w.cut(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
 			if n := w.count(h); n != 1 {
 				w.Errorf("%d holds", n)
@@ -527,7 +529,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			wantFree(w, "orders")
 		},
 		"several locks": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
-			o.Granted = func(ctx context.Context, e lock.Event) {
+			o.Acquired = func(ctx context.Context, e lock.Event) {
 				if e.Name == "two" {
 					end(ctx, e)
 				}
@@ -537,7 +539,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 		},
 		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.take(w.a, writing, w.Context())
-			o.Granted = end
+			o.Acquired = end
 			w.cut(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
 			if err := h.Err(); err != nil {
 				w.Error(err)
@@ -551,7 +553,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				if kind.Beside != nil {
 					rival = writing
 				}
-				h, ctx := w.take(w.b, rival, w.Context()), lock.WithOwner(w.Context())
+				h, ctx := w.take(w.b, rival, w.Context()), lock.ContextWithNewOwner(w.Context())
 				o.Waiting = end
 				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
@@ -561,7 +563,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			}
 		},
 		"lost": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
-			ctx := lock.WithOwner(w.Context())
+			ctx := lock.ContextWithNewOwner(w.Context())
 			h := w.lock(w.a, ctx)
 			w.mini.Del("orders")
 			o.Lost = end
@@ -599,7 +601,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				owner := lock.WithOwner(w.Context())
+				owner := lock.ContextWithNewOwner(w.Context())
 				h := w.take(w.a, writing, owner)
 				w.wantTold("granted")
 				if name == "no answer" {
@@ -638,4 +640,129 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Each test here fails without one guard of what the observer is told.
+
+// permits is a semaphore: each waiter asks when it comes, and stands in the queue in Redis by that.
+var permits = &Kind{
+	Waits:  place.QueueInRedis,
+	Mode:   lock.Permit,
+	Queues: true,
+	Anew:   true,
+	Scripts: Scripts{
+		Keys:    keys.Semaphore,
+		Acquire: luascripts.AcquireSemaphore,
+		Release: luascripts.ReleaseSemaphore,
+		Renew:   luascripts.RenewSemaphore,
+		Keep:    luascripts.KeepSemaphore,
+	},
+}
+
+// ofOne returns a spec of "orders" as kind; a semaphore has one permit.
+func (w *world) ofOne(s *Session, kind *Kind) *Spec {
+	spec := s.NewSpec(kind, "orders", nil)
+	if kind == permits {
+		spec.Keys.Total, spec.Keys.Permits = 1, 1
+	}
+	return spec
+}
+
+// Redis refused a call, which waits in its own name. The observer hears the owner string that its hold has later.
+func TestObserver_hearsWhoWaits(t *testing.T) {
+	for name, kind := range allKinds {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				rival := kind
+				if kind.Beside != nil {
+					rival = writing
+				}
+				h := w.take(w.b, rival, w.Context())
+				got := w.gets(w.a, kind, w.Context())
+				waiting := w.wantTold("waiting")[0]
+				w.unlock(h)
+				h = <-got
+				if waiting.Owner != h.Owner() {
+					w.Errorf("%q waits, and %q has the lock", waiting.Owner, h.Owner())
+				}
+				w.unlock(h)
+			})
+		})
+	}
+}
+
+// A call comes behind another of its process, and Redis answers neither its question nor its entry into the queue. It waits for Redis
+// alone, and the observer hears of a wait when it has a place in the queue.
+func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
+	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h, err := w.b.Lock(w.Context(), w.ofOne(w.b, kind))
+				if err != nil {
+					w.Fatal(err)
+				}
+				first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+				w.wantTold("waiting")
+				w.mini.SetError("LOADING Redis is loading the dataset in memory")
+				second := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+				time.Sleep(3 * pollTime)
+				w.wantTold()
+				w.mini.SetError("")
+				time.Sleep(pollTime)
+				w.wantTold("waiting")
+				w.unlock(h)
+				w.unlock(<-first)
+				w.unlock(<-second)
+				w.mini.FlushAll() // the number of permits
+			})
+		})
+	}
+}
+
+// Locks that cannot be taken together are taken one by one, by calls of their own. Of the call for all of them the observer hears
+// nothing, as it has not waited.
+func TestObserver_oneByOneInstead(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, s := range []*Session{w.a, w.b} { // b has no observer
+			h := w.lock(s, w.Context())
+			w.witness.take()
+			if _, err := s.LockAll(h.Context(), w.all(s, "orders", "other"), luascripts.AcquireAllReentrant, true); !errors.Is(err, errors.ErrUnsupported) {
+				w.Error(err)
+			}
+			w.wantTold()
+			w.unlock(h)
+			w.witness.take()
+		}
+	})
+}
+
+// The observer takes its time over the grant, and the lease is renewed meanwhile. It hears of the grant first, and of the next renewal.
+func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var told []string
+		w.observer().Acquired = func(context.Context, lock.Event) {
+			time.Sleep(leaseTime / 2)
+			told = append(told, "granted")
+		}
+		w.observer().Renewed = func(context.Context, lock.Event) { told = append(told, "renewed") }
+		h := w.lock(w.a, w.Context())
+		time.Sleep(leaseTime / 3)
+		w.unlock(h)
+		if !slices.Equal(told, []string{"granted", "renewed"}) {
+			w.Errorf("the observer hears of %q", told)
+		}
+	})
+}
+
+// A renewal leaves a lock out that no waiter has taken yet, and a waiter takes it before the watchdog says so. To the observer
+// of that hold, no renewal has failed.
+func TestObserver_takenAfterTheRenewal(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.wantTold("granted")
+		h.(*hold).tenure().Unrenewed(errUntaken, leaseTime/2)
+		w.wantTold()
+		w.unlock(h)
+		synctest.Wait()
+	})
 }

@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // places returns how many places s knows, and how many it keeps to use again.
@@ -171,5 +173,189 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 			t.Errorf("%d places are known, want the one that is held and the latest", known)
 		}
 		w.unlock(h)
+	})
+}
+
+// Each test here fails without one guard of which places there are.
+
+// begins enters a call about the lock of this name, as each call does.
+func (w *world) begins(name string) *spot {
+	w.Helper()
+	at, err := w.a.begin(w.a.NewSpec(plain, name, nil))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return at
+}
+
+// letGo lets the lock of this name go for others, by a call of its own.
+func (w *world) letGo(name string) {
+	w.Helper()
+	spec := w.a.NewSpec(plain, name, nil)
+	at := w.begins(name)
+	at.lock()
+	at.place.LetGo(&spec.terms, time.Now().Add(asideTime))
+	at.unlock()
+	w.a.done(at)
+}
+
+// A process has to do with very many locks at once. When it is done with them, some places stay known, the memory of some is kept,
+// and no more.
+func TestPlaces_noMoreStayThanThat(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var all []*spot
+		for i := range idleSpots + spareSpots + 10 {
+			all = append(all, w.begins(fmt.Sprint("orders", i)))
+		}
+		for _, at := range all {
+			w.a.done(at)
+		}
+		if known, spare := w.places(w.a); known != idleSpots || spare != spareSpots {
+			w.Errorf("%d places are known, and %d are kept to be used again, want %d and %d", known, spare, idleSpots, spareSpots)
+		}
+	})
+}
+
+// A lock was let go, and a call has begun that nobody in its place knows of yet. When the time of the others is over, the next
+// call about the lock comes to the same place.
+func TestPlaces_areNotForgottenUnderACall(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		w.letGo("orders")
+		first := w.begins("orders")
+		time.Sleep(asideTime)
+		w.letGo("another")
+		second := w.begins("orders")
+		if first != second {
+			w.Error("two calls about one lock have a place each")
+		}
+		w.a.done(first)
+		w.a.done(second)
+	})
+}
+
+// What was let go is forgotten as soon as any call ends, also one about a lock with which others are busy all the time.
+func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		busy := w.begins("busy")
+		w.letGo("orders")
+		time.Sleep(asideTime)
+		w.a.done(w.begins("busy"))
+		if known, _ := w.places(w.a); known != 1 {
+			w.Errorf("%d places are known, want the busy one", known)
+		}
+		w.a.done(busy)
+	})
+}
+
+// The end of a hold comes to a place that is forgotten already. Its memory is there once, for one other lock.
+func TestPlaces_areForgottenOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		busy := w.begins("busy")
+		at := w.begins("orders")
+		w.a.done(at)
+		at.tidy()
+		one, other := w.begins("one"), w.begins("other")
+		if one == other {
+			w.Error("two locks have one place")
+		}
+		for _, at := range []*spot{one, other, busy} {
+			w.a.done(at)
+		}
+	})
+}
+
+// A call does not wait any longer for the answer to its question. The place is forgotten, and does not become that of another lock:
+// the answer comes back to it.
+func TestPlaces_areNotUsedAgainBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		w.unlock(w.lock(w.a, w.Context())) // now the server knows the script
+		at := w.begins("orders")
+		w.a.done(at)
+		w.slowScripts(opTime / 2)
+		if _, err := w.a.Lock(w.within(opTime/4), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		if known, _ := w.places(w.a); known != 0 {
+			w.Errorf("%d places", known)
+		}
+		other := w.begins("other")
+		if other == at {
+			w.Error("another lock has the place before the answer is there")
+		}
+		w.a.done(other)
+		time.Sleep(opTime)
+		w.wire.OnRequest(nil)
+	})
+}
+
+// One spec serves two clients. Each has a place of its own for the lock, and asks Redis for itself.
+func TestPlaces_areOfOneClient(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		for range 2 {
+			for _, pair := range [][2]*Session{{w.a, w.b}, {w.b, w.a}} {
+				h, err := pair[0].Lock(w.Context(), spec)
+				if err != nil {
+					w.Fatal(err)
+				}
+				if _, err := pair[1].TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
+					w.Error(err)
+				}
+				if h.(*hold).tenure().at.s != pair[0] {
+					w.Error("the hold is at a place of the other client")
+				}
+				w.unlock(h)
+			}
+		}
+	})
+}
+
+// The session is closed. A TryLock asks for nothing any more, and no other call begins.
+func TestPlaces_noneAfterClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		n := w.scripts()
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrClosed) {
+			w.Error(err)
+		}
+		if err := w.a.Enter(); err == nil {
+			w.Error("another call begins")
+			w.a.Leave()
+		} else if !errors.Is(err, lock.ErrClosed) {
+			w.Error(err)
+		}
+		if n.Load() != 0 {
+			w.Errorf("%d commands", n.Load())
+		}
+	})
+}
+
+// Of two locks that are taken together, the lease of one is over when the answer comes. The other is given back, and
+// nobody renews it.
+func TestPlaces_whatIsGivenBackIsNotRenewed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		specs := func() []*Spec {
+			return []*Spec{w.a.NewSpec(plain, "long", nil), w.a.NewSpec(plain, "short", []lock.Option{lock.WithFixedLease(opTime / 10)})}
+		}
+		for _, h := range w.takeAll(w.a, w.Context(), "a", "b") { // now the server knows the scripts
+			w.unlock(h)
+		}
+		w.onScripts(func(int) redistest.Action { return redistest.Action{DelayReply: opTime / 5} })
+		if _, err := w.a.LockAll(w.Context(), specs(), luascripts.AcquireAllReentrant, false); err == nil {
+			w.Error("both locks are held")
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(opTime)
+		synctest.Wait()
+		if n := w.a.dog.Len(); n != 0 {
+			w.Errorf("%d leases are renewed for nobody", n)
+		}
 	})
 }

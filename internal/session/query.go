@@ -75,7 +75,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	}
 	for _, h := range state.Holders { // the scripts that read a plain and a fair lock look for neither
 		if fair, known := luascripts.FairOwner(h.Owner); known && fair != (spec.Mark == luascripts.FairMark) {
-			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrForeignKey)}
+			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrWrongType)}
 		}
 	}
 	s.name(ctx, &state)
@@ -105,15 +105,15 @@ func (s *Session) ID() string { return s.id }
 func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error) {
 	state := lock.State{Name: name}
 	if s.Foreign {
-		return state, lock.ErrForeignKey
+		return state, lock.ErrWrongType
 	}
 	for _, w := range s.Waiters {
-		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience, Since: askedSince(w.Owner)})
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: askedSince(w.Owner)})
 	}
 	for _, f := range s.Fields {
 		count, err := strconv.Atoi(f.Value)
 		if err != nil {
-			return lock.State{}, lock.ErrForeignKey // its fields and values are none of our business
+			return lock.State{}, lock.ErrWrongType // its fields and values are none of our business
 		}
 		h := lock.Holder{Owner: f.Name, Count: count, Mode: lock.Exclusive}
 		if sided {

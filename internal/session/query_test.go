@@ -1,12 +1,17 @@
 package session
 
 import (
+	"context"
+	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -29,7 +34,7 @@ func TestInspect_since(t *testing.T) {
 		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() {
 			w.Errorf("held since %v, want %v", got.Since, held)
 		}
-		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.Patience != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
+		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.WaiterTimeout != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
 			w.Errorf("%+v waits, want since %v", got, waits)
 		}
 		w.unlock(h)
@@ -91,4 +96,168 @@ func TestNewOwner_permits(t *testing.T) {
 	if !slices.Equal(held, owners) {
 		t.Errorf("%q hold it, want %q", held, owners)
 	}
+}
+
+// Each test here fails without one guard of what is said about a lock.
+
+// A snapshot says who holds the lock, how, and for how long, and who waits.
+func TestStateOf(t *testing.T) {
+	const java = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7"
+	const ours = "01a202b8-4bbe-7c35-bc27-051edccf1eeb:1830000000000000000"
+	asked := time.UnixMicro(1830000000000000000 >> 10)
+	left := 20 * time.Second
+	waits := []luascripts.Waiter{{Owner: ours, WaiterTimeout: time.Second}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
+	waiters := []lock.Waiter{{Owner: ours, WaiterTimeout: time.Second, Since: asked}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
+	for name, c := range map[string]struct {
+		sided    bool
+		snapshot luascripts.Snapshot
+		want     lock.State
+	}{
+		"no key":                      {false, luascripts.Snapshot{Left: lock.NoExpiry, Waiters: waits}, lock.State{Waiters: waiters}},
+		"no key of a read/write lock": {true, luascripts.Snapshot{Left: lock.NoExpiry, Waiters: waits}, lock.State{Waiters: waiters}},
+		"nothing but a line":          {false, luascripts.Snapshot{Exists: true, Left: left, Waiters: waits}, lock.State{Waiters: waiters}},
+		"dead readers":                {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "read"}, lock.State{}},
+		"ours": {false, luascripts.Snapshot{Exists: true, Left: left, Fields: []luascripts.Field{{Name: ours, Value: "2"}}, Waiters: waits},
+			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Exclusive, Since: asked}}, Waiters: waiters}},
+		"Redisson's, without end": {false, luascripts.Snapshot{Exists: true, Left: lock.NoExpiry, Fields: []luascripts.Field{{Name: java, Value: "1"}}},
+			lock.State{Mode: lock.Exclusive, Lease: lock.NoExpiry, Holders: []lock.Holder{{Owner: java, Count: 1, Mode: lock.Exclusive}}}},
+		"a plain lock whose owner ends as a writer's field does": {false, luascripts.Snapshot{Exists: true, Left: left, Fields: []luascripts.Field{{Name: java + ":write", Value: "1"}}},
+			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: java + ":write", Count: 1, Mode: lock.Exclusive}}}},
+		"readers": {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "read", Fields: []luascripts.Field{{Name: java, Value: "1"}, {Name: ours, Value: "3"}}},
+			lock.State{Mode: lock.Read, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 3, Mode: lock.Read, Since: asked}, {Owner: java, Count: 1, Mode: lock.Read}}}},
+		"a writer that reads": {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "write", Fields: []luascripts.Field{{Name: ours, Value: "1"}, {Name: ours + ":write", Value: "2"}}},
+			lock.State{Mode: lock.Write, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Write, Since: asked}, {Owner: ours, Count: 1, Mode: lock.Read, Since: asked}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.want.Name = "orders"
+			got, err := StateOf("orders", c.sided, c.snapshot)
+			if err != nil || !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%+v, %v\nwant %+v", got, err, c.want)
+			}
+		})
+	}
+	for name, snapshot := range map[string]luascripts.Snapshot{
+		"a string": {Foreign: true},
+		"a hash":   {Exists: true, Left: left, Fields: []luascripts.Field{{Name: "name", Value: "Alice"}}},
+	} {
+		if state, err := StateOf("orders", false, snapshot); !errors.Is(err, lock.ErrWrongType) || state.Mode != lock.Free || state.Holders != nil {
+			t.Errorf("%s: %+v, %v", name, state, err)
+		}
+	}
+}
+
+// A look at a lock shows which clients its holders and waiters are of, as far as Redis knows them.
+func TestInspect_clients(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.mini.HSet(keys.Client(w.a.id), "host", "db7", "name", "billing")
+		h := w.lock(w.a, w.Context())
+		waiter := w.waiting(w.b, w.Context())
+		time.Sleep(pollTime / 2)
+		state, err := Inspect(w.Context(), w.b, w.b.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
+		if err != nil || len(state.Holders) != 1 || len(state.Waiters) != 1 {
+			w.Fatalf("%+v, %v", state, err)
+		}
+		if got, want := state.Holders[0].Client, (lock.Client{ID: w.a.id, Host: "db7", Name: "billing"}); got != want {
+			w.Errorf("%+v holds it, want %+v", got, want)
+		}
+		if got, want := state.Waiters[0].Client, (lock.Client{ID: w.b.id}); got != want {
+			w.Errorf("%+v waits, want %+v", got, want)
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
+		w.mini.Del(keys.Client(w.a.id))
+	})
+}
+
+// wantAbout fails the test unless err is that of the operation op on the lock called name.
+func (w *world) wantAbout(op, name string, err error) {
+	w.Helper()
+	if e := new(lock.Error); !errors.As(err, &e) || e.Op != op || e.Name != name {
+		w.Errorf("%v, which is not about %s of %q", err, op, name)
+	}
+}
+
+// said is what an error says.
+func said(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// A look that fails says so, and why, and about which lock. One that cannot succeed asks nobody.
+func TestInspect_fails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		inspect := func(ctx context.Context, spec *Spec) error {
+			state, err := Inspect(ctx, w.a, spec, luascripts.InspectReentrant)
+			if state.Name != "" {
+				w.Errorf("%+v beside an error", state)
+			}
+			w.wantAbout("inspect", spec.Name, err)
+			return err
+		}
+		w.mini.SetError("ERR out of order")
+		if err := inspect(w.Context(), spec); !strings.Contains(said(err), "out of order") {
+			w.Error(err)
+		}
+		w.mini.SetError("")
+
+		if err := w.mini.Set("orders", "1"); err != nil {
+			w.Fatal(err)
+		}
+		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a number") {
+			w.Errorf("%v, which does not say what the key holds", err)
+		}
+		w.mini.Del("orders")
+
+		sent := w.scripts()
+		if err := inspect(w.Context(), w.a.NewSpec(plain, "", nil)); !errors.Is(err, lock.ErrBadName) {
+			w.Error(err)
+		}
+		over, cancel := context.WithCancel(w.Context())
+		cancel()
+		w.wantEnd("Inspect", inspect(over, spec), []error{context.Canceled}, lock.ErrUnavailable)
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrClosed) {
+			w.Error(err)
+		}
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d questions", n)
+		}
+	})
+}
+
+// A server says since when it runs in whole seconds, and may have been up for a second less. It is never taken to be up for longer than it is,
+// and never to start in the future.
+func TestServer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		for uptime, want := range map[string]time.Duration{"0": 0, "1": 0, "90": 89 * time.Second} {
+			w.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+				switch {
+				case cmd != "INFO":
+					return false
+				case args[0] == "server":
+					c.WriteBulk("run_id:5eed\r\nuptime_in_seconds:" + uptime + "\r\n")
+				default:
+					c.WriteBulk("role:master\r\n")
+				}
+				return true
+			})
+			got, err := w.a.Server(w.Context(), spec)
+			if err != nil || got.ID != "5eed" || !got.Primary || time.Since(got.Since) != want {
+				w.Errorf("up for %s s: %+v, %v, want since %v", uptime, got, err, want)
+			}
+		}
+		w.mini.SetError("ERR out of order")
+		got, err := w.a.Server(w.Context(), spec)
+		if !strings.Contains(said(err), "out of order") || !got.Since.IsZero() {
+			w.Errorf("%+v, %v", got, err)
+		}
+		w.wantAbout("server", "orders", err)
+		w.mini.SetError("")
+	})
 }

@@ -23,7 +23,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	}
 	_, err := once(ctx, t.s, t.spec, "raise token", func() (luascripts.Verdict, error) {
 		if t.spec.Keys.Register == "" {
-			return 0, command.Final{Err: fmt.Errorf("%w: the lock was made without WithFencing", errors.ErrUnsupported)}
+			return 0, command.Final{Err: fmt.Errorf("%w: lock was created without WithFencing", errors.ErrUnsupported)}
 		}
 		t.raise(token)
 		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
@@ -33,7 +33,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		case o.Err == nil && o.Value == luascripts.Gone:
 			o.Err = command.Final{Err: lock.ErrLost}
 		case o.Err == nil && o.Value == luascripts.Foreign:
-			o.Err = command.Final{Err: lock.ErrForeignKey}
+			o.Err = command.Final{Err: lock.ErrWrongType}
 		}
 		return o.Value, o.Err
 	})

@@ -45,7 +45,7 @@ func TestRaise_fails(t *testing.T) {
 			w.mini.Del("orders")
 			want := lock.ErrLost
 			if foreign {
-				want = lock.ErrForeignKey
+				want = lock.ErrWrongType
 				if err := w.mini.Set("orders", "of somebody else"); err != nil {
 					w.Fatal(err)
 				}

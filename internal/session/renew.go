@@ -207,7 +207,7 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 
 // errUntaken is the answer to the renewal of an Offered tenure: no waiter has taken it yet, and
 // nothing is renewed for nobody.
-var errUntaken = errors.New("nobody has taken it yet")
+var errUntaken = errors.New("not claimed yet")
 
 // withError returns errs, of n, with err at i.
 func withError(errs []error, n, i int, err error) []error {
@@ -224,7 +224,7 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	case r.Err != nil:
 		return s.sender.Explain(r.Err)
 	case r.Verdict == luascripts.Foreign:
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	case r.Verdict == luascripts.Gone:
 		return watchdog.ErrGone
 	default:
@@ -247,6 +247,6 @@ func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
 		}
 	}
 	if failed > 0 {
-		s.report.warn("lock: a renewal failed; it is tried again until the lease ends", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
+		s.report.warn("lease renewal failed, will retry", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
 	}
 }

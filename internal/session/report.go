@@ -67,7 +67,7 @@ func (r *reporter) say(level slog.Level, message, about string, args []any) {
 		return
 	}
 	if left > 0 {
-		args = append(args, "left_out", left)
+		args = append(args, "suppressed", left)
 	}
 	r.logger().Log(context.Background(), level, message, args...)
 }
@@ -101,21 +101,21 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 // than a poll interval is worth no warning, unless the server is a replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) {
-		s.report.debug("lock: asking again", "lock", spec.Name, "err", err)
+		s.report.debug("acquire attempt failed, will retry", "lock", spec.Name, "err", err)
 		return
 	}
-	s.report.warn("lock: Redis is unavailable; retrying until the wait ends", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
+	s.report.warn("redis unavailable, will retry", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
 // unhinted warns that the server refuses the subscription to a channel. The warning leaves out
 // the owner in which the names of some channels end.
 func (s *Session) unhinted(channel string, err error) {
-	price := "waiters ask once a second instead"
+	effect := "polling once per second"
 	if channel == keys.Client(s.id) {
-		price = "a holder hears of a forced unlock at its next renewal"
+		effect = "force-unlocks are detected at the next renewal"
 	}
 	lockOf, _, _ := strings.Cut(channel, ":"+s.id)
-	s.report.warn("lock: the server denies a subscription; "+price, lockOf, "channel", lockOf, "err", err)
+	s.report.warn("subscription denied (ACL); "+effect, lockOf, "channel", lockOf, "err", err)
 }
 
 // LookOnce has a goroutine ask the server whether it evicts keys when its memory is full, and
@@ -132,7 +132,7 @@ func (s *Session) LookOnce() {
 				return luascripts.Evicts(ctx, s.rdb)
 			}))
 			if err == nil && policy != "" {
-				s.report.warn("lock: the server evicts keys when its memory is full, and locks with them; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
+				s.report.warn("server evicts keys; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
 			}
 		}()
 	})

@@ -85,7 +85,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			time.Sleep(2 * leaseTime)
 			w.unlock(h)
 
-			ctx, cancel := context.WithCancel(lock.WithOwner(w.Context()))
+			ctx, cancel := context.WithCancel(lock.ContextWithNewOwner(w.Context()))
 			outer, inner := w.take(w.a, kind, ctx), w.take(w.a, kind, ctx) // a re-entry
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(rival, "orders", nil)); kind != reading && !errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("TryLock: %v", err)
@@ -143,7 +143,7 @@ func TestReport_isLimited(t *testing.T) {
 					continue
 				}
 				said++
-				if _, n, counted := strings.Cut(line, "left_out="); counted {
+				if _, n, counted := strings.Cut(line, "suppressed="); counted {
 					var k int
 					if _, err := fmt.Sscan(n, &k); err != nil {
 						t.Fatal(err)
@@ -177,7 +177,7 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 		w.wire.Freeze(true)
 		_ = h.Unlock(w.Context()) // no answer
 		time.Sleep(3 * time.Minute)
-		if lines := log.lines("never confirmed a release"); len(lines) != 1 {
+		if lines := log.lines("release not confirmed"); len(lines) != 1 {
 			t.Errorf("never confirmed: %q", lines)
 		}
 		w.wire.Freeze(false)
@@ -207,11 +207,11 @@ func TestReport_silence(t *testing.T) {
 						}()
 					}
 					time.Sleep(opTime + time.Second)
-					if lines := log.lines("Redis is unavailable"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
+					if lines := log.lines("redis unavailable"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
 						t.Errorf("in the first seconds: %q", lines)
 					}
 					time.Sleep(2 * time.Minute)
-					if lines := log.lines("Redis is unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "left_out=") && name == "dead" {
+					if lines := log.lines("redis unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "suppressed=") && name == "dead" {
 						t.Errorf("in two minutes %d lines, want one in %v: %q", len(lines), reportEvery, lines)
 					}
 					cancel()
@@ -255,7 +255,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		}
 		w.wire.Freeze(true)
 		time.Sleep(leaseTime * 2 / 3)
-		if lines := log.lines("a renewal failed"); len(lines) == 0 || len(lines) > 3 || !strings.Contains(lines[0], "level=WARN") {
+		if lines := log.lines("lease renewal failed"); len(lines) == 0 || len(lines) > 3 || !strings.Contains(lines[0], "level=WARN") {
 			t.Errorf("failed renewals: %q", lines)
 		}
 		time.Sleep(leaseTime)
@@ -269,7 +269,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		w.mini.Del("orders")
 		<-h.Context().Done()
 		synctest.Wait() // the line comes after the end of the context
-		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("left_out=", many-reportMost)) {
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("suppressed=", many-reportMost)) {
 			t.Errorf("the next loss: %q, want it with the %d that were left out", lines, many-reportMost)
 		}
 		for _, h := range holds {
@@ -283,7 +283,7 @@ func TestReport_deniedSubscriptions(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
 		w.a.unhinted(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
-		lines := log.lines("denies a subscription")
+		lines := log.lines("subscription denied")
 		if len(lines) != 2 || !strings.Contains(lines[0], "forced unlock at its next renewal") || !strings.Contains(lines[1], "ask once a second") {
 			t.Errorf("%q", lines)
 		}
@@ -307,7 +307,7 @@ func TestReport_deniedRenewals(t *testing.T) {
 		w.mini.SetError("NOPERM this user has no permissions")
 		time.Sleep(leaseTime / 2)
 		w.mini.SetError("")
-		if lines := log.lines("a renewal failed"); len(lines) == 0 || !strings.Contains(lines[0], "NOPERM") {
+		if lines := log.lines("lease renewal failed"); len(lines) == 0 || !strings.Contains(lines[0], "NOPERM") {
 			t.Errorf("%q", lines)
 		}
 		for _, h := range holds {
@@ -322,7 +322,7 @@ func TestReport_debug(t *testing.T) {
 		log := &heard{}
 		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("nobody answers"))
-		if lines := log.lines("asking again"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
+		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
 			t.Errorf("%q", lines)
 		}
 	})
@@ -350,7 +350,7 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 		held := h.(*hold).tenure()
 		tenures := []*tenure{held, held, held}
 		w.a.unrenewed(tenures, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
-		if lines := log.lines("a renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
+		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
 			t.Errorf("%q", lines)
 		}
 		w.unlock(h)
@@ -373,7 +373,7 @@ func TestReport_confirmedAfterAFreeze(t *testing.T) {
 					time.Sleep(leaseTime + after)
 					thaw(w)
 					time.Sleep(time.Minute)
-					if lines := log.lines("never confirmed a release"); len(lines) != 0 {
+					if lines := log.lines("release not confirmed"); len(lines) != 0 {
 						t.Errorf("a freeze of %v: %q", leaseTime+opTime+after, lines)
 					}
 				})

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A lock with lock.WithAtLeast stays locked for a while after its grant. If its last hold is given
+// A lock with lock.WithMinHold stays locked for a while after its grant. If its last hold is given
 // back before, the tenure is over as any other, but Redis is told when the lock is to expire, instead
 // of freeing it. Whatever gives a tenure back does that: Unlock, Close, the end of a limit and the
 // settler.
@@ -29,7 +29,7 @@ func (s *Session) standing(d time.Duration) time.Duration {
 // stand has the lock of h stay locked for as long as spec says. A lock that was passed on may
 // have less of its lease left than that.
 func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
-	d := spec.Config.AtLeast
+	d := spec.Config.MinHold
 	if d == 0 {
 		return nil
 	}

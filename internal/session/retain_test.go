@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,12 +22,12 @@ import (
 const minute = time.Minute // longer than a lease
 
 // A lock that is unlocked early keeps others out for as long as it was told to, and no longer.
-func TestAtLeast(t *testing.T) {
+func TestMinHold(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				began := time.Now()
-				h := w.take(w.a, k, w.Context(), lock.WithAtLeast(minute))
+				h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
 				time.Sleep(time.Second)
 				if err := h.Unlock(w.Context()); err != nil {
 					w.Fatal(err)
@@ -61,11 +62,11 @@ func TestAtLeast(t *testing.T) {
 }
 
 // A process that dies, or closes, leaves the lock for as long as well.
-func TestAtLeast_withoutUnlock(t *testing.T) {
+func TestMinHold_withoutUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context())) // the server knows the script
 		n := w.scripts()
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		if n := n.Load(); n != 1 {
 			w.Errorf("a free lock took %d scripts", n)
 		}
@@ -90,10 +91,10 @@ func TestAtLeast_withoutUnlock(t *testing.T) {
 }
 
 // Of several holds of an owner, the one that keeps the lock for longest decides, in whatever order they come.
-func TestAtLeast_theLongest(t *testing.T) {
+func TestMinHold_theLongest(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
-		inner := w.lock(w.a, outer.Context(), lock.WithAtLeast(time.Second))
+		outer := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
+		inner := w.lock(w.a, outer.Context(), lock.WithMinHold(time.Second))
 		w.unlock(inner)
 		w.unlock(outer)
 		if left := w.mini.TTL("orders"); left < minute-time.Second {
@@ -104,9 +105,9 @@ func TestAtLeast_theLongest(t *testing.T) {
 }
 
 // Once the time is over, Unlock frees the lock at once.
-func TestAtLeast_later(t *testing.T) {
+func TestMinHold_later(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		time.Sleep(minute)
 		w.unlock(h)
 		if keys := w.mini.Keys(); len(keys) != 0 {
@@ -116,10 +117,10 @@ func TestAtLeast_later(t *testing.T) {
 }
 
 // Redis does not answer the Unlock. The settler tells it later, and does not free the lock.
-func TestAtLeast_settles(t *testing.T) {
+func TestMinHold_settles(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		if err := h.Unlock(w.Context()); err == nil {
@@ -138,12 +139,12 @@ func TestAtLeast_settles(t *testing.T) {
 
 // A lock that was passed on inside the process has less of its lease left, so its key is made to
 // live for longer.
-func TestAtLeast_passedOn(t *testing.T) {
+func TestMinHold_passedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
-		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
 		time.Sleep(time.Millisecond)
 		if err := h.Unlock(w.Context()); err != nil {
 			w.Fatal(err)
@@ -161,10 +162,10 @@ func TestAtLeast_passedOn(t *testing.T) {
 }
 
 // Nor is a lock that is to stay locked passed on inside the process.
-func TestAtLeast_isNotPassedOn(t *testing.T) {
+func TestMinHold_isNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(leaseTime/2))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(leaseTime/2))
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", nil))
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
@@ -177,10 +178,10 @@ func TestAtLeast_isNotPassedOn(t *testing.T) {
 }
 
 // The answer to an Unlock is lost, and the lock expires before the repetition arrives.
-func TestAtLeast_lostReply(t *testing.T) {
+func TestMinHold_lostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))) // the server knows the scripts
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))) // the server knows the scripts
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 		time.Sleep(time.Second - time.Millisecond)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		w.unlock(h)
@@ -188,11 +189,11 @@ func TestAtLeast_lostReply(t *testing.T) {
 }
 
 // A copy of a question arrives after the Unlock. It keeps the lock locked for no longer than it was told to.
-func TestAtLeast_lateQuestion(t *testing.T) {
+func TestMinHold_lateQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, carryOut := w.brokenOnce()
 		k.Retain = plain.Retain
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithAtLeast(leaseTime / 2)}))
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(leaseTime / 2)}))
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -208,7 +209,7 @@ func TestAtLeast_lateQuestion(t *testing.T) {
 }
 
 // A copy of a renewal arrives after the Unlock. Nor does that keep the lock for longer.
-func TestAtLeast_lateRenewal(t *testing.T) {
+func TestMinHold_lateRenewal(t *testing.T) {
 	for _, extends := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Extend %v", extends), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -226,7 +227,7 @@ func TestAtLeast_lateRenewal(t *testing.T) {
 					}
 					return renewed
 				}
-				h := w.take(w.a, &k, w.Context(), lock.WithAtLeast(2*leaseTime/3))
+				h := w.take(w.a, &k, w.Context(), lock.WithMinHold(2*leaseTime/3))
 				if extends {
 					if err := h.Extend(w.Context(), time.Hour); err != nil {
 						w.Fatal(err)
@@ -247,9 +248,9 @@ func TestAtLeast_lateRenewal(t *testing.T) {
 	}
 }
 
-// A lock is passed on to a call with WithAtLeast, which lengthens its lease, and Redis is silent: the call ends with its context,
+// A lock is passed on to a call with WithMinHold, which lengthens its lease, and Redis is silent: the call ends with its context,
 // and says so.
-func TestAtLeast_silence(t *testing.T) {
+func TestMinHold_silence(t *testing.T) {
 	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
 		inBubble(t, func(w *world) {
 			other := w.lock(w.b, w.Context())
@@ -258,7 +259,7 @@ func TestAtLeast_silence(t *testing.T) {
 			ended, start := make(chan error), time.Now()
 			go func() {
 				ctx := w.within(limit)
-				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
 				if late := time.Since(start) - limit; late > 0 {
 					w.Errorf("it returns %v after its deadline", late)
 				}
@@ -279,8 +280,8 @@ func TestAtLeast_silence(t *testing.T) {
 	}
 }
 
-// A call without WithAtLeast has its lock stand for no time, and asks for no longer lease.
-func TestAtLeast_not(t *testing.T) {
+// A call without WithMinHold has its lock stand for no time, and asks for no longer lease.
+func TestMinHold_not(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if d := w.a.standing(0); d != 0 {
 			w.Errorf("a lease of %v", d)
@@ -294,11 +295,11 @@ func TestAtLeast_not(t *testing.T) {
 }
 
 // A fixed lease that is as long as the lock is to stand is not lengthened.
-func TestAtLeast_fixedLease(t *testing.T) {
+func TestMinHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		n := w.scripts()
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Second), lock.WithFixedLease(10*time.Second))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Second), lock.WithFixedLease(10*time.Second))
 		if n.Load() != 1 || w.mini.TTL("orders") > 10*time.Second {
 			w.Errorf("%d commands; the key lives for %v", n.Load(), w.mini.TTL("orders"))
 		}
@@ -308,9 +309,9 @@ func TestAtLeast_fixedLease(t *testing.T) {
 	})
 }
 
-// A lock is passed on to a call with WithAtLeast, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
+// A lock is passed on to a call with WithMinHold, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
 // is given back: before the call returns, if its context lasts.
-func TestAtLeast_notLengthened(t *testing.T) {
+func TestMinHold_notLengthened(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -329,7 +330,7 @@ func TestAtLeast_notLengthened(t *testing.T) {
 				}
 				ended := make(chan error)
 				go func() {
-					_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+					_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
 					if w.mini.Exists("orders") && refused {
 						w.Error("it returns, and the lock is not given back")
 					}
@@ -353,11 +354,11 @@ func TestAtLeast_notLengthened(t *testing.T) {
 }
 
 // An Unlock of a lock that is to stand ends with its context, and was not carried out. The lock is freed in time all the same.
-func TestAtLeast_unlockBrokenOff(t *testing.T) {
+func TestMinHold_unlockBrokenOff(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Millisecond))) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
 		time.Sleep(10 * time.Millisecond)
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(2*time.Second))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(2*time.Second))
 		goes := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: goes}))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -375,11 +376,11 @@ func TestAtLeast_unlockBrokenOff(t *testing.T) {
 }
 
 // The answer to an Unlock is lost, and a foreign key has come into the place of the lock. Unlock says that.
-func TestAtLeast_foreignAtTheRepetition(t *testing.T) {
+func TestMinHold_foreignAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Millisecond))) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
 		time.Sleep(10 * time.Millisecond)
-		h := w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 		w.onScripts(func(n int) redistest.Action {
 			if n == 2 {
 				w.mini.Del("orders")
@@ -389,9 +390,70 @@ func TestAtLeast_foreignAtTheRepetition(t *testing.T) {
 			}
 			return redistest.Action{DropReply: n == 1}
 		})
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		w.mini.Del("orders")
+	})
+}
+
+// A lock that is to stand is gone from Redis before its time. Unlock says so.
+func TestMinHold_gone(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
+		w.mini.Del("orders")
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}
+
+// An Unlock of a lock that is to stand ends with its context, and is answered after that. Nothing is left to do, and nothing more
+// is sent.
+func TestMinHold_unlockAnsweredLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var sent atomic.Int64
+		answer := make(chan struct{})
+		k := hookable()
+		k.Retain = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error) {
+			sent.Add(1)
+			v, err := plain.Retain(ctx, rdb, keys, owner, rest)
+			<-answer
+			return v, err
+		}
+		h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
+		if err := h.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		close(answer)
+		synctest.Wait()
+		time.Sleep(minute)
+		if n := sent.Load(); n != 1 {
+			w.Errorf("%d commands", n)
+		}
+	})
+}
+
+// A lock is passed on to a call with WithMinHold, and is gone before its lease is lengthened. The call says that, and not that Redis
+// gives no answer.
+func TestMinHold_lostAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := hookable()
+		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+			w.mini.Del("orders")
+			return plain.Renew(ctx, rdb, batch, lease, perCall)
+		}
+		h := w.take(w.a, k, w.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
+			ended <- err
+		}()
+		synctest.Wait()
+		time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+		w.unlock(h)
+		if err := <-ended; !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
+			w.Error(err)
+		}
 	})
 }

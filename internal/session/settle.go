@@ -133,7 +133,7 @@ func (q *settler) work() {
 		sent := time.Now()
 		err := command.Sure(context.Background(), q.s.rdb, q.s.settleOnce(d.t))
 		if q.done(d, sent, err) {
-			q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
+			q.s.report.warn("release not confirmed before the lease expired", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		}
 	}
 }
@@ -244,7 +244,7 @@ func (t *tenure) mayLive() time.Duration {
 }
 
 // errTurn says that a call has the turn of a tenure that lives.
-var errTurn = errors.New("another command is under way")
+var errTurn = errors.New("another command is in flight")
 
 // settleOnce sends one command that leaves as many holds in Redis as there are.
 func (s *Session) settleOnce(t *tenure) error {

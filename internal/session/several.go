@@ -257,7 +257,7 @@ func (a *attempt) askAll() error {
 	if reply.Verdict != luascripts.Held {
 		a.quit()
 		a.current = reply.index
-		return s.sender.Foreign(a.waiting, a.parts[reply.index].spec.Keys.Lock, command.Final{Err: lock.ErrForeignKey})
+		return s.sender.Foreign(a.waiting, a.parts[reply.index].spec.Keys.Lock, command.Final{Err: lock.ErrWrongType})
 	}
 	return a.refusedAll(reply)
 }

@@ -77,7 +77,7 @@ func TestShare_everything(t *testing.T) {
 					return redistest.Action{DelayReply: time.Duration(n(3000)) * time.Microsecond}
 				})
 			}
-			shared := []context.Context{lock.WithOwner(w.Context()), lock.WithOwner(w.Context())}
+			shared := []context.Context{lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())}
 			var wg sync.WaitGroup
 			for i := range 16 {
 				wg.Go(func() {
@@ -89,7 +89,7 @@ func TestShare_everything(t *testing.T) {
 						if i%6 == 5 {
 							kind = writing
 						}
-						owner := lock.WithOwner(w.Context())
+						owner := lock.ContextWithNewOwner(w.Context())
 						if s == w.a && kind == reading && n(4) == 0 {
 							owner = shared[n(2)]
 						}
@@ -100,7 +100,7 @@ func TestShare_everything(t *testing.T) {
 						var opts []lock.Option
 						switch n(12) {
 						case 0:
-							opts = append(opts, lock.WithReadersFirst())
+							opts = append(opts, lock.WithReaderPreference())
 						case 1:
 							opts = append(opts, lock.WithFixedLease(time.Minute))
 						}

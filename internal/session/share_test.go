@@ -129,6 +129,10 @@ func TestShare_rideAlong(t *testing.T) {
 // no reader that comes later gets in before it.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
+	writings := 50
+	if testing.Short() {
+		writings = 12
+	}
 	for _, from := range []string{"the same process", "another process"} {
 		t.Run(from, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -163,11 +167,11 @@ func TestShare_writerGetsIn(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(time.Second)
+				time.Sleep(time.Second / 4)
 				if each := float64(n.Load()) / float64(pairs.Load()); each > 0.02 {
 					t.Errorf("%d commands for %d readings", n.Load(), pairs.Load())
 				}
-				for range 50 {
+				for range writings {
 					time.Sleep(37*time.Millisecond + time.Duration(gone.Add(1))*313*time.Microsecond)
 					came := time.Now()
 					h := w.take(s, writing, w.Context())
@@ -213,7 +217,7 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 		// A reader that cannot share it asks, and is refused. Now it is known.
 		w.refused(reading, alone)
 		w.refused(reading)
-		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReadersFirst()))
+		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReaderPreference()))
 		again := w.take(w.a, reading, third.Context()) // an owner that reads may
 		w.unlock(again)
 		w.unlock(third)
@@ -226,7 +230,7 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 func TestShare_alikeOnly(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
-		same := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		same := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
 		fixed := w.take(w.a, reading, w.Context(), lock.WithFixedLease(time.Second))
 		fenced := w.take(w.a, reading, w.Context(), lock.WithFencing())
 		if same.Owner() != first.Owner() || fixed.Owner() == first.Owner() || fenced.Owner() == first.Owner() || fenced.Token() == 0 {
@@ -250,7 +254,7 @@ func TestShare_alikeOnly(t *testing.T) {
 		w.unlock(<-plain)
 		w.unlock(fenced)
 
-		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
 		polite := w.take(w.a, reading, w.Context())
 		if polite.Owner() == rude.Owner() {
 			t.Error("the reader joined one that lets no writer pass")
@@ -266,7 +270,7 @@ func TestShare_alikeOnly(t *testing.T) {
 // re-entry.
 func TestShare_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
-		owner, ctx := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		owner, ctx := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		first := w.take(w.a, reading, owner)
 		second := w.take(w.a, reading, ctx)
 		again := w.take(w.a, reading, ctx)
@@ -307,7 +311,7 @@ func TestShare_reentryCrossesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		stays := w.take(w.a, reading, w.Context())
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, reading, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
 		again := w.reads(w.a, ctx)
@@ -331,7 +335,7 @@ func TestShare_reentryCrossesTheUnlock(t *testing.T) {
 // owner may read.
 func TestShare_notWithAWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		read := w.take(w.a, reading, ctx)
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
@@ -354,7 +358,7 @@ func TestShare_loss(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var in, out, lost atomic.Int64
 				w.a.Observer = &lock.Observer{
-					Granted:  func(context.Context, lock.Event) { in.Add(1) },
+					Acquired: func(context.Context, lock.Event) { in.Add(1) },
 					Released: func(context.Context, lock.Event) { out.Add(1) },
 					Lost:     func(context.Context, lock.Event) { lost.Add(1) },
 				}
@@ -552,7 +556,7 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 		defer close(stuck)
 		ctx, cancel := context.WithCancel(w.Context())
 		asks := w.gets(w.a, &read, ctx)
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		rides := w.gets(w.a, &read, owner)
 		writer := w.take(w.a, &write, owner)
 		cancel() // the question that it waited for comes to nothing; it asks for itself
@@ -577,7 +581,7 @@ func TestShare_observedInPairs(t *testing.T) {
 		w.known()
 		var in, out, given atomic.Int64
 		w.a.Observer = &lock.Observer{
-			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Acquired: func(context.Context, lock.Event) { in.Add(1) },
 			Released: func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 50 {
@@ -604,7 +608,7 @@ func TestShare_observedInPairs(t *testing.T) {
 func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		first := w.take(w.a, reading, w.Context())
 		second := w.take(w.a, reading, ctx)
 		third, fourth := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
@@ -712,7 +716,7 @@ func TestShare_errorOfAnother(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 30 {
 			wg.Go(func() {
-				if _, err := w.a.Lock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrForeignKey) {
+				if _, err := w.a.Lock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrWrongType) {
 					t.Error(err)
 				}
 			})
@@ -752,12 +756,12 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 		w.known()
 		var in, out atomic.Int64
 		w.a.Observer = &lock.Observer{
-			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Acquired: func(context.Context, lock.Event) { in.Add(1) },
 			Released: func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 300 {
 			stays := w.take(w.a, reading, w.Context())
-			ctx := lock.WithOwner(w.Context())
+			ctx := lock.ContextWithNewOwner(w.Context())
 			var wg sync.WaitGroup
 			for _, h := range []lock.Hold{w.take(w.a, reading, ctx), w.take(w.a, reading, ctx), stays} {
 				wg.Go(func() { w.unlock(h) })
@@ -783,7 +787,7 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 		w.known()
 		var in, out atomic.Int64
 		w.a.Observer = &lock.Observer{
-			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Acquired: func(context.Context, lock.Event) { in.Add(1) },
 			Released: func(context.Context, lock.Event) { out.Add(1) },
 			Lost:     func(context.Context, lock.Event) { out.Add(1) },
 		}
@@ -918,7 +922,7 @@ func TestShare_notWithReplicas(t *testing.T) {
 func TestShare_reentriesOfTwo(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		one, two := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		one, two := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, two)}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 		again := []<-chan lock.Hold{w.reads(w.a, one), w.reads(w.a, two)}
@@ -976,7 +980,7 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var leave context.CancelFunc
-		w.a.Observer = &lock.Observer{Granted: func(context.Context, lock.Event) { leave() }} // of the reader that asked, before the riders are let in
+		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { leave() }} // of the reader that asked, before the riders are let in
 		for range 100 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 			ctx, cancel := context.WithCancel(w.Context())

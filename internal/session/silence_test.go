@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -324,11 +325,11 @@ func TestUnavailable_replies(t *testing.T) {
 // A call that does not wait for a lock ends without an answer, too.
 func TestUnavailable_otherCalls(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		h, again := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.Freeze(true)
 		spec := w.a.NewSpec(plain, "orders", nil)
-		_, err := w.a.Lock(lock.WithOwner(w.within(time.Millisecond)), spec)
+		_, err := w.a.Lock(lock.ContextWithNewOwner(w.within(time.Millisecond)), spec)
 		w.wantEnd("another owner", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable) // the process knows that another owner has the lock
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
@@ -358,4 +359,51 @@ func TestUnavailable_notBehindATryLockThatWasAnswered(t *testing.T) {
 		w.wantEnd("Lock", err, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
 		w.unlock(h)
 	})
+}
+
+// A command that changes how often an owner holds a lock had no answer in time, or a refusal. A call
+// that waits for another one much later says for how long that one has had no answer.
+func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
+	late := redistest.Action{DelayReply: 3 * opTime}
+	for name, earlier := range map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
+		"an Unlock": func(w *world, ctx context.Context, inner lock.Hold) error {
+			w.wire.OnRequest(redistest.Once("EVALSHA", late))
+			return inner.Unlock(ctx)
+		},
+		"a re-entry": func(w *world, ctx context.Context, inner lock.Hold) error {
+			w.wire.OnRequest(redistest.Once("EVALSHA", late))
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		},
+		"a refusal": func(w *world, ctx context.Context, inner lock.Hold) error {
+			w.mini.SetError("NOPERM no right")
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			w.mini.SetError("")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				outer := w.lock(w.a, w.Context())
+				inner := w.lock(w.a, outer.Context())
+				ctx, cancel := context.WithTimeout(outer.Context(), 10*time.Millisecond)
+				if err := earlier(w, ctx, inner); err == nil {
+					w.Error("it succeeded")
+				}
+				cancel()
+				time.Sleep(time.Hour)
+
+				w.wire.OnRequest(redistest.Once("EVALSHA", late))
+				again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
+				ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
+				defer cancel()
+				if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for "+(opTime+time.Second).String()) {
+					w.Error(err)
+				}
+				w.unlock(<-again)
+				_ = inner.Unlock(w.Context())
+				w.unlock(outer)
+			})
+		})
+	}
 }

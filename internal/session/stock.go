@@ -54,7 +54,7 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 		state.Holders, leases = append(state.Holders, h.Holder), append(leases, h.left)
 	}
 	for _, w := range s.Waiters {
-		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience, Since: askedSince(w.Owner)})
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: askedSince(w.Owner)})
 	}
 	if len(state.Holders) > 0 {
 		state.Mode, state.Lease = lock.Permit, slices.Max(leases)
@@ -83,7 +83,7 @@ func permit(id string) (client string, number uint64, ours bool) {
 func (s *Session) Stock(ctx context.Context, spec *Spec) (state lock.State, leases []time.Duration, free int64, exists bool, err error) {
 	stock, err := Ask(ctx, s, spec, "inspect", luascripts.InspectSemaphore)
 	if stock.Foreign {
-		err = &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrForeignKey)}
+		err = &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrWrongType)}
 	}
 	if err != nil {
 		return state, nil, 0, false, err

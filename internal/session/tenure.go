@@ -21,7 +21,7 @@ type tenure struct {
 	at    *spot           // set once: where, with its mutex for the place's part
 	spec  *Spec           // as the first hold asks for it; of a ticket, as its waiter does. Set under at.mu, and for good before lease is
 	lease *watchdog.Lease // set under at.mu, before others see that it is granted
-	keeps time.Time       // until when the lock is to stay locked: lock.WithAtLeast. Guarded by at.mu
+	keeps time.Time       // until when the lock is to stay locked: lock.WithMinHold. Guarded by at.mu
 	first hold            // memory for the first hold
 	own   watchdog.Lease  // memory for lease; that of a tenure to which the lock was passed on is another's
 

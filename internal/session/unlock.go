@@ -205,7 +205,7 @@ func (t *tenure) newRelease(now time.Time) release {
 	}
 	spec := w.Terms.Of.(*Spec)
 	f.heir = tenureOf(heir)
-	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.Patience = heir.Name, s.offer(spec), w.Line().Pace(), s.patience()
+	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = heir.Name, s.offer(spec), w.Line().Pace(), s.patience()
 	if r := spec.Keys.Register; r != "" {
 		f.register, f.pass.Spare = r, place.MaxPasses
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
@@ -132,7 +133,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 			<-answer
 			return 0, io.EOF
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		short, cancel := context.WithTimeout(w.Context(), pollTime/2)
 		defer cancel()
@@ -152,7 +153,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 // leaves: it hears of the loss.
 func TestReduce_leavesAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		owner := lock.WithOwner(w.Context())
+		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
 		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
 		turn <- struct{}{}
@@ -173,7 +174,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 // One of two holds is given back, and Redis takes its time. That is no error within the operation time-out.
 func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime / 2}))
 		w.unlock(inner)
@@ -190,7 +191,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 			<-goes
 			return send()
 		})
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
 		answer := make(chan error)
 		go func() { answer <- inner.Unlock(w.Context()) }()
@@ -206,7 +207,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 // One of two holds is given back, and Redis has none. The other hold is lost at once, and not at the next renewal.
 func TestReduce_findsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.WithOwner(w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		w.mini.Del("orders")
 		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
@@ -273,9 +274,115 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		w.mini.Del("orders")
 		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("a string").Build())
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForeignKey) {
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrWrongType) {
 			w.Errorf("Unlock: %v", err)
 		}
 		w.mini.Del("orders")
+	})
+}
+
+// An inner and the outer hold are given back at once. The Unlock that has to say "one less"
+// comes second, and must not say "none" in the place of the other.
+func TestReduce_leavesTheEndToRelease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		renewal := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
+		time.Sleep(leaseTime / 3)
+		synctest.Wait() // a renewal is under way, and holds the release up
+
+		turn := outer.(*hold).By.Turn
+		turn <- struct{}{} // another call of this owner has the turn
+		errs := make(chan error, 2)
+		go func() { errs <- inner.Unlock(w.Context()) }()
+		synctest.Wait()
+		go func() { errs <- outer.Unlock(w.Context()) }()
+		synctest.Wait()
+		<-turn
+		synctest.Wait()
+		close(renewal)
+		for range 2 {
+			if err := <-errs; err != nil {
+				w.Error(err)
+			}
+		}
+	})
+}
+
+// The lock is lost while an Unlock waits to say so to Redis.
+func TestUnlock_crossedByALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
+		turn <- struct{}{} // another call of this owner has the turn
+		answer := make(chan error)
+		go func() { answer <- inner.Unlock(w.Context()) }()
+		synctest.Wait()
+		w.mini.Del("orders")
+		held.lease.Lose(watchdog.ErrGone)
+		<-turn
+		if err := <-answer; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("unlock of a lock that is lost: %v", err)
+		}
+	})
+}
+
+// An Unlock whose answer does not come returns in time, and the release goes on.
+func TestUnlock_onASlowServer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, deadline := range []time.Duration{0, time.Second} {
+			h := w.lock(w.a, w.Context())
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 5 * time.Second}))
+			ctx, want := w.Context(), opTime
+			if deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, deadline)
+				defer cancel()
+				want = deadline
+			}
+			start := time.Now()
+			err := h.Unlock(ctx)
+			if took := time.Since(start); err == nil || errors.Is(err, lock.ErrNotHeld) || took != want {
+				w.Errorf("%v after %v, want some other error after %v", err, took, want)
+			}
+			if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) {
+				w.Errorf("the hold: %v", err)
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if keys := w.mini.Keys(); len(keys) != 0 {
+				w.Errorf("left: %q", keys)
+			}
+		}
+	})
+}
+
+// The session makes up for an unconfirmed partial release in the background.
+func TestReduce_isSettled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
+		inner := w.lock(w.a, outer.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
+		if err := inner.Unlock(w.Context()); err != nil {
+			w.Errorf("%v: within the operation time-out it is sent again", err)
+		}
+		if n := w.count(outer); n != 1 {
+			w.Errorf("count %d", n)
+		}
+		inner = w.lock(w.a, outer.Context())
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		if err := inner.Unlock(w.Context()); err == nil {
+			w.Error("the release was confirmed, without an answer")
+		}
+		w.wire.Refuse(false)
+		time.Sleep(2 * opTime)
+		synctest.Wait()
+		if n := w.count(outer); n != 1 || outer.Err() != nil {
+			w.Errorf("count %d, outer %v", n, outer.Err())
+		}
+		w.unlock(outer)
 	})
 }

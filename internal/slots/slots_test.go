@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -72,3 +73,83 @@ func TestTable_due(t *testing.T) {
 		t.Error("an hour later one caller is told so")
 	}
 }
+
+// Answers to CLUSTER SLOTS as Lua has them, in any order. Each node is named after its lowest slot. Slots that the
+// answer leaves out are with their neighbours.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for name, c := range map[string]struct {
+		answer string
+		want   map[uint16]uint16 // some slots
+	}{
+		"in order":            {"{{0,99,{'a',1,'A'}},{100,16383,{'b',1,'B'},{'c',1,'C'}}}", map[uint16]uint16{0: 0, 99: 0, 100: 100, 16383: 100}},
+		"out of order":        {"{{9000,16383,{'a',1,'A'}},{500,8999,{'b',1,'B'}},{0,499,{'a',1,'A'}}}", map[uint16]uint16{0: 0, 500: 500, 8999: 500, 9000: 0, 16383: 0}},
+		"some slots are left": {"{{0,99,{'a',1,'A'}}}", map[uint16]uint16{99: 0, 2047: 1024, 2048: 2048, 16383: 15360}},
+		"nothing":             {"{}", map[uint16]uint16{1023: 0, 1024: 1024}},
+	} {
+		got, err := parse(rdb.Do(t.Context(), rdb.B().Eval().Script("return "+c.answer).Numkeys(0).Build()))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for slot, node := range c.want {
+			if got[slot] != node {
+				t.Errorf("%s: slot %d is with slot %d, want %d", name, slot, got[slot], node)
+			}
+		}
+	}
+}
+
+// An answer that is none fails, whatever is wrong with it, and the table is as before.
+func TestParse_wrong(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for _, answer := range []string{
+		"'OK'", "{'OK'}", "{{}}", "{{0,16383}}", "{{0,16383,'a'}}", "{{0,16383,{'a',1}}}",
+		"{{'x',16383,{'a',1,'A'}}}", "{{0,'x',{'a',1,'A'}}}", "{{0,16383,{'a',1,7}}}",
+		"{{-1,16383,{'a',1,'A'}}}", "{{0,16384,{'a',1,'A'}}}",
+	} {
+		table := Table{}
+		known := nodes{7: 7}
+		table.known.Store(&known)
+		err := table.Refresh(t.Context(), answers{rdb, "return " + answer})
+		if err == nil || table.known.Load() != &known || table.Of(7) != 7 {
+			t.Errorf("%s: %v, slot 7 is with slot %d", answer, err, table.Of(7))
+		}
+	}
+}
+
+// answers is a client that runs a script in the place of each command.
+type answers struct {
+	rueidis.Client
+	script string
+}
+
+func (a answers) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	return a.Client.Do(ctx, a.B().Eval().Script(a.script).Numkeys(0).Build())
+}
+
+// A cluster would have no command with keys of two slots, and one server takes any.
+func TestElsewhere(t *testing.T) {
+	one := redistest.NewMini(t).Client(t)
+	for _, c := range []struct {
+		rdb    rueidis.Client
+		others []string
+		want   string
+	}{
+		{ofCluster{one}, nil, ""},
+		{ofCluster{one}, []string{"{orders}:1", "orders"}, ""},
+		{ofCluster{one}, []string{"{orders}:1", "bills", "users"}, "bills"},
+		{one, []string{"{orders}:1", "bills", "users"}, ""},
+	} {
+		if other, is := Elsewhere(c.rdb, "orders", c.others); other != c.want || is != (c.want != "") {
+			t.Errorf("%v, %q: %q, %v", c.rdb.Mode(), c.others, other, is)
+		}
+	}
+}
+
+// ofCluster is a client that says it is one of a cluster.
+type ofCluster struct{ rueidis.Client }
+
+func (ofCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }

@@ -8,12 +8,12 @@
 //	go run . -short                           every cell for a moment, to see that it works
 //	go run . -cells '^hot' -reps 9            some cells
 //	go run . -contenders 'leasehold|^f1'      some contenders
-//	go run . -set locks -doc ../../docs/PERFORMANCE.md    the tables go into that file
+//	go run . -set locks -doc ../../docs/evidence/performance.md    the tables go into that file
 //	go run . -cells '^free$' -contenders leasehold -cpuprofile /tmp/prof
 //
 // It needs Linux and a redis-server or valkey-server on the PATH, and starts and
-// ends it itself. [docs/PERFORMANCE.md] says how it measures. The tables of the kinds that are no locks are in
-// [docs/PERFORMANCE_KINDS.md].
+// ends it itself. [docs/evidence/performance.md] says how it measures. The tables of the kinds that are no locks are in
+// [docs/evidence/performance-kinds.md].
 //
 //	main.go        the flags, and the order in which things happen
 //	cells.go       the table of cells: the contenders, the work and the aims of each
@@ -29,6 +29,6 @@
 //
 // A worker process is this program, started once more.
 //
-// [docs/PERFORMANCE.md]: ../../docs/PERFORMANCE.md
-// [docs/PERFORMANCE_KINDS.md]: ../../docs/PERFORMANCE_KINDS.md
+// [docs/evidence/performance.md]: ../../docs/evidence/performance.md
+// [docs/evidence/performance-kinds.md]: ../../docs/evidence/performance-kinds.md
 package main

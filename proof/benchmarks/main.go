@@ -51,7 +51,7 @@ func run() error {
 	flag.IntVar(&b.reps, "reps", 5, "`repetitions`; the tables show medians")
 	flag.BoolVar(&b.short, "short", false, "everything for a moment only: says whether it works, not how fast")
 	flag.BoolVar(&b.large, "large", false, "also the cells that take much memory")
-	flag.StringVar(&b.set, "set", "", "only `locks`, or only kinds: the cells of what is no lock, and of docs/PERFORMANCE_KINDS.md")
+	flag.StringVar(&b.set, "set", "", "only `locks`, or only kinds: the cells of what is no lock, and of docs/evidence/performance-kinds.md")
 	flag.StringVar(&cells, "cells", "", "only cells whose name matches the `regexp`")
 	flag.StringVar(&contenders, "contenders", "", "only contenders whose name matches the `regexp`")
 	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")

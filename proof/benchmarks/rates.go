@@ -36,7 +36,7 @@ type noLocks struct{}
 func (noLocks) Lock(string) locker { panic("it has no locks") }
 
 func (l leasehold) Limit(perSecond int) (take, error) {
-	limiter := l.client.NewRateLimiter("bench", ratelimit.Closed().After(10*time.Second), ratelimit.PerSecond(int64(perSecond)))
+	limiter := l.client.NewRateLimiter("bench", ratelimit.FailClosed().After(10*time.Second), ratelimit.PerSecond(int64(perSecond)))
 	return func(ctx context.Context, key string) (bool, error) {
 		d, err := limiter.Take(ctx, key, 1)
 		return d.OK, err

@@ -272,13 +272,13 @@ func TestReplaced(t *testing.T) {
 			t.Errorf("%q lacks a mark", bad)
 		}
 	}
-	for _, name := range []string{"PERFORMANCE.md", "PERFORMANCE_KINDS.md"} {
-		page, err := os.ReadFile("../../docs/" + name)
+	for _, name := range []string{"performance.md", "performance-kinds.md"} {
+		page, err := os.ReadFile("../../docs/evidence/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := replaced(string(page), tables); err != nil {
-			t.Errorf("docs/%s %v", name, err)
+			t.Errorf("docs/evidence/%s %v", name, err)
 		}
 	}
 }

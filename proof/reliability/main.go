@@ -1,4 +1,4 @@
-// Command reliability measures what docs/RELIABILITY.md tells of, and writes that page.
+// Command reliability measures what docs/evidence/reliability.md tells of, and writes that page.
 //
 //	go run ./reliability              write the page from results.json
 //	go run ./reliability -run 3,4     run the tests of these rows first; "all" for all
@@ -30,7 +30,7 @@ import (
 const (
 	resultsFile = "proof/reliability/results.json"
 	busyFile    = "proof/reliability/rounds.json" // kept by hand, as it says why a test was red
-	pageFile    = "docs/RELIABILITY.md"
+	pageFile    = "docs/evidence/reliability.md"
 )
 
 // results is what was measured.

@@ -11,9 +11,8 @@ import (
 
 const head = `# Reliability
 
-For users who want to know what the promises of [GUARANTEES.md](GUARANTEES.md) were put to, and what came of it. A program writes this page from what it
-ran (` + "`proof/reliability`" + `). Do not edit it: a test compares it with the results. Each row says what goes wrong, what is promised then, what
-was measured, and the command that measures it again.
+How the [guarantees](guarantees.md) are tested, and the results. A program writes this page (` + "`proof/reliability`" + `). Do not edit it: a test
+compares it with the results. Each row has a fault, the guarantee, the measurement, and the command that repeats it.
 
 ` + "```sh" + `
 make chaos                                      # ten minutes of faults, with a new seed
@@ -21,9 +20,9 @@ make chaos SEED=42 DURATION=2h                  # the same faults again, for lon
 go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this page
 ` + "```" + `
 
-"Wrong" counts what must never be: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was
+"Wrong" counts what must never happen: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was
 believed after the end of its promise, a lock that was gone while its lease lasted, a fair lock that was granted out of turn, a latch that was open before its parts were
-counted, a crew that was done before its members were, a member that was called lost and was not. "Two owners for a while" counts
+counted, a wait group that was done before its members were, a member that was called lost and was not. "Two owners for a while" counts
 what no lock on Redis can prevent: after a failover that forgot the last writes, an empty restart, a clock that was set forward, or a lock that was deleted or unlocked by
 force, the earlier owner believes in its lock until it is told, for one lease at the most. Package ` + "`integration/chaos`" + ` says how a round goes and what is checked.
 `
@@ -33,13 +32,12 @@ const busyHead = `
 
 A test that is red by chance hides one that is red for a reason. So the whole suite, Redisson's tests among it, is run again and again on two processors
 that have more to do than they can: several packages at once, beside other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
-processes that want a processor. Each red test is looked into, and its cause is mended. One
-red test showed a mistake of the library (TestRollout), and one a mistake of the tool
-(TestTerminal_jobControl); the others were mistakes of the tests.
+processes that want a processor. Every failing test is investigated and fixed. One failure was a bug
+of the library (TestRollout), and one a bug of the tool (TestTerminal_jobControl). The others were bugs of the tests.
 
 `
 
-// page is the text of docs/RELIABILITY.md.
+// page is the text of docs/evidence/reliability.md.
 func page(r results) string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -50,7 +48,7 @@ func page(r results) string {
 	}
 	fmt.Fprintf(&b, "\n**%s acquisitions** in all, %s of them in chaos.\n", thousands(acquisitions), thousands(all.Checked))
 
-	b.WriteString("\n## The table\n\n| # | what goes wrong | what is promised | what was measured |\n|---|---|---|---|\n")
+	b.WriteString("\n## The table\n\n| # | fault | guarantee | measurement |\n|---|---|---|---|\n")
 	for _, row := range table {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", row.number, row.what, row.promise, escape(strings.Join(row.cell(r), ". ")))
 	}
@@ -72,7 +70,7 @@ func page(r results) string {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
 	}
 
-	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a crew its members.\n")
+	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a wait group its members.\n")
 	b.WriteString("\n| rounds of | number | time | acquisitions | wrong | two owners for a while | the longest | holds lost | killed | by Porcupine too |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
 		c := r.Chaos[key]

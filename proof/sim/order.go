@@ -29,7 +29,7 @@ func (w *world) observer() lock.Observer {
 				*at = time.Now()
 			}
 		},
-		PassedOn: func(context.Context, lock.Event) {
+		HandedOff: func(context.Context, lock.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.result.Passed++

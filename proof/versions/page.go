@@ -11,8 +11,8 @@ import (
 
 const head = `# Compatibility
 
-For users who want to know on which servers leasehold was run, and what came of it. A program writes this page from what ran (` + "`proof/versions`" + `).
-Do not edit it: a test compares it with the results. A server that is not here was not tested. Redis 7.0 is what all other tests of the repository run on.
+Supported servers and test results. A program writes this page (` + "`proof/versions`" + `). Do not edit it: a test compares it with the results.
+A server that is not listed was not tested. All other tests of the repository run on Redis 7.0.
 
 ` + "```sh" + `
 make versions                                    # fetch the servers, run everything on them, and write this page
@@ -24,7 +24,7 @@ package ` + "`integration/chaos`" + `, with the same seed for each server. A com
 run of the part met.
 `
 
-// page is the text of docs/COMPATIBILITY.md.
+// page is the text of docs/evidence/compatibility.md.
 func page(rows []row) string {
 	var b strings.Builder
 	b.WriteString(head)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -107,10 +108,56 @@ func TestRelease(t *testing.T) {
 	if err != nil || !strings.Contains(string(notes), "### Added") {
 		t.Errorf("the notes: %v, %.100q", err, notes)
 	}
+	archives(t, filepath.Join(dir, "dist", version), version)
 	install(t, proxy, version, released)
 	verify(t, filepath.Join(temp, "user"), dir, version, env)
 	if log := in(dir, "git", "show", version+":CHANGELOG.md"); !strings.Contains(log, "\n## Unreleased\n\n## "+version+" (") {
 		t.Error("the changelog has no section for the release")
+	}
+}
+
+// targets is for how many systems there is an archive of the tool.
+const targets = 6
+
+// archives unpacks the archive of each system: it has the tool, its manual and the completions. The tool of this system says which version it is.
+func archives(t *testing.T, dist, version string) {
+	var all []string
+	for _, pattern := range []string{"*.tar.gz", "*.zip"} {
+		files, err := filepath.Glob(filepath.Join(dist, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, files...)
+	}
+	if len(all) != targets {
+		t.Errorf("archives: %q", all)
+	}
+	for _, file := range all {
+		in := t.TempDir()
+		unpack := exec.Command("tar", "-xzf", file, "-C", in)
+		tool := "leasehold"
+		if strings.HasSuffix(file, ".zip") {
+			unpack = exec.Command("python3", "-m", "zipfile", "-e", file, in)
+			tool += ".exe"
+		}
+		if out, err := unpack.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", filepath.Base(file), err, out)
+			continue
+		}
+		name := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(file), ".tar.gz"), ".zip")
+		for _, part := range []string{tool, "LICENSE", "man/leasehold.1", "man/leasehold-run.1", "completions/leasehold.bash", "completions/_leasehold", "completions/leasehold.fish", "completions/leasehold.ps1"} {
+			if info, err := os.Stat(filepath.Join(in, name, part)); err != nil || info.Size() == 0 {
+				t.Errorf("%s has no %s: %v", name, part, err)
+			}
+		}
+		if strings.HasSuffix(name, runtime.GOOS+"-"+runtime.GOARCH) {
+			if out, err := exec.Command(filepath.Join(in, name, tool), "version").CombinedOutput(); err != nil || !strings.Contains(string(out), version) {
+				t.Errorf("%s says that it is %q, %v", name, out, err)
+			}
+			if out, err := exec.Command(filepath.Join(in, name, tool), "man").CombinedOutput(); err == nil {
+				t.Errorf("%s has the command of the release:\n%s", name, out)
+			}
+		}
 	}
 }
 
@@ -181,10 +228,10 @@ func install(t *testing.T, proxy, version string, released []string) {
 	}
 }
 
-// verify runs what docs/SECURITY.md tells users, in the directory of a user, on the release in dir; and on the same one with
+// verify runs what docs/operate/security.md tells users, in the directory of a user, on the release in dir; and on the same one with
 // changes, which it must refuse.
 func verify(t *testing.T, user, dir, version string, env []string) {
-	page, err := os.ReadFile("../../docs/SECURITY.md")
+	page, err := os.ReadFile("../../docs/operate/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +273,7 @@ func verify(t *testing.T, user, dir, version string, env []string) {
 		t.Fatal(err)
 	}
 	out, err := download()
-	if err != nil || !strings.Contains(out, `Good "git" signature`) || !strings.Contains(out, `Good "leasehold-release" signature`) || strings.Count(out, ": OK\n") != len(files)+1 {
+	if err != nil || !strings.Contains(out, `Good "git" signature`) || !strings.Contains(out, `Good "leasehold-release" signature`) || strings.Count(out, ": OK\n") != len(files)+1+targets {
 		t.Errorf("%v\n%s", err, out)
 	}
 

@@ -134,9 +134,82 @@
   function status() {
     const age = performance.now() - heard;
     const silent = connected !== true;
-    fresh.className = "fresh " + (paused ? "" : silent ? "off" : "on");
-    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
+    const failing = main.querySelector("[data-failing]");
+    fresh.className = "fresh " + (paused ? "" : silent || failing ? "off" : age < 5000 ? "on" : "");
+    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : failing ? failing.dataset.failing : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
   }
+
+  // A filter works as it is typed: the stream of the page gets the new address.
+  let typing = 0;
+  main.addEventListener("input", (e) => {
+    const form = e.target.closest("form[role=search]");
+    if (!form || paused) return;
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      history.replaceState(null, "", "?" + new URLSearchParams(new FormData(form)));
+      close();
+      open();
+    }, 150);
+  });
+
+  // Copy buttons are there only with this script: see .copy in style.css.
+  document.documentElement.classList.add("script");
+  main.addEventListener("click", async (e) => {
+    const button = e.target.closest(".copy");
+    if (!button) return;
+    const text = button.dataset.text ?? document.getElementById(button.dataset.from).textContent.trim();
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // there is no clipboard without TLS
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+      button.focus();
+    }
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1500);
+    told("Copied.");
+  });
+
+  const shortcuts = document.getElementById("shortcuts");
+  const help = document.getElementById("help");
+  help.hidden = false;
+  help.addEventListener("click", () => shortcuts.showModal());
+
+  // row moves the focus by so many rows.
+  function row(by) {
+    const links = [...main.querySelectorAll("tr[data-key] a:first-of-type, .links a")];
+    const at = links.indexOf(document.activeElement);
+    const next = links[at < 0 ? 0 : at + by];
+    if (next) next.focus();
+  }
+
+  function search() {
+    const field = main.querySelector("input[type=search]");
+    if (!field) {
+      location.href = "./locks#search";
+      return;
+    }
+    field.focus();
+    field.select();
+  }
+
+  addEventListener("keydown", (e) => {
+    const field = e.target.closest("input, select, textarea");
+    if (e.key === "Escape" && field) {
+      e.preventDefault(); // which would empty the field, and not the list
+      field.blur();
+    }
+    if (field || shortcuts.open || e.ctrlKey || e.metaKey || e.altKey) return;
+    const action = { "/": search, j: () => row(1), k: () => row(-1), "?": () => shortcuts.showModal() }[e.key];
+    if (!action) return;
+    e.preventDefault();
+    action();
+  });
+  if (location.hash === "#search") search();
 
   function open() {
     if (stream || paused || document.hidden) return;

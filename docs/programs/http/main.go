@@ -1,4 +1,4 @@
-// Command http is the program of docs/howto/http.md. Its handler is in the page's test, too.
+// Command http is the program of docs/guides/http.md. Its handler is in the page's test, too.
 package main
 
 import (
@@ -30,11 +30,11 @@ func main() {
 	}()
 	<-ctx.Done()
 
-	// Without this the orders that are in work stay locked for half a minute.
+	// Without this, orders in progress stay locked until their leases expire.
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_ = server.Shutdown(end) // requests that are under way give their locks back
-	_ = c.Close(end)         // gives back the rest
+	_ = server.Shutdown(end) // waits for requests, which release their locks
+	_ = c.Close(end)         // releases the rest
 }
 
 // charge is your work.
@@ -43,13 +43,13 @@ func charge(ctx context.Context, order string) error {
 	return ctx.Err()
 }
 
-// payments serves the payments of orders: one at a time for each order, in all replicas of the service.
+// payments serves payments of orders: one at a time per order, across all replicas.
 func payments(c *client.Client, charge func(ctx context.Context, order string) error) http.Handler {
 	pay := func(w http.ResponseWriter, r *http.Request) {
 		// The context is canceled when the client goes away, and when the lock is lost.
 		if err := charge(r.Context(), r.PathValue("id")); err != nil {
 			if r.Context().Err() != nil {
-				return // the client is gone, or the lock is lost: httplock answers and reports that
+				return // the client is gone, or the lock is lost: httplock responds and reports
 			}
 			slog.Error("charging an order", "err", err)
 			http.Error(w, "internal error", http.StatusInternalServerError)

@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
 
-// payOrder is the same by hand, for a handler that does something else before it locks, or after.
+// payOrder acquires the lock itself, for a handler that does other work before or after.
 func payOrder(c *client.Client, charge func(ctx context.Context, order string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client has gone away
+		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client disconnects
 		h, err := l.TryLock(r.Context())
 		if err != nil {
-			if !httplock.Refuse(w, err) { // busy, Redis unavailable, a bad name; here it is something else
+			if !httplock.WriteError(w, err) { // not busy, unavailable or a bad name
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}
@@ -33,7 +33,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 		defer h.Unlock(r.Context())
 
 		if err := charge(h.Context(), r.PathValue("id")); err != nil {
-			if !httplock.Refuse(w, context.Cause(h.Context())) { // lost; here the order could not be charged
+			if !httplock.WriteError(w, context.Cause(h.Context())) { // not lost: the charge failed
 				slog.Error("charging an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}
@@ -43,7 +43,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 	}
 }
 
-// Both answer 409 while the order is being paid, and 503 without Redis.
+// Both respond with 409 while the order is being paid, and with 503 without Redis.
 func TestHTTP(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	charge := func(ctx context.Context, order string) error {

@@ -2,9 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
+	"os"
+	"os/signal"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -12,29 +13,28 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close(ctx) // gives back every lock that it still holds
+	defer c.Close(context.Background()) // releases every lock still held
 
-	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second))
-	err = lock.Do(ctx, orders, func(ctx context.Context) error {
+	fmt.Println("waiting for the lock")
+	err = lock.Do(ctx, c.NewLock("orders:42"), func(ctx context.Context) error {
 		for step := 1; step <= 3; step++ {
-			if ctx.Err() != nil { // over as soon as the lock is not certainly held
+			fmt.Println("lock held, step", step, "of 3")
+			select {
+			case <-time.After(time.Second): // the work
+			case <-ctx.Done(): // the lock is lost, or Ctrl-C
 				return context.Cause(ctx)
 			}
-			fmt.Println("shipping, step", step)
 		}
 		return nil
 	})
-	switch {
-	case errors.Is(err, lock.ErrNotAcquired):
-		fmt.Println("another process ships it")
-	case errors.Is(err, lock.ErrUnavailable):
-		fmt.Println("Redis is unavailable")
-	case err != nil:
-		fmt.Println("failed, or lost the lock:", err)
+	if err != nil {
+		log.Fatal(err) // the lock was lost, or Redis is unavailable
 	}
+	fmt.Println("done, lock released")
 }

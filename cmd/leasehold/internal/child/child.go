@@ -14,6 +14,11 @@ type Options struct {
 	// Orphaned is sent to the command when this process dies without cleaning up, as by
 	// SIGKILL. With 0 nothing is sent. Only Linux can do it.
 	Orphaned syscall.Signal
+
+	// Stopped is called when a signal has stopped the command. together says that this process stops next, as the shell expects of a
+	// job; otherwise Continued is called when the command runs again. Only Unix can do it.
+	Stopped   func(sig syscall.Signal, together bool)
+	Continued func()
 }
 
 // Status is how a command ended.
@@ -29,9 +34,6 @@ func (s Status) ExitCode() int {
 	}
 	return s.Code
 }
-
-// Find returns the path of the program called name.
-func Find(name string) (string, error) { return exec.LookPath(name) }
 
 // StartCode returns the exit code for an error of Find or Start, as a shell would
 // report it: 127 if the program was not found, 126 if it cannot be run.

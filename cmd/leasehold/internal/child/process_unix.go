@@ -16,17 +16,24 @@ import (
 
 // Process is a command that was started. It is safe for concurrent use.
 type Process struct {
-	pid    int // of the command, and of its group; set once
-	tty    *terminal
-	exited chan Status // of one element
+	pid     int // of the command, and of its group; set once
+	options Options
+	tty     *terminal // used by control alone once the command runs
+	changes chan unix.WaitStatus
+	exited  chan Status // of one element
 }
 
-// Start starts argv[0] with the standard input, output and error of this process.
+// Start starts the program called argv[0] with the standard input, output and error of this process. A script without
+// an interpreter is one of /bin/sh, as for execvp(3).
 func Start(argv []string, o Options) (*Process, error) {
-	p := &Process{tty: openTerminal(), exited: make(chan Status, 1)}
+	path, err := Find(argv[0])
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{options: o, tty: openTerminal(), changes: make(chan unix.WaitStatus), exited: make(chan Status, 1)}
 	adopt()
 	started := make(chan error)
-	go p.look(argv, o, started)
+	go p.look(path, argv, started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -34,15 +41,23 @@ func Start(argv []string, o Options) (*Process, error) {
 }
 
 // look starts the command and reaps all children. It locks its goroutine to its thread
-// as long as this process lives: Linux sends o.Orphaned when the thread
+// as long as this process lives: Linux sends Options.Orphaned when the thread
 // ends that started the command.
-func (p *Process) look(argv []string, o Options, started chan<- error) {
+func (p *Process) look(path string, argv []string, started chan<- error) {
 	runtime.LockOSThread()
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = o.Env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = attributes(o)
-	if err := cmd.Start(); err != nil {
+	jobs := make(chan os.Signal, 8)
+	if !signal.Ignored(syscall.SIGTSTP) {
+		signal.Notify(jobs, syscall.SIGTSTP)
+	}
+	signal.Notify(jobs, syscall.SIGCONT)
+	cmd := p.command(path, argv)
+	err := cmd.Start()
+	if errors.Is(err, syscall.ENOEXEC) {
+		cmd = p.command("/bin/sh", append([]string{"/bin/sh", path}, argv[1:]...))
+		err = cmd.Start()
+	}
+	if err != nil {
+		signal.Stop(jobs)
 		started <- err
 		return
 	}
@@ -54,28 +69,104 @@ func (p *Process) look(argv []string, o Options, started chan<- error) {
 		signal.Ignore(syscall.SIGTTOU)
 		p.tty.begin(p.pid)
 	}
+	go p.control(jobs)
 	started <- nil
 	p.reap()
+}
+
+func (p *Process) command(path string, argv []string) *exec.Cmd {
+	return &exec.Cmd{Path: path, Args: argv, Env: p.options.Env, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attributes(p.options)}
 }
 
 // reap waits for all children until there are none.
 func (p *Process) reap() {
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED|unix.WCONTINUED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil: // ECHILD
 			return
-		case pid != p.pid: // an orphan of the command
-		case status.Stopped():
-			p.stopped(status.StopSignal())
-		case status.Signaled():
-			p.over(Status{Signal: status.Signal()})
-		case status.Exited():
-			p.over(Status{Code: status.ExitStatus()})
+		case pid == p.pid: // otherwise an orphan of the command
+			p.changes <- status
 		}
 	}
+}
+
+// resumeAfter is how long the command stays stopped when the terminal has stopped it, and no shell
+// could continue this process. The system does not stop this process then.
+const resumeAfter = time.Second
+
+// control follows the command until it is over, and passes the signals of job control on.
+//
+//	the command wants the terminal    it gets the terminal, and continues
+//	the command is stopped otherwise  this process stops, with all of the shell's job
+//	this process is continued         the command gets the terminal again if it had or wanted it, and continues
+//	this process gets Ctrl-Z          the command gets the signal: otherwise it would go on, and outlive the lease
+func (p *Process) control(jobs chan os.Signal) {
+	defer signal.Stop(jobs)
+	var expired <-chan time.Time
+	told := false       // that the command is stopped, and is to be told when it continues
+	suspending := false // the command was sent the signal of Ctrl-Z
+	for {
+		select {
+		case status := <-p.changes:
+			switch {
+			case status.Continued():
+				if told {
+					p.options.Continued()
+				}
+				told = false
+			case status.Stopped() && p.tty.wanted(status.StopSignal()) && !suspending && p.tty.give(p.pid):
+				_ = p.signal(syscall.SIGCONT)
+			case status.Stopped():
+				told = p.tty == nil // otherwise the user continues it, and the screen is the command's
+				p.options.Stopped(status.StopSignal(), p.tty != nil)
+				if p.tty != nil { // otherwise there is no shell, and another process stopped the command and may continue it
+					expired = stopJob(status.StopSignal())
+				}
+			case status.Signaled():
+				p.over(Status{Signal: status.Signal()})
+				return
+			case status.Exited():
+				p.over(Status{Code: status.ExitStatus()})
+				return
+			}
+		case sig := <-jobs:
+			if sig == syscall.SIGTSTP {
+				suspending = true
+				_ = p.signal(syscall.SIGTSTP)
+				break
+			}
+			expired, suspending = nil, false
+			p.resume()
+		case <-expired:
+			expired, suspending = nil, false
+			p.resume()
+		}
+	}
+}
+
+// stopJob stops all of the shell's job, which this process is a part of. After the time of the returned channel, if there is one, the command
+// goes on although no shell has continued the job: Ctrl-Z must not stop it for ever where there is no shell.
+//
+// SIGTTIN does it because this process catches SIGTSTP and ignores SIGTTOU, and the runtime cannot undo that. It also tells a run above this one that
+// the command wants the terminal.
+func stopJob(sig syscall.Signal) <-chan time.Time {
+	_ = syscall.Kill(0, syscall.SIGTTIN)
+	if sig == syscall.SIGSTOP { // by another process, which means it
+		return nil
+	}
+	return time.After(resumeAfter)
+}
+
+// resume continues the command once the shell has continued this process. Earlier, the command would
+// read keys that are meant for the shell.
+func (p *Process) resume() {
+	if p.tty != nil && p.tty.wants {
+		p.tty.give(p.pid)
+	}
+	_ = p.signal(syscall.SIGCONT)
 }
 
 func (p *Process) over(s Status) {
@@ -83,36 +174,6 @@ func (p *Process) over(s Status) {
 		p.tty.end(p.pid, s.Signal != 0)
 	}
 	p.exited <- s
-}
-
-// resumeAfter is how long the command stays stopped when Ctrl-Z has stopped it, and no shell
-// could continue this process. The system does not stop this process then.
-const resumeAfter = time.Second
-
-// stopped is called when sig has stopped the command.
-func (p *Process) stopped(sig syscall.Signal) {
-	switch {
-	case p.tty == nil: // another process stopped it, and may continue it
-	case (sig == syscall.SIGTTIN || sig == syscall.SIGTTOU) && p.tty.give(p.pid):
-		_ = p.signal(syscall.SIGCONT) // the command wanted the terminal, and has it
-	default:
-		continued := make(chan os.Signal, 1)
-		signal.Notify(continued, syscall.SIGCONT)
-		_ = syscall.Kill(0, syscall.SIGTSTP) // to all of the shell's job, which this process is a part of
-		go p.resume(continued)
-	}
-}
-
-// resume continues the command once the shell has continued this process. Earlier, the command would
-// read keys that are meant for the shell.
-func (p *Process) resume(continued chan os.Signal) {
-	defer signal.Stop(continued)
-	select {
-	case <-continued:
-	case <-time.After(resumeAfter):
-	}
-	p.tty.give(p.pid)
-	_ = p.signal(syscall.SIGCONT)
 }
 
 // Exited returns a channel that has the status once the command itself is over. The status

@@ -3,42 +3,52 @@
 package child
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
-// The standard input is the terminal that programs read from.
-const (
-	stdin  = 0
-	stdout = 1
-)
-
-// terminal is the terminal of this process.
+// terminal is the controlling terminal of this process. Programs can read from it whatever their standard input is.
 type terminal struct {
+	fd    int
 	group int         // the group of this process
 	mode  *term.State // the earlier mode of the terminal
 	eager bool        // the command gets it at once
+	wants bool        // the command has it, or has tried to use it
 }
 
-// openTerminal returns the terminal that this process reads from, nil if there is
-// none, or if another session controls it.
+// openTerminal returns the controlling terminal, nil if there is none.
 func openTerminal() *terminal {
-	if _, err := foreground(); err != nil || !term.IsTerminal(stdin) {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return nil
 	}
-	mode, err := term.GetState(stdin)
+	mode, err := term.GetState(fd)
 	if err != nil {
+		_ = unix.Close(fd)
 		return nil
 	}
 	group, err := unix.Getpgid(0)
 	if err != nil {
+		_ = unix.Close(fd)
 		return nil
 	}
-	return &terminal{group, mode, term.IsTerminal(stdout)}
+	const stdin, stdout = 0, 1 // Fd of a file would make it blocking, also for other processes
+	eager := controls(stdin) && controls(stdout)
+	return &terminal{fd: fd, group: group, mode: mode, eager: eager, wants: eager}
+}
+
+// controls reports whether fd is the controlling terminal.
+func controls(fd int) bool {
+	_, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return err == nil
 }
 
 // foreground returns the process group that has the terminal.
-func foreground() (group int, err error) { return unix.IoctlGetInt(stdin, unix.TIOCGPGRP) }
+func (t *terminal) foreground() (group int, err error) {
+	return unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+}
 
 // begin is called when the command of the group has just been started. The command may have
 // asked for the terminal already, and have been stopped; begin then continues it.
@@ -48,21 +58,31 @@ func (t *terminal) begin(group int) {
 	}
 }
 
-// give gives the terminal to the group of the command if this process has it.
-func (t *terminal) give(group int) bool {
-	if has, err := foreground(); err != nil || has != t.group {
+// wanted reports whether sig has stopped the command because it used the terminal.
+func (t *terminal) wanted(sig unix.Signal) bool {
+	if t == nil || sig != unix.SIGTTIN && sig != unix.SIGTTOU {
 		return false
 	}
-	return unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, group) == nil
+	t.wants = true
+	return true
 }
 
-// end takes the terminal back from the group of the command, which is over. A command that a
-// signal has killed had no time to restore its mode.
+// give gives the terminal to the group of the command if this process has it.
+func (t *terminal) give(group int) bool {
+	if has, err := t.foreground(); err != nil || has != t.group {
+		return false
+	}
+	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
+}
+
+// end takes the terminal back from the group of the command, which is over, or from a group that the command has started and that is
+// gone. A command that a signal has killed had no time to restore its mode.
 func (t *terminal) end(group int, killed bool) {
-	if has, err := foreground(); err != nil || has != group {
+	has, err := t.foreground()
+	if err != nil || has == t.group || has != group && !errors.Is(unix.Kill(-has, 0), unix.ESRCH) {
 		return
 	}
-	if unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, t.group) == nil && killed {
-		_ = term.Restore(stdin, t.mode)
+	if unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, t.group) == nil && killed {
+		_ = term.Restore(t.fd, t.mode)
 	}
 }

@@ -5,12 +5,15 @@ package doctor
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/redis/rueidis"
 )
 
@@ -50,6 +53,7 @@ type Options struct {
 	User   string   // the user whose rights are examined, for the advice
 	Prefix string   // of the names of the locks, which the user has rights to
 	Kinds  []string // the user must have the rights for these; without any, a missing right is a warning
+	Role   string   // what the user is for, one of Roles; empty if that is unknown
 
 	Slow time.Duration // a script that takes longer is worth a warning; 0 is a tenth of a second
 }
@@ -102,11 +106,12 @@ type exam struct {
 	rdb   rueidis.Client
 	name  string // the name of a lock that no other client has
 	nodes []*node
+	away  [][2]int64 // the slots whose primary does not respond
 }
 
 // Examine examines all nodes that rdb knows. It ends with ctx at the latest.
 func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
-	e := &exam{Options: o, rdb: rdb, name: o.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])}
+	e := &exam{Options: o, rdb: rdb}
 	e.meet(ctx)
 	r := Report{Server: o.Server, Mode: mode(rdb), Status: OK}
 	answers := e.connection(ctx)
@@ -114,12 +119,17 @@ func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
 	if answers.Status == Failure {
 		return r
 	}
+	lost := map[string]error{}
 	e.nodes = slices.DeleteFunc(e.nodes, func(n *node) bool {
 		if n.lost() != nil {
-			r.add(Check{Name: "connection", Node: n.name, Status: Failure, Found: n.lost().Error(), Advice: "see whether the server runs, and its log"})
+			lost[n.name] = n.lost()
 		}
 		return n.lost() != nil
 	})
+	for _, c := range e.missing(ctx, lost) {
+		r.add(c)
+	}
+	e.choose()
 	for _, examine := range []func(context.Context, *node) Check{e.version, e.role, e.memory, e.clock, e.replicas, e.latency} {
 		for _, n := range e.nodes {
 			if c := examine(ctx, n); c.Name != "" {
@@ -156,7 +166,7 @@ func (e *exam) meet(ctx context.Context) {
 	var asking sync.WaitGroup
 	for name, c := range clients {
 		n := &node{Client: c}
-		if len(clients) > 1 {
+		if len(clients) > 1 || e.rdb.Mode() == rueidis.ClientModeCluster {
 			n.name = name
 		}
 		e.nodes = append(e.nodes, n)
@@ -171,10 +181,67 @@ func (e *exam) meet(ctx context.Context) {
 	slices.SortFunc(e.nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
 }
 
-// connection checks whether the server answers.
+// missing returns a check for each server that gave no answer, and for each that the client does not know because the cluster counts it as
+// failed. It says which of them are primaries.
+func (e *exam) missing(ctx context.Context, lost map[string]error) (checks []Check) {
+	if e.rdb.Mode() == rueidis.ClientModeCluster && len(e.nodes) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, patient)
+		defer cancel()
+		at := e.nodes[0]
+		all, err := slots.Primaries(ctx, at, at.name)
+		if err == nil {
+			for _, p := range all {
+				if slices.ContainsFunc(e.nodes, func(n *node) bool { return n.name == p.Addr }) {
+					continue
+				}
+				why, known := lost[p.Addr]
+				if !known {
+					why = errors.New("the cluster counts it as failed")
+				}
+				delete(lost, p.Addr)
+				e.away = append(e.away, p.Slots...)
+				checks = append(checks, Check{Name: "connection", Node: p.Addr, Status: Failure, Found: fmt.Sprintf("this primary does not respond: %v; no lock in its %d slots can be acquired, renewed or listed", why, size(p.Slots)),
+					Advice: "restart it, or fail over to its replica; see its log"})
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(lost)) {
+		checks = append(checks, Check{Name: "connection", Node: name, Status: Failure, Found: lost[name].Error(), Advice: "see whether the server runs, and its log"})
+	}
+	return checks
+}
+
+// size returns the number of slots in some ranges.
+func size(ranges [][2]int64) (n int64) {
+	for _, r := range ranges {
+		n += r[1] - r[0] + 1
+	}
+	return n
+}
+
+// choose chooses the name of the lock that the exam uses: one that no other client has, on a server that responds.
+func (e *exam) choose() {
+	for {
+		e.name = e.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])
+		slot := int64(slots.OfKey(e.rdb, e.name))
+		away := func(r [2]int64) bool { return r[0] <= slot && slot <= r[1] }
+		if !slices.ContainsFunc(e.away, away) || strings.Contains(e.Prefix, "{") { // braces in the prefix decide the slot
+			return
+		}
+	}
+}
+
+// connection checks whether the server answers, of a cluster any server.
 func (e *exam) connection(ctx context.Context) Check {
 	sent := time.Now()
-	if err := ask(ctx, e.rdb, "PING").Error(); err != nil && !denied(err) {
+	err := ask(ctx, e.rdb, "PING").Error()
+	for _, n := range e.nodes {
+		if err != nil && !denied(err) && len(e.nodes) > 1 && n.lost() == nil {
+			sent = time.Now()
+			err = ask(ctx, n, "PING").Error()
+		}
+	}
+	if err != nil && !denied(err) {
 		return Check{Name: "connection", Status: Failure, Found: err.Error(), Advice: "see whether the server is busy or frozen, and its log"}
 	}
 	as := ""

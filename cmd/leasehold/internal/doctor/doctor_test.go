@@ -124,13 +124,14 @@ func TestExamine_user(t *testing.T) {
 	as := func(user string, rights []string) rueidis.Client {
 		return s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ClientSetInfo = rueidis.DisableClientSetInfo })
 	}
-	unknown := map[string]want{"memory": {Unknown, "may not ask", "+info"}, "replicas": {Unknown, "may not ask", "+info"}}
+	blind := want{Warning, "the eviction policy is unknown: the user may not ask", "+info; or check yourself"}
+	unknown := map[string]want{"memory": blind, "replicas": {Unknown, "may not ask", "+info"}}
 
 	rdb := as("jobs", plainOnly)
 	r := examine(t, rdb, Options{User: "jobs", Prefix: "orders:", Kinds: []string{"plain"}})
 	unknown["rights plain"], unknown["lock"] = want{OK, "nothing", ""}, want{OK, "taken", ""}
 	verify(t, r, unknown)
-	if r.Status != Unknown {
+	if r.Status != Warning {
 		t.Errorf("it is said to be %s", r.Status)
 	}
 
@@ -139,15 +140,17 @@ func TestExamine_user(t *testing.T) {
 		t.Errorf("without knowing what is needed, it is said to be %s", r.Status)
 	}
 	r = examine(t, rdb, Options{User: "jobs", Prefix: "orders:", Kinds: []string{"fencing"}})
-	verify(t, r, map[string]want{"rights fencing": {Failure, "3 missing", "ACL SETUSER jobs ~redisson_lock_token:{orders:* +get +set"}})
+	verify(t, r, map[string]want{"memory": blind, "rights fencing": {Failure, "3 missing", "ACL SETUSER jobs ~redisson_lock_token:{orders:* +get +set"}})
 	r = examine(t, rdb, Options{User: "jobs", Prefix: "other:", Kinds: []string{"plain"}})
 	verify(t, r, map[string]want{
+		"memory":       blind,
 		"rights plain": {Failure, "3 missing", "ACL SETUSER jobs ~other:* &redisson_lock__channel:{other:* &leasehold_channel:{other:*"},
 		"pubsub":       {Warning, "NOPERM", "rights below"},
 		"lock":         {Failure, "NOPERM", "above"},
 	})
 	r = examine(t, as("mute", append(plainOnly, "-eval", "-evalsha")), Options{User: "mute", Prefix: "orders:", Kinds: []string{"plain"}})
 	verify(t, r, map[string]want{
+		"memory":       blind,
 		"rights plain": {Failure, "2 missing", "+evalsha +eval"},
 		"scripts":      {Failure, "NOPERM", "without scripts"},
 		"lock":         {Failure, "NOPERM", "above"},
@@ -202,16 +205,25 @@ func TestExamine_cluster(t *testing.T) {
 		"lock":           {OK, "taken", ""},
 	})
 
-	// A dead node is no primary and no replica.
+	// A dead primary is named, and the others are examined.
 	rdb := c.Client(t)
 	dead := c.Masters(t)[0]
 	dead.Kill(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for _, check := range Examine(ctx, rdb, Options{}).Checks {
-		if check.Node == dead.Addr() && (check.Name != "connection" || check.Status != Failure) {
+	r = Examine(ctx, rdb, Options{Slow: time.Hour})
+	checked := map[string]int{}
+	for _, check := range r.Checks {
+		checked[check.Name]++
+		if check.Node == dead.Addr() && (check.Name != "connection" || check.Status != Failure || !strings.Contains(check.Found, "this primary does not respond: ") || !strings.Contains(check.Found, " no lock in its 546")) {
 			t.Errorf("the dead node: %+v", check)
 		}
+		if check.Node != dead.Addr() && check.Status == Failure {
+			t.Errorf("the others: %+v", check)
+		}
+	}
+	if r.Status != Failure || checked["connection"] != 2 || checked["scripts"] != 2 || checked["memory"] < 2 || checked["lock"] != 1 {
+		t.Errorf("checks %v of %+v", checked, r)
 	}
 }
 

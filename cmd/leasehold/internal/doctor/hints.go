@@ -17,6 +17,9 @@ const hintLimit = 2 * time.Second
 // is free; without it they ask once a second. Rate limiters and filters send no messages.
 func (e *exam) pubsub(ctx context.Context) []Check {
 	channel := "redisson_lock__channel:{" + e.name + "}"
+	if e.Role != "" && e.Role != "application" {
+		return nil // an operator whose watch hears of nothing looks once a second
+	}
 	if !e.locks() {
 		if channel = e.channel(); channel == "" {
 			return nil
@@ -24,7 +27,7 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 	}
 	sharded, kind := false, "plain"
 	if e.rdb.Mode() == rueidis.ClientModeCluster {
-		sharded = ask(ctx, e.rdb, "PUBSUB", "SHARDNUMSUB").Error() == nil
+		sharded = len(e.nodes) > 0 && ask(ctx, e.nodes[0], "PUBSUB", "SHARDNUMSUB").Error() == nil
 	}
 	if sharded {
 		kind = "sharded"

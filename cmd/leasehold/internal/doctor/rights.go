@@ -11,13 +11,14 @@ import (
 )
 
 // need is the list of rights for one purpose, in the form of ACL SETUSER, for locks whose
-// names begin with "orders:". These are the lists of docs/SECURITY.md, without the patterns
+// names begin with "orders:". These are the lists of docs/operate/security.md, without the patterns
 // for names that have braces of their own; a test compares them.
 type need struct {
 	head   string // the head of the list there
 	kind   string // the name in the option; empty if it cannot be chosen
 	rights string
 	alone  bool // it needs no other list; examined only if it is chosen
+	spare  bool // locks work without it, and less well
 }
 
 const plainChannel = "&redisson_lock__channel:{orders:* "
@@ -35,19 +36,108 @@ var needs = []need{
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
 	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
 	{head: "NewQuorum", kind: "quorum", rights: "+info"},
-	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
-	{head: "Cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
+	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hrandfield +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
+	{head: "Cluster", kind: "cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
 	{head: "NewSemaphore", kind: "semaphore", alone: true, rights: "~orders:* ~{orders:*:timeout &redisson_sc:{orders:* ~leasehold_semaphore_queue:{orders:* " +
 		"~leasehold_semaphore_alive:{orders:* ~leasehold_semaphore_slots:{orders:* +hgetall +hset &leasehold_semaphore:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +incrby " +
 		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
 		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +decr +del +pexpire +pttl +hdel +hmget +hset +zadd +zcard +zrangebyscore +zrem +zscore"},
-	{head: "NewCrew", kind: "crew", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
+	{head: "NewWaitGroup", kind: "waitgroup", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
 		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
-	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
+	{head: "NewRedissonRateLimiter", kind: "redisson-ratelimit", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
 		"+del +pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
 	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen +time"},
+}
+
+// roles says which lists a user needs, by what it is for, beside the first: those of the kinds that it is examined for, and these. What leasehold prints as an
+// ACL, and what it examines for a role, is made of this.
+var roles = []struct {
+	name  string
+	kinds []string // unless the caller names others
+	heads []string
+	spare []string // heads of lists without which the user works, and less well
+	reads bool     // it changes nothing, and listens to nothing
+	less  string   // what of the lists it does not need
+	more  string
+}{
+	{name: "application", kinds: []string{"plain"}, spare: []string{"Registry", "Forced"}},
+	{name: "operator", kinds: listed, heads: []string{"admin"}, more: "+info"},
+	{name: "page", kinds: listed, heads: []string{"admin"}, more: "+info", reads: true},
+	{name: "exporter", kinds: listed, heads: []string{"admin"}, more: "+info", reads: true, less: "+hgetall +hexists ~leasehold_forced:{orders:* ~redisson_lock_token:{orders:*"},
+}
+
+// listed are the kinds that leasehold ls lists unless it is told a kind.
+var listed = []string{"plain", "fair", "rw", "election", "semaphore", "latch", "waitgroup"}
+
+// changing are the commands that change something, or listen.
+var changing = strings.Fields("subscribe unsubscribe publish ssubscribe sunsubscribe spublish hset hdel pexpire del lrem ltrim rpush persist zadd zrem " +
+	"set wait incrby decr zremrangebyrank zremrangebyscore bitfield setbit")
+
+// Roles returns the values for Options.Role.
+func Roles() (names []string) {
+	for _, r := range roles {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// lists returns the lists of rights that a user in the role of o needs, with nothing in two of them.
+func (o Options) lists() (all []need) {
+	role := roles[slices.Index(Roles(), o.Role)]
+	if !slices.ContainsFunc(o.Kinds, func(kind string) bool { return kind != "cluster" }) {
+		o.Kinds = append(slices.Clone(role.kinds), o.Kinds...)
+	}
+	seen := map[string]bool{}
+	for _, less := range strings.Fields(role.less) {
+		seen[less] = true
+	}
+	add := func(n need) {
+		var rights []string
+		for right := range strings.FieldsSeq(n.rights) {
+			if seen[right] || role.reads && (right[0] == '&' || slices.Contains(changing, right[1:])) {
+				continue
+			}
+			seen[right] = true
+			rights = append(rights, right)
+		}
+		n.rights = strings.Join(rights, " ")
+		all = append(all, n)
+	}
+	for _, spare := range []bool{false, true} { // so that what is needed anyway is in no spare list
+		for i, n := range needs {
+			n.spare = slices.Contains(role.spare, n.head) && !o.chosen(n)
+			if n.spare == spare && (i == 0 || n.spare || o.chosen(n) || slices.Contains(role.heads, n.head)) {
+				add(n)
+			}
+		}
+	}
+	if role.more != "" {
+		add(need{head: "server", rights: role.more})
+	}
+	return all
+}
+
+// ACL returns the command that gives a user the rights that its role needs, and no others. The user keeps its passwords.
+func (o Options) ACL() string {
+	words := []string{"ACL", "SETUSER", "leasehold-" + o.Role, "on", "resetkeys", "resetchannels", "-@all"}
+	for _, n := range o.lists() {
+		for right := range strings.FieldsSeq(n.rights) {
+			words = append(words, o.named(right))
+			// Of a name that has braces, the key has no others.
+			if bare := strings.Replace(right, "{orders:", "orders:", 1); bare != right && right[1] != '{' {
+				words = append(words, o.named(bare))
+			}
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// named returns a right for names that begin with the prefix of o.
+func (o Options) named(right string) string {
+	literal := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(o.Prefix)
+	return strings.ReplaceAll(right, "orders:", literal)
 }
 
 // chosen reports whether n is among the kinds that the user must have the rights for.
@@ -55,7 +145,7 @@ func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.
 
 // channel returns where the waiters of a kind that needs no locks listen; empty if none of the kinds has waiters that do.
 func (e *exam) channel() string {
-	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "crew": "leasehold_crew:{"} {
+	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "waitgroup": "leasehold_crew:{"} {
 		if slices.Contains(e.Kinds, kind) {
 			return prefix + e.name + "}"
 		}
@@ -65,7 +155,10 @@ func (e *exam) channel() string {
 
 // locks reports whether the user needs locks, as far as that is known.
 func (o Options) locks() bool {
-	return len(o.Kinds) == 0 || slices.ContainsFunc(needs, func(n need) bool { return o.chosen(n) && !n.alone })
+	if o.Role != "" && o.Role != "application" {
+		return false
+	}
+	return len(o.Kinds) == 0 || slices.ContainsFunc(needs, func(n need) bool { return o.chosen(n) && !n.alone && n.head != "Cluster" })
 }
 
 // Kinds returns the values for Options.Kinds.
@@ -91,7 +184,7 @@ var questions = map[string]string{
 	"pexpire": "PEXPIRE KEY 1000", "pttl": "PTTL KEY", "time": "TIME", "del": "DEL KEY", "hmget": "HMGET KEY a",
 	"pubsub|numsub": "PUBSUB NUMSUB CHANNEL", "hget": "HGET KEY a", "llen": "LLEN KEY", "lindex": "LINDEX KEY 0",
 	"lrange": "LRANGE KEY 0 0", "lrem": "LREM KEY 0 a", "lpos": "LPOS KEY a", "ltrim": "LTRIM KEY odd odd", "persist": "PERSIST KEY", "zmscore": "ZMSCORE KEY a",
-	"hscan": "HSCAN KEY 0", "rpush": "RPUSH KEY a", "hsetnx": "HSETNX KEY a 1", "zadd": "ZADD KEY odd a",
+	"hscan": "HSCAN KEY 0", "hrandfield": "HRANDFIELD KEY", "rpush": "RPUSH KEY a", "hsetnx": "HSETNX KEY a 1", "zadd": "ZADD KEY odd a",
 	"zcard": "ZCARD KEY", "zrem": "ZREM KEY a", "zrevrange": "ZREVRANGE KEY 0 0", "zscore": "ZSCORE KEY a", "hlen": "HLEN KEY",
 	"get": "GET KEY", "set": "SET KEY a ODD", "wait": "WAIT 0 1", "info": "INFO server", "role": "ROLE", "asking": "ASKING",
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
@@ -105,22 +198,32 @@ var writing = []string{"+rpush", "+hsetnx", "+decr"}
 
 // rights checks which rights the user lacks for each kind of lock and option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {
+	lists := needs
+	if e.Role != "" {
+		if e.rdb.Mode() == rueidis.ClientModeCluster {
+			e.Kinds = append(slices.Clone(e.Kinds), "cluster")
+		}
+		lists = e.lists()
+	}
 	lacking := map[string]bool{}
 	for _, n := range e.nodes {
-		for _, right := range e.ask(ctx, n) {
+		for _, right := range e.ask(ctx, n, lists) {
 			lacking[right] = true
 		}
 	}
 	missing := func(rights string) (lacks []string) {
 		for right := range strings.FieldsSeq(rights) {
 			if lacking[right] {
-				lacks = append(lacks, strings.ReplaceAll(right, "orders:", e.Prefix))
+				lacks = append(lacks, e.named(right))
 			}
 		}
 		return lacks
 	}
-	for _, n := range needs[1:] {
-		if n.head == "Cluster" {
+	if e.Role == "" {
+		lists = lists[1:]
+	}
+	for _, n := range lists {
+		if n.head == "Cluster" && e.Role == "" {
 			if e.rdb.Mode() != rueidis.ClientModeCluster {
 				continue
 			}
@@ -128,13 +231,13 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 				n.rights = "+cluster|slots +cluster|shards +asking" // nobody listens
 			}
 		}
-		wanted := n.kind == "" || e.chosen(n)
-		if (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks needs nothing of these
+		wanted := n.kind == "" || n.head == "Cluster" || e.chosen(n) || e.Role != "" && !n.spare
+		if e.Role == "" && (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks needs nothing of these
 			continue
 		}
 		c := Check{Name: "rights " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "nothing is missing"}
 		lacks := missing(n.rights)
-		if strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a kind of lock
+		if e.Role == "" && strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a kind of lock
 			lacks = append(missing(needs[0].rights), lacks...)
 		}
 		if len(lacks) > 0 {
@@ -150,11 +253,11 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 	return checks
 }
 
-// ask returns the rights that the user lacks on the node.
-func (e *exam) ask(ctx context.Context, n *node) (lacks []string) {
+// ask returns which rights of these lists the user lacks on the node.
+func (e *exam) ask(ctx context.Context, n *node, lists []need) (lacks []string) {
 	asked := map[string]bool{}
-	for _, need := range needs {
-		if need.alone && !e.chosen(need) {
+	for _, need := range lists {
+		if e.Role == "" && need.alone && !e.chosen(need) {
 			continue
 		}
 		for right := range strings.FieldsSeq(need.rights) {

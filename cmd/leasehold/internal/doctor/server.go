@@ -62,8 +62,12 @@ const nearlyFull = 0.9
 
 // memory checks what the server does when its memory is full.
 func (e *exam) memory(_ context.Context, n *node) Check {
+	const look = "check yourself that CONFIG GET maxmemory-policy says noeviction: any other policy can remove locks that are held"
 	if n.err != nil {
-		return unasked("memory", "+info", n.err)
+		c := unasked("memory", "+info", n.err)
+		c.Status, c.Found = Warning, "the eviction policy is unknown: "+c.Found
+		c.Advice = strings.TrimPrefix(c.Advice+"; or "+look, "; or ")
+		return c
 	}
 	policy, most, used := n.info["maxmemory_policy"], number(n.info["maxmemory"]), number(n.info["used_memory"])
 	c := Check{Name: "memory", Status: OK, Found: fmt.Sprintf("policy %s, %d MB of %d used", policy, used>>20, most>>20)}
@@ -72,7 +76,7 @@ func (e *exam) memory(_ context.Context, n *node) Check {
 	}
 	switch {
 	case policy == "":
-		return Check{Name: "memory", Status: Unknown, Found: "the server does not say what it evicts"}
+		return Check{Name: "memory", Status: Warning, Found: "the eviction policy is unknown: the server does not say it", Advice: look}
 	case policy != "noeviction" && most > 0:
 		c.Status, c.Advice = Failure, "CONFIG SET maxmemory-policy noeviction, or a server for locks alone: this one removes locks that are held"
 	case policy != "noeviction":

@@ -1,0 +1,146 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// The JSON of /api. The names of the fields are those of leasehold ls -o json. As the pages, it has no owner strings, and no ids of clients, which are a part
+// of them.
+type (
+	apiList struct {
+		At       time.Time `json:"at"`
+		Complete bool      `json:"complete"` // all keys have been scanned at least once
+		Scanned  float64   `json:"scanned"`  // the share of the keys that the current pass has scanned
+		More     bool      `json:"more"`     // there are more locks than the list has
+		Missing  []string  `json:"missing"`  // the primaries of a cluster that do not respond
+		Error    string    `json:"error,omitempty"`
+		Locks    []apiLock `json:"locks"`
+	}
+	apiLock struct {
+		Name    string      `json:"name"`
+		Kind    string      `json:"kind"`
+		Mode    string      `json:"mode,omitempty"`
+		LeaseMS *int64      `json:"lease_ms"` // null without an expiry
+		Holding int         `json:"holding"`
+		Waiting int         `json:"waiting"`
+		Gone    int         `json:"gone"`
+		Holders []apiHolder `json:"holders"`
+		Left    int64       `json:"left,omitempty"`
+		Done    int         `json:"done,omitempty"`
+		Lost    []apiHolder `json:"lost,omitempty"`
+		Permits *int64      `json:"permits,omitempty"`
+		Free    *int64      `json:"free,omitempty"`
+		Leader  string      `json:"leader,omitempty"`
+	}
+	apiHolder struct {
+		Mode   string     `json:"mode,omitempty"`
+		Count  int        `json:"count,omitempty"`
+		Since  *time.Time `json:"since"`
+		Client apiClient  `json:"client"`
+	}
+	apiClient struct {
+		Name    string     `json:"name,omitempty"`
+		Host    string     `json:"host,omitempty"`
+		PID     int        `json:"pid,omitempty"`
+		Label   string     `json:"label,omitempty"`
+		Version string     `json:"version,omitempty"`
+		Started *time.Time `json:"started,omitempty"`
+	}
+	apiPast struct {
+		Name     string     `json:"name"`
+		Recorded *time.Time `json:"recorded_since"` // null if nothing was recorded of any lock
+		Holds    []apiHold  `json:"holds"`          // the latest first
+	}
+	apiHold struct {
+		Mode   string     `json:"mode"`
+		Asked  *time.Time `json:"asked"`
+		From   time.Time  `json:"from"`
+		Before bool       `json:"before"` // it began before that
+		Until  *time.Time `json:"until"`  // null while it is held
+		HeldMS int64      `json:"held_ms"`
+		Ended  string     `json:"ended,omitempty"`
+		Client apiClient  `json:"client"`
+	}
+)
+
+// instant returns t; nil if t is not known.
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func apiClientOf(c lock.Client) apiClient {
+	return apiClient{Name: c.Name, Host: c.Host, PID: c.PID, Label: c.Label, Version: c.Version, Started: instant(c.Started)}
+}
+
+func apiHoldersOf(all []lock.Holder) []apiHolder {
+	holders := make([]apiHolder, 0, len(all))
+	for _, h := range all {
+		holders = append(holders, apiHolder{Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Client: apiClientOf(h.Client)})
+	}
+	return holders
+}
+
+func apiLockOf(l admin.Lock) apiLock {
+	j := apiLock{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: apiHoldersOf(l.Holders), Left: l.Left, Done: l.Done}
+	if l.Locked() && l.Lease >= 0 {
+		ms := l.Lease.Milliseconds()
+		j.LeaseMS = &ms
+	}
+	if len(l.Lost) > 0 {
+		j.Lost = apiHoldersOf(l.Lost)
+	}
+	if l.Kind == admin.Semaphore {
+		j.Permits, j.Free = &l.Permits, &l.Free
+	}
+	if leads(l) {
+		j.Leader = l.Leader.Value
+	}
+	return j
+}
+
+// apiLocks serves the locks as JSON.
+func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
+	s, err := h.survey.get(r.Context())
+	if err != nil {
+		return // the caller has left
+	}
+	list := apiList{At: s.at.UTC(), Complete: s.complete, Scanned: s.scanned, More: s.more, Missing: []string{}, Locks: []apiLock{}}
+	for _, m := range s.missing {
+		list.Missing = append(list.Missing, m.Server)
+	}
+	if s.err != nil {
+		list.Error = s.err.Error()
+	}
+	for _, l := range s.locks {
+		if matches(l.Lock, r.FormValue("q")) && ofKind(l.Lock, r.FormValue("kind")) {
+			list.Locks = append(list.Locks, apiLockOf(l.Lock))
+		}
+	}
+	writeJSON(w, statusOf(s.err, len(s.locks)), list)
+}
+
+// apiHistory serves who held a lock in the last hour.
+func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	past := apiPast{Name: r.FormValue("name"), Recorded: instant(h.history.since()), Holds: []apiHold{}}
+	for _, p := range h.history.of(past.Name, now) {
+		past.Holds = append(past.Holds, apiHold{Mode: string(p.mode), Asked: instant(p.asked), From: p.from.UTC(), Before: p.before, Until: instant(p.ended),
+			HeldMS: p.lasted(now).Milliseconds(), Ended: p.how, Client: apiClientOf(p.client)})
+	}
+	writeJSON(w, http.StatusOK, past)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // a caller that left needs no answer
+}

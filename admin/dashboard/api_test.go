@@ -1,0 +1,179 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/admin/dashboard"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// json gets an address of /api.
+func (s *site) json(path string, want int) map[string]any {
+	s.Helper()
+	var v map[string]any
+	if err := json.Unmarshal([]byte(s.says(path, want)), &v); err != nil {
+		s.Fatal(err)
+	}
+	return v
+}
+
+// until gets an address of /api until ok.
+func (s *site) until(path string, ok func(text string) bool) (text string) {
+	s.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if text = s.says(path, 200); ok(text) {
+			return text
+		}
+		if time.Now().After(end) {
+			s.Fatalf("not in time: %s", text)
+		}
+	}
+}
+
+// The JSON of locks has these fields, selects as the page does, and has no owner.
+func TestAPI_locks(t *testing.T) {
+	server := redistest.Start(t)
+	s := serve(t, server.Client(t))
+	c := billing(t, server.Client(t), "billing")
+	h := mustLock(t, c.NewLock("orders:1"))
+	defer func() { _ = h.Unlock(context.Background()) }()
+	permit := mustLock(t, c.NewSemaphore("gpus", 4))
+	defer func() { _ = permit.Unlock(context.Background()) }()
+	text := s.until("api/locks", func(text string) bool { return strings.Contains(text, `"name":"billing"`) })
+	for _, part := range []string{`"complete":true`, `"scanned":1`, `"more":false`, `"missing":[]`, `"at":"`,
+		`"name":"orders:1","kind":"plain","mode":"exclusive","lease_ms":`, `"holding":1,"waiting":0,"gone":0,"holders":[{"mode":"exclusive","count":1,"since":"`,
+		`"client":{"name":"billing","host":"`, `"label":"zone=a"`, `"kind":"semaphore"`, `"permits":4,"free":3`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+	for _, secret := range []string{h.Owner(), permit.Owner(), c.ID()} {
+		if strings.Contains(text, secret) {
+			t.Errorf("it tells %s", secret)
+		}
+	}
+	for query, want := range map[string]int{"": 2, "?kind=plain": 1, "?q=GPUS": 1, "?q=billing": 2, "?q=nothing": 0} {
+		if n := len(s.json("api/locks"+query, 200)["locks"].([]any)); n != want {
+			t.Errorf("%q: %d locks, want %d", query, n, want)
+		}
+	}
+}
+
+// An error is in the JSON, with a status that says so.
+func TestAPI_fault(t *testing.T) {
+	server := redistest.Start(t)
+	s := serve(t, server.Client(t, server.AddUser(t, "nobody", "~*", "+ping")))
+	if v := s.json("api/locks", 503); !strings.Contains(v["error"].(string), "NOPERM") {
+		t.Errorf("%v", v)
+	}
+}
+
+// What a look has shown stays: on the page of the lock, and as JSON. Nothing is recorded before the first look, and without a browser only by Record.
+func TestAPI_history(t *testing.T) {
+	server := redistest.Start(t)
+	s := serve(t, server.Client(t))
+	c := billing(t, server.Client(t), "billing")
+	if v := s.json("api/history?name=orders:1", 200); v["recorded_since"] != nil || len(v["holds"].([]any)) != 0 {
+		t.Errorf("before the first look: %v", v)
+	}
+	first := mustLock(t, c.NewLock("orders:1"))
+	look := func(part string) string {
+		t.Helper()
+		return s.until("api/history?name=orders:1", func(text string) bool {
+			s.says("api/locks", 200)
+			return strings.Contains(text, part)
+		})
+	}
+	look(`"until":null`)
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	look(`"ended":"released"`)
+	second := mustLock(t, billing(t, server.Client(t), "second").NewLock("orders:1"))
+	text := look(`"before":false,"until":null`)
+	for _, secret := range []string{first.Owner(), second.Owner(), c.ID()} {
+		if strings.Contains(text, secret) {
+			t.Errorf("it tells %s", secret)
+		}
+	}
+	page := s.until("lock?name=orders:1", func(text string) bool { return strings.Contains(text, "Held in the last hour") })
+	if strings.Contains(page, first.Owner()) || !strings.Contains(page, "released") {
+		t.Errorf("%s", page)
+	}
+	a, err := admin.New(server.Client(t), admin.WithOperator("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.ForceUnlock(t.Context(), "orders:1", "", ""); err != nil {
+		t.Error(err)
+	}
+	s.until("lock?name=orders:1", func(text string) bool {
+		return strings.Contains(text, `<td data-label="Ended">force-unlocked by alice`)
+	})
+	if v := s.json("api/history?name=other", 200); v["recorded_since"] == nil || len(v["holds"].([]any)) != 0 {
+		t.Errorf("another lock: %v", v)
+	}
+}
+
+// Record looks although no browser is there, until its context is canceled.
+func TestRecord(t *testing.T) {
+	server := redistest.Start(t)
+	h, err := dashboard.New(server.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.Record(ctx)
+	}()
+	calls := func() bool {
+		reply := server.Do(t, "INFO", "commandstats")
+		text, err := reply.ToString()
+		return err == nil && strings.Contains(text, "cmdstat_scan:")
+	}
+	for end := time.Now().Add(patience); !calls(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no look")
+		}
+	}
+	cancel()
+	<-done
+}
+
+// While keys are being scanned for the first time, the pages have what was found so far, and say so.
+func TestPages_scanning(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	const many = "for i = 1, 6000 do redis.call('SET', 'noise' .. i, i) end return 1"
+	if err := rdb.Do(t.Context(), rdb.B().Eval().Script(many).Numkeys(0).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		server.Do(t, "HSET", "orders:"+string(rune('a'+i)), "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
+	}
+	wire := redistest.NewProxy(t, server.Addr())
+	wire.OnRequest(func(req [][]byte) redistest.Action {
+		if strings.EqualFold(string(req[0]), "SCAN") {
+			return redistest.Action{DelayReply: 60 * time.Millisecond}
+		}
+		return redistest.Action{}
+	})
+	s := serve(t, server.Client(t, redistest.Via(wire)))
+	_, text := s.get("locks")
+	if !strings.Contains(text, "Scanning:") || !strings.Contains(text, "of the keys so far") {
+		t.Errorf("the first page does not say how far it is: %.3000s", text)
+	}
+	s.until("locks", func(text string) bool {
+		return !strings.Contains(text, "Scanning:") && strings.Contains(text, "20 locks")
+	})
+	if text := s.says("", 200); strings.Contains(text, "is held by") {
+		t.Error("the scan takes locks that it finds for new ones")
+	}
+}

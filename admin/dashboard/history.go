@@ -1,0 +1,291 @@
+package dashboard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// The bounds of a history.
+const (
+	mostPast = 4096        // the holds that have ended
+	pastTime = time.Hour   // how long a page shows them
+	pastGap  = time.Minute // after a longer time without a look, it is not known when a hold ended
+)
+
+// A hold is the time for which an owner held a lock, as looks at the lock have shown it.
+type hold struct {
+	holdID
+	client lock.Client
+	asked  time.Time
+	from   time.Time     // the first look that shows it
+	before bool          // it began before that look, as far as is known
+	last   time.Time     // the last look that shows it
+	lease  time.Duration // what was left of the lease at that look; negative without an expiry
+	ended  time.Time     // the first look that does not show it; the last one that does, if there was none for long; zero while it is held
+	how    string
+}
+
+// holdID tells holds apart.
+type holdID struct {
+	lock, owner string
+	mode        lock.Mode
+}
+
+// lasted returns for how long the lock was held, as far as is known at a time.
+func (h *hold) lasted(now time.Time) time.Duration {
+	if !h.ended.IsZero() {
+		now = h.ended
+	}
+	return now.Sub(h.from)
+}
+
+// minute is what the looks of one minute have shown.
+type minute struct {
+	at            int64 // in minutes since 1970
+	held, waiting int   // the most
+	ended         int
+	lasted        time.Duration // all that ended together
+}
+
+// A history keeps in memory who held which lock. It is safe for concurrent use.
+type history struct {
+	mu      sync.Mutex
+	began   time.Time                   // the first look
+	whole   bool                        // the latest survey had all keys
+	open    map[string]map[holdID]*hold // by lock
+	past    []hold                      // a ring
+	next    int                         // where the next one goes
+	minutes [60]minute
+}
+
+// see takes note of a survey.
+func (h *history) see(s *survey) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := !h.whole // what the first scan finds may have been held for long
+	h.whole = s.complete
+	h.begin(s.at)
+	m := h.minute(s.at)
+	held, waiting := 0, 0
+	names := make(map[string]bool, len(s.locks))
+	for _, r := range s.locks {
+		names[r.Name] = true
+		h.take(r.Lock, s.at, before)
+		waiting += r.Waiting
+		if r.Locked() {
+			held++
+		}
+	}
+	m.held, m.waiting = max(m.held, held), max(m.waiting, waiting)
+	if s.more || len(s.missing) > 0 { // what is not in the survey may be held
+		return
+	}
+	for name := range h.open {
+		if !names[name] {
+			h.take(admin.Lock{State: lock.State{Name: name}}, s.at, false)
+		}
+	}
+}
+
+// seeLock takes note of a look at one lock.
+func (h *history) seeLock(l admin.Lock, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.began.IsZero()
+	h.begin(at)
+	h.take(l, at, before)
+}
+
+func (h *history) begin(at time.Time) {
+	if h.began.IsZero() {
+		h.began, h.open = at, make(map[string]map[holdID]*hold)
+	}
+}
+
+// minute returns the minute of a time.
+func (h *history) minute(at time.Time) *minute {
+	n := at.Unix() / 60
+	m := &h.minutes[n%int64(len(h.minutes))]
+	if m.at != n {
+		*m = minute{at: n}
+	}
+	return m
+}
+
+// take compares a lock with what is known of it. before says that a new hold may have begun long ago.
+func (h *history) take(l admin.Lock, at time.Time, before bool) {
+	open, now := h.open[l.Name], make(map[holdID]bool, len(l.Holders))
+	for _, holder := range l.Holders {
+		id := holdID{l.Name, holder.Owner, holder.Mode}
+		now[id] = true
+		known := open[id]
+		if known == nil {
+			if h.ends(id, at) {
+				continue
+			}
+			if open == nil {
+				open = make(map[holdID]*hold)
+				h.open[l.Name] = open
+			}
+			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: at, before: before}
+			open[id] = known
+		}
+		if at.After(known.last) {
+			known.client, known.last, known.lease = holder.Client, at, l.Lease
+		}
+	}
+	if len(l.Holders) < l.Holding { // a list shows some of them
+		return
+	}
+	for id, known := range open {
+		if now[id] || !at.After(known.last) { // or a later look has shown it
+			continue
+		}
+		delete(open, id)
+		known.ended, known.how = at, "released"
+		switch gap := at.Sub(known.last); {
+		case gap > pastGap:
+			known.ended, known.how = known.last, "not known: no look until "+at.UTC().Format("15:04:05")
+		case l.ForceUnlock != nil && l.ForceUnlock.At.After(known.from):
+			known.how = "force-unlocked by " + shown(l.ForceUnlock.By)
+		case known.lease >= 0 && gap >= known.lease:
+			known.how = "lease expired"
+		}
+		m := h.minute(known.ended)
+		m.ended, m.lasted = m.ended+1, m.lasted+known.lasted(at)
+		if len(h.past) < mostPast {
+			h.past = append(h.past, *known)
+		} else {
+			h.past[h.next] = *known
+		}
+		h.next = (h.next + 1) % mostPast
+	}
+	if len(open) == 0 {
+		delete(h.open, l.Name)
+	}
+}
+
+// ends reports whether a hold has ended after a look: surveys and looks at one lock overlap.
+func (h *history) ends(id holdID, at time.Time) bool {
+	return slices.ContainsFunc(h.past, func(p hold) bool { return p.holdID == id && p.ended.After(at) })
+}
+
+// of returns the holds of a lock in the last hour, the latest first.
+func (h *history) of(name string, now time.Time) (all []hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.past {
+		if p.lock == name && now.Sub(p.ended) < pastTime {
+			all = append(all, p)
+		}
+	}
+	for _, o := range h.open[name] {
+		all = append(all, *o)
+	}
+	slices.SortFunc(all, func(a, b hold) int {
+		if a.ended.IsZero() != b.ended.IsZero() {
+			if a.ended.IsZero() {
+				return -1
+			}
+			return 1
+		}
+		if c := b.from.Compare(a.from); c != 0 {
+			return c
+		}
+		return strings.Compare(a.owner, b.owner)
+	})
+	return all
+}
+
+// since returns when the first look was; zero if there was none.
+func (h *history) since() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.began
+}
+
+// pastRow is a hold on the page of its lock.
+type pastRow struct {
+	ownerRow
+	From, Stamp string
+	Held, Ended string // Held is empty while it is held
+}
+
+// pastRows returns up to mostWaiters rows of holds.
+func pastRows(all []hold, live bool) (rows []pastRow) {
+	if len(all) == 0 || len(all) == 1 && all[0].ended.IsZero() { // the holder is on the page already
+		return nil
+	}
+	for _, p := range all[:min(len(all), mostWaiters)] {
+		r := pastRow{ownerRow: personOf(p.owner, p.client), From: p.from.UTC().Format("15:04:05"), Stamp: p.from.UTC().Format(time.RFC3339), Ended: p.how}
+		r.How, r.Age = string(p.mode), ageOf(p.from, live)
+		if p.before {
+			r.From = "before " + r.From
+		}
+		if !p.ended.IsZero() {
+			r.Held = short(p.lasted(p.ended))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// spark is a small chart of the last hour.
+type spark struct {
+	Title, Most string
+	Lines       []string // the points of polylines: one for each time with looks, without a break
+}
+
+// sparks returns the charts of the overview; none before there are two minutes to show.
+func (h *history) sparks(now time.Time) []spark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var held, waiting, lasted [60]float64
+	var known [60]bool
+	this, some := now.Unix()/60, 0
+	for _, m := range h.minutes {
+		i := 59 - int(this-m.at)
+		if m.at == 0 || i < 0 || i > 59 {
+			continue
+		}
+		some++
+		known[i], held[i], waiting[i] = true, float64(m.held), float64(m.waiting)
+		if m.ended > 0 {
+			lasted[i] = m.lasted.Seconds() / float64(m.ended)
+		}
+	}
+	if some < 2 {
+		return nil
+	}
+	count := func(most float64) string { return group(int(most)) }
+	return []spark{
+		sparkOf("Held", held, known, count),
+		sparkOf("Waiting", waiting, known, count),
+		sparkOf("Mean hold time", lasted, known, func(most float64) string { return short(time.Duration(most * float64(time.Second))) }),
+	}
+}
+
+// sparkOf draws values between 0 and the largest of them.
+func sparkOf(title string, values [60]float64, known [60]bool, says func(float64) string) spark {
+	most := slices.Max(values[:])
+	s := spark{Title: title, Most: says(most)}
+	var points []string
+	for i := range values {
+		if known[i] {
+			points = append(points, fmt.Sprintf("%d,%.1f", i, 19-18*values[i]/max(most, 1e-9)))
+		}
+		if len(points) > 0 && (!known[i] || i == len(values)-1) {
+			if len(points) == 1 {
+				points = append(points, points[0])
+			}
+			s.Lines, points = append(s.Lines, strings.Join(points, " ")), nil
+		}
+	}
+	return s
+}

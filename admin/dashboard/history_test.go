@@ -1,0 +1,164 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// began is when the looks of these tests begin.
+var began = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+// heldBy is a lock that these owners hold, with 30 s of lease left.
+func lockOf(name string, owners ...string) admin.Lock {
+	l := admin.Lock{State: lock.State{Name: name, Lease: 30 * time.Second}, Kind: admin.Plain, Holding: len(owners)}
+	for _, o := range owners {
+		l.Holders = append(l.Holders, lock.Holder{Owner: o, Mode: lock.Exclusive, Client: lock.Client{Name: o, Host: "host-1"}})
+	}
+	return l
+}
+
+// says returns the holds of a lock in words.
+func (h *history) says(name string, now time.Time) string {
+	var all []string
+	for _, p := range h.of(name, now) {
+		text := fmt.Sprintf("%s %v", p.owner, p.lasted(now))
+		if p.before {
+			text += " before"
+		}
+		all = append(all, strings.TrimSpace(text+" "+p.how))
+	}
+	return strings.Join(all, "|")
+}
+
+func surveyOf(after time.Duration, locks ...admin.Lock) *survey {
+	s := &survey{at: began.Add(after), complete: true}
+	for _, l := range locks {
+		s.locks = append(s.locks, &row{Lock: l})
+	}
+	return s
+}
+
+func TestHistory(t *testing.T) {
+	var h history
+	minute := time.Minute
+	h.see(surveyOf(0, lockOf("a", "x"), lockOf("b", "y")))
+	h.see(surveyOf(10*time.Second, lockOf("a", "x"), lockOf("b", "y")))
+	h.see(surveyOf(20*time.Second, lockOf("a", "z")))
+	if got := h.says("a", began.Add(30*time.Second)); got != "z 10s|x 20s before released" {
+		t.Errorf("from hand to hand: %s", got)
+	}
+	if got := h.says("b", began.Add(30*time.Second)); got != "y 20s before released" {
+		t.Errorf("free: %s", got)
+	}
+	h.seeLock(lockOf("a"), began.Add(40*time.Second)) // a look at one lock
+	h.see(surveyOf(35*time.Second, lockOf("a", "z"))) // a survey that began earlier
+	if got := h.says("a", began.Add(minute)); got != "z 20s released|x 20s before released" {
+		t.Errorf("looks overlap: %s", got)
+	}
+	h.see(surveyOf(50*time.Second, lockOf("a", "v")))
+	h.see(surveyOf(90*time.Second, lockOf("a", "w")))
+	taken := lockOf("a")
+	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(95 * time.Second), By: "alice"}
+	h.seeLock(taken, began.Add(100*time.Second))
+	if got := h.says("a", began.Add(2*minute)); !strings.HasPrefix(got, "w 10s force-unlocked by alice|v 40s lease expired|") {
+		t.Errorf("how they ended: %s", got)
+	}
+
+	few := lockOf("many", "r1", "r2")
+	few.Holding = 1000
+	h.see(surveyOf(2*minute, few))
+	few.Holders = few.Holders[:1]
+	h.see(surveyOf(2*minute+time.Second, few))
+	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s|r2 1m0s" {
+		t.Errorf("a list with some of the holders: %s", got)
+	}
+	lacks := surveyOf(2*minute + 2*time.Second)
+	lacks.missing = []admin.Missing{{Server: "host-1:6379"}}
+	h.see(lacks)
+	if got := h.says("many", began.Add(3*minute)); got != "r1 1m0s|r2 1m0s" {
+		t.Errorf("a server that does not respond: %s", got)
+	}
+	h.see(surveyOf(20 * minute))
+	if got := h.says("many", began.Add(20*minute)); got != "r1 1s not known: no look until 12:20:00|r2 0s not known: no look until 12:20:00" {
+		t.Errorf("after a gap: %s", got)
+	}
+	var filling history
+	part := surveyOf(0, lockOf("a", "x"))
+	part.complete = false
+	filling.see(part)
+	filling.see(surveyOf(time.Second, lockOf("a", "x"), lockOf("b", "y")))
+	filling.see(surveyOf(2*time.Second, lockOf("a", "x"), lockOf("b", "y"), lockOf("c", "z")))
+	if got := filling.says("a", began.Add(minute)) + ", " + filling.says("b", began.Add(minute)) + ", " + filling.says("c", began.Add(minute)); got != "x 1m0s before, y 59s before, z 58s" {
+		t.Errorf("what the first scan finds: %s", got)
+	}
+	if got := h.says("a", began.Add(2*time.Hour)); got != "" {
+		t.Errorf("after an hour: %s", got)
+	}
+}
+
+// A history is bounded, and forgets the oldest hold first.
+func TestHistory_bounded(t *testing.T) {
+	var h history
+	for i := range mostPast + 10 {
+		h.seeLock(lockOf("a", fmt.Sprint(i)), began.Add(time.Duration(i)*time.Millisecond))
+	}
+	now := began.Add(time.Minute)
+	if all := h.of("a", now); len(h.past) != mostPast || len(all) != mostPast+1 || all[len(all)-1].owner != "9" {
+		t.Errorf("%d holds, the oldest is %s", len(all), all[len(all)-1].owner)
+	}
+}
+
+// The charts have the minutes in which there were looks, and a break where there were none.
+func TestHistory_sparks(t *testing.T) {
+	var h history
+	h.see(surveyOf(0, lockOf("a", "x"), lockOf("b", "y")))
+	if all := h.sparks(began); all != nil {
+		t.Errorf("after one minute: %+v", all)
+	}
+	h.see(surveyOf(time.Minute, lockOf("a", "x")))
+	waited := lockOf("a", "x")
+	waited.Waiting = 1500
+	h.see(surveyOf(10*time.Minute, waited))
+	all := h.sparks(began.Add(10 * time.Minute))
+	if len(all) != 3 {
+		t.Fatalf("%+v", all)
+	}
+	for i, want := range []string{
+		"Held 2 [49,1.0 50,10.0 59,10.0 59,10.0]", "Waiting 1,500 [49,19.0 50,19.0 59,1.0 59,1.0]", "Mean hold time 1m 00s [49,19.0 50,1.0 59,19.0 59,19.0]",
+	} {
+		if got := fmt.Sprintln(all[i].Title, all[i].Most, all[i].Lines); got != want+"\n" {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if all := h.sparks(began.Add(3 * time.Hour)); all != nil {
+		t.Errorf("much later: %+v", all)
+	}
+}
+
+// The overview draws the charts.
+func TestOverview_sparks(t *testing.T) {
+	h, err := New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ago := range []time.Duration{2 * time.Minute, time.Minute} {
+		s := surveyOf(0, lockOf("a", "x"))
+		s.at = time.Now().Add(-ago)
+		h.history.see(s)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	for _, want := range []string{"Last hour", `aria-label="Held in the last hour: at most 1"><polyline points="57,1.0 58,1.0`, "Mean hold time"} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("no %q in %s", want, w.Body)
+		}
+	}
+}

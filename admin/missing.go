@@ -1,0 +1,199 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/slots"
+	"github.com/redis/rueidis"
+)
+
+// Missing is a primary of a cluster that does not respond. A list lacks its keys.
+type Missing struct {
+	Server string // its address
+	Err    error  // why there is no response
+}
+
+// IncompleteError is the last error of a list of a cluster in which some primaries do not respond. The list has everything
+// that the other primaries store.
+type IncompleteError struct{ Missing []Missing }
+
+// Error names each server.
+func (e *IncompleteError) Error() string {
+	var all []string
+	for _, m := range e.Missing {
+		all = append(all, fmt.Sprintf("%s does not respond (%v)", m.Server, m.Err))
+	}
+	return "incomplete: " + strings.Join(all, ", ")
+}
+
+// add adds those of missing that e does not have yet.
+func (e *IncompleteError) add(missing []Missing) {
+	for _, m := range missing {
+		if !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Server == m.Server }) {
+			e.Missing = append(e.Missing, m)
+		}
+	}
+}
+
+// absence is a primary that did not respond.
+type absence struct {
+	Missing
+	slots [][2]int64 // first and last
+	at    time.Time
+}
+
+// absentFor is how long a server that did not respond is not asked again: it may cost the whole time of a command.
+const absentFor = 5 * time.Second
+
+// absences returns the primaries that did not respond a moment ago.
+func (a *Admin) absences() []absence {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(a.absent), func(m absence) bool { return time.Since(m.at) > absentFor })
+}
+
+// missing returns what a list lacks now.
+func (a *Admin) missing() (all []Missing) {
+	for _, m := range a.absences() {
+		all = append(all, m.Missing)
+	}
+	return all
+}
+
+// lost returns the absence of the server at addr, of which a command has failed with err.
+func (a *Admin) lost(addr string, err error) absence {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no reply within %v", a.timeout)
+	}
+	return absence{Missing: Missing{addr, err}, at: time.Now()}
+}
+
+// lose notes that the primary at addr does not respond.
+func (a *Admin) lose(addr string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.absent = append(a.absent, a.lost(addr, err))
+}
+
+// lacks reports whether a key is on a primary that does not respond.
+func (a *Admin) lacks(key string) bool {
+	for _, m := range a.absences() {
+		slot := int64(slots.OfKey(a.rdb, key))
+		if slices.ContainsFunc(m.slots, func(r [2]int64) bool { return r[0] <= slot && slot <= r[1] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// node is a server that has keys of its own: a master.
+type node struct {
+	rueidis.Client
+	addr string
+}
+
+// masters returns the servers that have keys of their own and respond, always in the same order. Those that do not respond are in
+// missing afterwards.
+func (a *Admin) masters(ctx context.Context) ([]node, error) {
+	if a.rdb.Mode() != rueidis.ClientModeCluster {
+		return []node{{a.rdb, "-"}}, nil
+	}
+	caller := ctx
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	var (
+		mu     sync.Mutex
+		asking sync.WaitGroup
+		found  []node
+		denied error
+	)
+	lost := make(map[string]absence)
+	for _, m := range a.absences() {
+		lost[m.Server] = absence{Missing: m.Missing, at: m.at}
+	}
+	for addr, c := range a.rdb.Nodes() {
+		if _, known := lost[addr]; known {
+			continue
+		}
+		asking.Go(func() {
+			role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
+			mu.Lock()
+			defer mu.Unlock()
+			if _, replied := rueidis.IsRedisErr(err); replied {
+				denied = fmt.Errorf("the node at %s: %w", addr, err)
+			} else if err != nil {
+				lost[addr] = a.lost(addr, err)
+			} else if len(role) > 0 {
+				if name, _ := role[0].ToString(); name == "master" {
+					found = append(found, node{c, addr})
+				}
+			}
+		})
+	}
+	asking.Wait()
+	switch {
+	case caller.Err() != nil:
+		return nil, context.Cause(caller)
+	case denied != nil:
+		return nil, denied
+	case len(found) == 0:
+		var all []error
+		for addr, m := range lost {
+			all = append(all, fmt.Errorf("the node at %s: %w", addr, m.Err))
+		}
+		return nil, cmp.Or(errors.Join(all...), errors.New("the cluster has no primary"))
+	}
+	slices.SortFunc(found, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
+	absent := a.primaries(found, lost)
+	a.mu.Lock()
+	a.absent = absent
+	a.mu.Unlock()
+	return found, nil
+}
+
+// primaries returns which of the servers that are lost are primaries, by the word of one that was found, and adds those that the client
+// does not know: it forgets a server that the cluster counts as failed.
+func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absence) {
+	ctx, cancel := a.within(context.Background())
+	defer cancel()
+	all, err := slots.Primaries(ctx, found[0], found[0].addr)
+	if err != nil { // a dead replica counts as missing then
+		for _, m := range lost {
+			absent = append(absent, m)
+		}
+	}
+	for _, p := range all {
+		if slices.ContainsFunc(found, func(n node) bool { return n.addr == p.Addr }) {
+			continue
+		}
+		m, known := lost[p.Addr]
+		if !known {
+			a.refresh(ctx, p.Slots[0])
+			m = a.lost(p.Addr, errors.New("it has failed, or is new in the cluster"))
+		}
+		m.slots = p.Slots
+		absent = append(absent, m)
+	}
+	slices.SortFunc(absent, func(a, b absence) int { return cmp.Compare(a.Server, b.Server) })
+	return absent
+}
+
+// refresh has the client look for the server of these slots again, which it does only when a command fails for want of that server.
+func (a *Admin) refresh(ctx context.Context, slots [2]int64) {
+	for i := 0; ; i++ {
+		question := a.rdb.B().Arbitrary("EXISTS").Keys(keys.Client(strconv.Itoa(i))).Build() // the client sends an arbitrary command once
+		if slot := int64(question.Slot()); slots[0] <= slot && slot <= slots[1] {
+			a.rdb.Do(ctx, question) // whatever comes of it
+			return
+		}
+	}
+}

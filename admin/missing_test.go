@@ -1,0 +1,125 @@
+package admin_test
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// found is what lists of locks and of clients have, and what they lack.
+type found struct {
+	locks, clients []string
+	missing        []string // the addresses of servers
+	why            string
+}
+
+// lists lists all locks and clients.
+func (s *scene) lists(a *admin.Admin) (f found) {
+	s.Helper()
+	lacks := func(err error) {
+		var part *admin.IncompleteError
+		if !errors.As(err, &part) {
+			s.Fatal(err)
+		}
+		f.why = err.Error()
+		f.missing = nil
+		for _, m := range part.Missing {
+			f.missing = append(f.missing, m.Server)
+		}
+	}
+	for l, err := range a.Locks(s.Context(), admin.Query{}) {
+		if err != nil {
+			lacks(err)
+			break
+		}
+		f.locks = append(f.locks, l.Name)
+	}
+	for c, err := range a.Clients(s.Context()) {
+		if err != nil {
+			lacks(err)
+			break
+		}
+		f.clients = append(f.clients, c.ID)
+	}
+	slices.Sort(f.locks)
+	slices.Sort(f.clients)
+	return f
+}
+
+// 1: A replica that does not respond is not missed. 2: If a primary is dead, lists have what the others store, and name it. 3: The same after the cluster has
+// found it out, when a client that connects hears nothing of the dead. 4: When it is back, nothing is missing.
+func TestLocks_deadPrimary(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	newAdmin := func() *admin.Admin {
+		a, err := admin.New(s.connect(), admin.WithOpTimeout(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	dead := cluster.Masters(t)[1]
+	var whole, part found
+	for i := range 24 {
+		id := "01a20376-5c32-7c6b-b43e-0000000000" + strconv.Itoa(10+i)
+		name, entry := "orders:"+strconv.Itoa(i), "leasehold_client:"+id
+		s.do("HSET", name, id+":1", "1")
+		s.do("HSET", entry, "host", "host-7", "name", "billing")
+		whole.locks, whole.clients = append(whole.locks, name), append(whole.clients, id)
+		if cluster.Master(t, name) != dead {
+			part.locks = append(part.locks, name)
+		}
+		if cluster.Master(t, entry) != dead {
+			part.clients = append(part.clients, id)
+		}
+	}
+	slices.Sort(whole.locks)
+	slices.Sort(part.locks)
+	is := func(got, want found) bool {
+		return slices.Equal(got.locks, want.locks) && slices.Equal(got.clients, want.clients)
+	}
+
+	living := cluster.Masters(t)[0]
+	cluster.WaitForReplica(t, living)
+	replica := cluster.Replica(t, living)
+	a := newAdmin()
+	replica.Freeze(t)
+	if got := s.lists(a); !is(got, whole) || got.missing != nil { // 1
+		t.Errorf("without a replica: %+v", got)
+	}
+	replica.Thaw(t)
+
+	dead.Kill(t)
+	for _, step := range []string{"2", "3"} {
+		got := s.lists(a)
+		if !is(got, part) || !slices.Equal(got.missing, []string{dead.Addr()}) || !strings.Contains(got.why, "incomplete: "+dead.Addr()+" does not respond (") {
+			t.Errorf("%s: %+v, want %+v without %s", step, got, part, dead.Addr())
+		}
+		if step == "2" {
+			cluster.FindTheDead(t)
+			cluster.WaitUntilFailed(t, dead)
+			a = newAdmin()
+		}
+	}
+
+	dead.Restart(t)
+	cluster.WaitUntilWell(t)
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // 4
+		got := s.lists(a)
+		if got.missing == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("with the primary back: %+v", got)
+		}
+	}
+}

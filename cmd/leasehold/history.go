@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// historyJSON is the reply of /api/history, and the output of history -o json.
+type historyJSON struct {
+	Name     string     `json:"name"`
+	Recorded *time.Time `json:"recorded_since"`
+	Holds    []holdJSON `json:"holds"`
+}
+
+type holdJSON struct {
+	Mode   string     `json:"mode"`
+	Asked  *time.Time `json:"asked"`
+	From   time.Time  `json:"from"`
+	Before bool       `json:"before"`
+	Until  *time.Time `json:"until"`
+	HeldMS int64      `json:"held_ms"`
+	Ended  string     `json:"ended,omitempty"`
+	Client clientJSON `json:"client"`
+}
+
+// defaultPage is where serve listens.
+const defaultPage = "http://127.0.0.1:8126/"
+
+func historyCommand() *cobra.Command {
+	var (
+		from string
+		out  output
+	)
+	cmd := &cobra.Command{
+		Use:   "history NAME",
+		Short: "Show who held a lock in the last hour, as recorded by serve",
+		Example: `  leasehold serve --record
+  leasehold history orders:42
+  leasehold history orders:42 --from https://locks.example.com/ -o json`,
+		Long: `Show who held the lock called NAME in the last hour, and for how long. Redis stores
+only the present holders: history reads what a running leasehold serve has recorded in
+its memory. serve records while a browser follows a page, and all the time with
+--record. It records the last 4,096 holds of all locks.
+
+serve looks about once a second, and less often on a server with many keys. A hold that
+began and ended between two looks is missing, and times are those of the looks.
+
+--from is the URL of the page. It is taken from LEASEHOLD_SERVE_URL if not set. Others
+can read a command line: for serve --auth, put user and password into the URL there.
+
+Exit code: 0, even if nothing was recorded of the lock; 1 if there is no serve at the
+URL; 2 if history was called the wrong way.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			page := cmp.Or(from, os.Getenv("LEASEHOLD_SERVE_URL"), defaultPage)
+			h, err := recorded(cmd.Context(), page, args[0])
+			if err != nil {
+				return err
+			}
+			if out.format.value == "json" {
+				return writeJSON(cmd.OutOrStdout(), h)
+			}
+			switch {
+			case len(h.Holds) > 0:
+				return h.table(cmd.OutOrStdout())
+			case h.Recorded == nil:
+				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing was recorded: no browser has followed a page of %s; serve --record records all the time\n", redacted(page))
+			default:
+				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing was recorded of %s in the last hour; serve has recorded since %s\n", shown(args[0]), h.Recorded.Local().Format(time.DateTime))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "URL of the page of leasehold serve (default $LEASEHOLD_SERVE_URL, else "+defaultPage+")")
+	out.addFlag(cmd)
+	return cmd
+}
+
+// recorded returns what the serve at page has recorded of a lock.
+func recorded(ctx context.Context, page, name string) (h historyJSON, err error) {
+	u, err := url.Parse(page)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return h, usagef("--from: must be a URL such as %s", defaultPage)
+	}
+	u = u.JoinPath("api", "history")
+	u.RawQuery = url.Values{"name": {name}}.Encode()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return h, err
+	}
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		var failed *url.Error // its text has the URL
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		return h, fmt.Errorf("nothing was recorded, or it cannot be read: no leasehold serve at %s: %w", redacted(page), err)
+	}
+	defer reply.Body.Close()
+	switch {
+	case reply.StatusCode == http.StatusUnauthorized:
+		return h, fmt.Errorf("%s asks for a password: put user and password into LEASEHOLD_SERVE_URL, as in http://user:password@host/", redacted(page))
+	case reply.StatusCode != http.StatusOK:
+		return h, fmt.Errorf("%s replied with %s: want the page of leasehold serve of this version", redacted(page), reply.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(reply.Body, 16<<20)).Decode(&h); err != nil {
+		return h, fmt.Errorf("%s is not the page of leasehold serve: %w", redacted(page), err)
+	}
+	return h, nil
+}
+
+// table writes a line for each hold.
+func (h *historyJSON) table(w io.Writer) error {
+	t := table{{"HOLDER", "PID", "MODE", "FROM", "HELD", "ENDED"}}
+	for _, p := range h.Holds {
+		began, ended := p.From.Local().Format(time.TimeOnly), p.Ended
+		if p.Before {
+			began = "before " + began
+		}
+		if p.Until == nil {
+			ended = "holds it"
+		}
+		holder := shown(p.Client.Name) + " on " + shown(p.Client.Host)
+		if p.Client.Name == "" {
+			holder = "a client without an entry"
+		}
+		number := "-"
+		if p.Client.PID > 0 {
+			number = fmt.Sprint(p.Client.PID)
+		}
+		t = append(t, []string{holder, number, p.Mode, began, short(time.Duration(p.HeldMS) * time.Millisecond), ended})
+	}
+	return t.write(w, columnsOf(w, false))
+}

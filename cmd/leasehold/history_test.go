@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// history calls leasehold history until its output has a text.
+func history(t *testing.T, page, name, want string) string {
+	t.Helper()
+	for end := time.Now().Add(promptly); ; {
+		c := prepare(t, nil, "history", name, "--from", page).start()
+		c.ends(0)
+		if text := c.stdout.String() + c.stderr.String(); strings.Contains(text, want) {
+			return text
+		} else if time.Now().After(end) {
+			t.Fatalf("no %q in %s", want, text)
+		}
+	}
+}
+
+// 1: serve --record records who holds a lock, and until when, while no browser is there. 2: history says so where nothing was recorded, and 3: where there
+// is no serve. 4: It sends the password that the URL in its environment has.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	page := serving(t, s, "--record")
+	c := on(t, s, "run", "orders:42", "--", "cat")
+	awaitHeld(t, s, "orders:42")
+	text := history(t, page, "orders:42", "holds it") // 1
+	if want := fmt.Sprintf("leasehold run on %s", host(t)); !strings.Contains(text, "HOLDER") || !strings.Contains(text, want) || !strings.Contains(text, "exclusive") {
+		t.Errorf("no %q: %s", want, text)
+	}
+	c.stdin.Close()
+	c.ends(0)
+	history(t, page, "orders:42", "released")
+	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=" + page}, "history", "orders:42", "-o", "json").start(), 0, `"recorded_since": "20`, `"ended": "released"`, `"held_ms": `, `"name": "leasehold run"`)
+
+	says(t, prepare(t, nil, "history", "other", "--from", page).start(), 0, "nothing was recorded of other in the last hour; serve has recorded since 20")
+	says(t, prepare(t, nil, "history", "other", "--from", serving(t, s)).start(), 0, "nothing was recorded: no browser has followed a page", "serve --record") // 2
+
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://alice:secret@127.0.0.1:1/").start(), 1, "nothing was recorded, or it cannot be read: no leasehold serve at http://127.0.0.1:1/") // 3
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "nonsense").start(), 2, "--from: must be a URL such as http://127.0.0.1:8126/")
+
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch user, password, _ := r.BasicAuth(); {
+		case user+password == "alicesecret" && r.URL.Path == "/locks/api/history" && r.FormValue("name") == "orders:42":
+			fmt.Fprint(w, `{"name":"orders:42","recorded_since":"2026-11-26T12:00:00Z","holds":[{"mode":"write","from":"2026-11-26T12:00:00Z","held_ms":95000,"until":"2026-11-26T12:01:35Z","ended":"released","client":{}}]}`)
+		case user == "":
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer guarded.Close()
+	address := strings.TrimPrefix(guarded.URL, "http://")
+	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=http://alice:secret@" + address + "/locks/"}, "history", "orders:42").start(), 0, "a client without an entry  -    write", "1m35s  released") // 4
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://"+address+"/locks/").start(), 1, "asks for a password: put user and password into LEASEHOLD_SERVE_URL")
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://bob:secret@"+address+"/").start(), 1, "replied with 404 Not Found")
+}
+
+// A process that was killed while it waited for a plain lock is marked once its entry is gone: by ls, by inspect, and on the pages.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	holder := on(t, s, "run", "orders:42", "--", "cat")
+	awaitHeld(t, s, "orders:42")
+	waiter := on(t, s, "run", "orders:42", "--", "cat")
+	var entry string
+	for end := time.Now().Add(promptly); entry == "" || !strings.Contains(lsJSON(t, s), `"waiting":1`); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the second process does not wait")
+		}
+		reply := s.Do(t, "KEYS", "leasehold_client:*")
+		names, err := reply.AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			reply := s.Do(t, "HGET", name, "pid")
+			if pid, err := reply.ToString(); err == nil && pid == strconv.Itoa(waiter.cmd.Process.Pid) {
+				entry = name
+			}
+		}
+	}
+	waiter.signal(os.Kill)
+	waiter.killed(syscall.SIGKILL)
+	s.Do(t, "DEL", entry) // which would expire within a minute
+	if text := lsJSON(t, s); !strings.Contains(text, `"waiting":1,"gone":1`) {
+		t.Errorf("%s", text)
+	}
+	says(t, on(t, s, "ls"), 0, "1, 1 gone")
+	says(t, on(t, s, "inspect", "orders:42"), 0, "; gone: its client has no entry")
+	says(t, on(t, s, "inspect", "orders:42", "-o", "json"), 0, `"gone": true`)
+	page := serving(t, s)
+	for path, want := range map[string]string{"locks": "1 gone", "lock?name=orders:42": "gone: its client has no entry"} {
+		if text := body(t, page+path); !strings.Contains(text, want) {
+			t.Errorf("%s does not say %q: %s", path, want, text)
+		}
+	}
+	holder.stdin.Close()
+	holder.ends(0)
+}
+
+// lsJSON returns the output of ls -o jsonl.
+func lsJSON(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	c := on(t, s, "ls", "-o", "jsonl")
+	c.ends(0)
+	return c.stdout.String()
+}
+
+// Progress is shown on a terminal alone, and only of what takes long.
+func TestProgress(t *testing.T) {
+	var text strings.Builder
+	p := &progress{w: &text, began: time.Now()}
+	p.show(.1)
+	p.end()
+	if text.Len() > 0 {
+		t.Errorf("at once: %q", &text)
+	}
+	p.began = p.began.Add(-quietFor)
+	p.show(.34)
+	p.show(.35)
+	p.end()
+	if want := "\r34 % of the keys scanned\x1b[K\r\x1b[K"; text.String() != want {
+		t.Errorf("%q, want %q", &text, want)
+	}
+	p = newProgress(&text)
+	p.began = p.began.Add(-quietFor)
+	p.show(.5)
+	if p.end(); p.w != nil {
+		t.Error("off a terminal")
+	}
+}
+
+// On a server with a million keys the page shows something at once, fills, and says so; and the tool and the page agree in the end.
+func TestPage_scans(t *testing.T) {
+	s := redistest.Start(t)
+	for i := range 20 { // a script with all of them would take longer than a client waits
+		s.Do(t, "EVAL", "for i = 1, 50000 do redis.call('SET', ARGV[1] .. ':' .. i, i) end return 1", "0", fmt.Sprint("noise:", i))
+	}
+	for i := range 20 {
+		s.Do(t, "HSET", fmt.Sprint("orders:", i), redissonOwner, "1")
+	}
+	b := browse(t, s)
+	b.open("locks")
+	b.shows("Scanning:")
+	b.until("!document.body.innerText.includes('Scanning:')")
+	b.shows("20 locks")
+	if n := strings.Count(lsJSON(t, s), "\n"); n != 20 {
+		t.Errorf("ls lists %d locks", n)
+	}
+	b.quiet()
+}
+
+// body returns what is at an address.
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Transport: &http.Transport{}}
+	defer browser.CloseIdleConnections()
+	reply, err := browser.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

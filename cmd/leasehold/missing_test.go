@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// badge waits until the page says how fresh it is in this way, and with this text.
+func (b *browser) badge(class, text string) {
+	b.Helper()
+	b.until(`document.getElementById("fresh").className.trim() === "fresh ` + class + `" && document.getElementById("fresh").textContent === ` + quoteJS(text))
+}
+
+// One of three primaries is dead: the tool and the page show what the others store, and name the one that is missing.
+func TestDeadPrimary(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	rdb := cluster.Client(t)
+	masters := cluster.Masters(t)
+	living, dead := masters[0], masters[1]
+	var there, gone string // a lock of each
+	for i := 0; there == "" || gone == ""; i++ {
+		id, name := "01a20376-5c32-7c6b-b43e-0000000000"+strconv.Itoa(10+i), "orders:"+strconv.Itoa(i)
+		for _, words := range [][]string{{"HSET", name, id + ":1", "1"}, {"HSET", "leasehold_client:" + id, "host", "host-7", "name", "billing"}} {
+			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words[0]).Keys(words[1]).Args(words[2:]...).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		switch cluster.Master(t, name) {
+		case living:
+			there = name
+		case dead:
+			gone = name
+		}
+	}
+	dead.Kill(t)
+
+	why := "incomplete: " + dead.Addr() + " does not respond ("
+	for _, args := range []string{"ls", "ls -o wide", "ls -o json", "ls -o jsonl", "ls -o name", "ls " + gone} {
+		c := on(t, living, strings.Fields(args)...)
+		says(t, c, 1, why)
+		out := c.stdout.String()
+		if strings.Contains(out, there) == strings.HasSuffix(args, gone) || strings.Contains(out, gone) || strings.Contains(c.stderr.String(), "no lock") {
+			t.Errorf("%s: %s", args, out)
+		}
+		if list := []lockJSON{}; args == "ls -o json" && json.Unmarshal([]byte(out), &list) != nil {
+			t.Errorf("%s is no JSON: %s", args, out)
+		}
+	}
+	for _, args := range []string{"clients", "clients -o json", "clients -o jsonl"} {
+		says(t, on(t, living, strings.Fields(args)...), 1, why, "billing")
+	}
+
+	says(t, on(t, living, "doctor", "--slow", "1h"), 2, ": failure\n", "✗ connection of "+dead.Addr(), "this primary does not respond: ", "✓ connection", "✓ memory of "+living.Addr(), "✓ lock")
+
+	b := browse(t, living)
+	for path, shows := range map[string]string{"": "at least ", "locks": there, "clients": "billing", "graph": "Unknown.", "limits": "Unknown."} {
+		b.open(path)
+		b.shows(shows)
+		b.shows("Incomplete: " + dead.Addr() + " does not respond")
+		b.badge("off", "incomplete")
+		b.picture("incomplete-"+path, 1440, 900)
+	}
+	b.quiet()
+}
+
+// The badge of the page is green only while Redis responds, and what was never read is unknown.
+func TestPage_unavailable(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	b := browse(t, s)
+	for _, path := range []string{"", "lock?name=orders:1"} {
+		b.open(path)
+		b.badge("on", "live")
+		s.Freeze(t)
+		b.badge("off", "Redis does not respond")
+		b.shows("Redis does not respond as it should.")
+		if path == "" {
+			b.shows("unknown")
+			b.picture("unavailable", 390, 844)
+		}
+		s.Thaw(t)
+		b.badge("on", "live")
+	}
+	b.quiet()
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/semaphore"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+// resizer is one call of resize.
+type resizer struct {
+	connection
+	name    string
+	permits int
+	yes     bool
+}
+
+func resizeCommand() *cobra.Command {
+	r := &resizer{}
+	cmd := &cobra.Command{
+		Use:     "resize NAME PERMITS",
+		Short:   "Change how many permits a semaphore has",
+		Example: `  leasehold resize gpus 8`,
+		Long: `Set how many permits the semaphore called NAME has in all. On a terminal, resize shows
+the semaphore and asks first. Off a terminal it does nothing without --yes.
+
+Permits that are held stay held. If there are more of them than PERMITS, none is
+granted until enough are released. Waiters that can have their permits now get them.
+
+All users of a semaphore must give the same number. Those that give another one fail
+from then on: change leasehold run --permits, and the number in NewSemaphore. Their
+holds stay valid.
+
+A semaphore that no owner holds is a number in Redis, and cannot be told from a counter
+of an application: check NAME before you say yes.
+
+Exit code: 0 if the semaphore has PERMITS permits; 1 if there is none of this name, if
+you said no, or if resize failed; 2 if resize was called the wrong way, or off a
+terminal without --yes.
+
+` + connectionHelp,
+		Args: cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+			return r.completeNames(cmd, args, begin, admin.Semaphore)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil || n < 1 || n > semaphore.MaxPermits {
+				return usagef("PERMITS %s: it must be a number from 1 to %d", shown(args[1]), semaphore.MaxPermits)
+			}
+			r.name, r.permits = args[0], n
+			return r.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
+				return r.resize(cmd.Context(), a, rdb, cmd.InOrStdin(), cmd.OutOrStdout())
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	r.addFlags(cmd)
+	return cmd
+}
+
+func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client, in io.Reader, out io.Writer) error {
+	l, err := a.Inspect(ctx, r.name)
+	switch {
+	case err != nil:
+		return noLock(r.name, err)
+	case l.Kind == "":
+		return fmt.Errorf("there is no semaphore %s on %s: its first user makes it, with the number of permits of that user", shown(r.name), r.server())
+	case l.Kind != admin.Semaphore:
+		return fmt.Errorf("%s is no semaphore, but is of the kind %s; nothing was changed", shown(r.name), kindOf(l))
+	}
+	if err := detail(l).table(out); err != nil && !r.yes { // nobody would see what to say yes to
+		return err
+	}
+	if !r.yes {
+		if !isTerminal(in) {
+			return usagef("%s: nothing was changed, as there is no terminal to ask at: give --yes", shown(r.name))
+		}
+		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), permits(l.Permits), r.permits)
+		if err := agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(r.name))); err != nil {
+			return err
+		}
+	}
+	c, err := client.New(rdb, client.WithoutRegistry())
+	if err != nil {
+		return err
+	}
+	err = c.NewSemaphore(r.name, 0).Resize(ctx, r.permits)
+	if err := errors.Join(err, c.Close(ctx)); err != nil {
+		return noLock(r.name, err)
+	}
+	if l, err = a.Inspect(ctx, r.name); err != nil {
+		return err
+	}
+	if l.Free < 0 {
+		fmt.Fprintf(out, "%s has %s; %d more are held, and none is granted until they are released\n", shown(r.name), permits(l.Permits), -l.Free)
+		return nil
+	}
+	fmt.Fprintf(out, "%s has %s, %d free\n", shown(r.name), permits(l.Permits), l.Free)
+	return nil
+}
+
+// agreed asks a question, and returns no if the answer is not yes.
+func agreed(ctx context.Context, in io.Reader, out io.Writer, question string, no error) error {
+	fmt.Fprintf(out, "%s? [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
+			return nil
+		}
+		return no
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// resize changes the number of permits of a semaphore that is idle or held, and of nothing else.
+func TestResize(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(0)
+	idle := "gpus: a semaphore of 4 permits, 4 free\nunsure  the key has only a number: it is an idle semaphore, or a counter of an application\n"
+	says(t, on(t, s, "inspect", "gpus"), 0, idle)
+	says(t, on(t, s, "inspect", "gpus", "-o", "json"), 0, `"permits": 4`)
+	says(t, on(t, s, "unlock", "gpus", "--yes"), 1, "nobody holds it; nothing was changed")
+	says(t, on(t, s, "resize", "gpus", "8"), 2, "nothing was changed, as there is no terminal to ask at: give --yes")
+	says(t, on(t, s, "resize", "gpus", "8", "--yes"), 0, idle, "gpus has 8 permits, 8 free")
+	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(exitBroken)
+
+	h, err := c.NewSemaphore("gpus", 8).N(5).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, on(t, s, "resize", "gpus", "3", "--yes"), 0, "gpus has 3 permits; 2 more are held, and none is granted until they are released")
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	says(t, on(t, s, "inspect", "gpus"), 0, "gpus: a semaphore of 3 permits, 3 free")
+
+	mustLock(t, c.NewLock("orders"))
+	s.Do(t, "SET", "text", "an application's")
+	for line, test := range map[string]struct {
+		code int
+		text string
+	}{
+		"none 4 --yes":          {1, "there is no semaphore none on " + s.URL()},
+		"orders 4 --yes":        {1, "orders is no semaphore, but is of the kind plain; nothing was changed"},
+		"text 4 --yes":          {1, "the key text holds something that is no lock"},
+		"gpus 0 --yes":          {2, "PERMITS 0: it must be a number from 1 to"},
+		"gpus 2147483648 --yes": {2, "from 1 to 2147483647"},
+		"gpus four --yes":       {2, "PERMITS four"},
+		"gpus --yes":            {2, "accepts 2 arg"},
+		"gpus 5 --yes extra":    {2, "accepts 2 arg"},
+	} {
+		says(t, on(t, s, append([]string{"resize"}, strings.Fields(line)...)...), test.code, test.text)
+	}
+	reply := s.Do(t, "GET", "gpus")
+	if text, err := reply.ToString(); err != nil || text != "3" {
+		t.Errorf("gpus is %q, %v", text, err)
+	}
+}

@@ -1,0 +1,191 @@
+// Package goredisopt converts the options of go-redis to those of leasehold, for applications that already have them.
+//
+//	option, err := goredisopt.FromOptions(options) // the *redis.Options of the application
+//	if err != nil {
+//		return err
+//	}
+//	c, err := client.OpenWithOption(ctx, option)
+//
+// leasehold opens its own connections next to those of go-redis: one per server in use, and one for notifications.
+//
+// # Fields
+//
+//	converted    the servers, TLS, user, password and credential providers, the database, the dialer, client name and protocol,
+//	             DialTimeout, WriteTimeout and ConnMaxLifetime
+//	no effect    pool sizes, buffers, retries and redirects, ReadTimeout, identity, maintenance notifications, NewClient: leasehold
+//	             shares one connection between all callers, and client.WithOpTimeout bounds its commands
+//	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, PushNotificationProcessor, and all that selects
+//	             replicas: locks are on the primary
+package goredisopt
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// FromOptions converts the options of redis.NewClient. If a field that is set is not supported, the error names it.
+func FromOptions(o *redis.Options) (rueidis.ClientOption, error) {
+	if o == nil {
+		return rueidis.ClientOption{}, errNil("Options")
+	}
+	network, addr := o.Network, o.Addr
+	if network == "" && strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	if addr == "" {
+		addr = "localhost:6379"
+	}
+	option, err := convert(o, []string{addr})
+	if network != "" && network != "tcp" && option.DialCtxFn == nil {
+		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+			if t == nil {
+				return d.DialContext(ctx, network, addr)
+			}
+			return (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, network, addr)
+		}
+	}
+	return option, err
+}
+
+// FromClusterOptions converts the options of redis.NewClusterClient. If a field that is set is not supported, the error names it.
+func FromClusterOptions(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
+	if o == nil {
+		return rueidis.ClientOption{}, errNil("ClusterOptions")
+	}
+	return convert(o, o.Addrs)
+}
+
+// FromFailoverOptions converts the options of redis.NewFailoverClient, for Redis with Sentinel. If a field that is set is not
+// supported, the error names it.
+func FromFailoverOptions(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
+	if o == nil {
+		return rueidis.ClientOption{}, errNil("FailoverOptions")
+	}
+	option, err := convert(o, o.SentinelAddrs)
+	option.Sentinel = rueidis.SentinelOption{
+		Dialer:     option.Dialer,
+		TLSConfig:  option.TLSConfig,
+		MasterSet:  o.MasterName,
+		Username:   o.SentinelUsername,
+		Password:   o.SentinelPassword,
+		ClientName: o.ClientName,
+	}
+	return option, err
+}
+
+// FromUniversalOptions converts the options of redis.NewUniversalClient, which connects with Sentinel if MasterName is set, to a cluster
+// if there are several addresses or IsClusterMode is set, and to a single server otherwise. If a field that is set is not supported,
+// the error names it.
+func FromUniversalOptions(o *redis.UniversalOptions) (rueidis.ClientOption, error) {
+	if o == nil {
+		return rueidis.ClientOption{}, errNil("UniversalOptions")
+	}
+	if err := check(o); err != nil { // what the other options do not have
+		return rueidis.ClientOption{}, err
+	}
+	u := *o
+	switch {
+	case u.MasterName != "":
+		return FromFailoverOptions(u.Failover())
+	case len(u.Addrs) > 1 || u.IsClusterMode:
+		return FromClusterOptions(u.Cluster())
+	}
+	return FromOptions(u.Simple())
+}
+
+func errNil(of string) error { return fmt.Errorf("goredisopt: the *redis.%s are nil", of) }
+
+// replicas is why options that select replicas are not supported.
+const replicas = "locks are on the primary"
+
+// unsupported has the fields that are errors if they are set, and why.
+var unsupported = map[string]string{
+	"OnConnect":                    "connections are made by another library",
+	"StreamingCredentialsProvider": "use CredentialsProviderContext",
+	"Limiter":                      "it is for a *redis.Client",
+	"ClusterSlots":                 "the slots come from the cluster",
+	"PushNotificationProcessor":    "it is for a *redis.Client",
+	"ReadOnly":                     replicas,
+	"RouteByLatency":               replicas,
+	"RouteRandomly":                replicas,
+	"ReplicaOnly":                  replicas,
+	"UseDisconnectedReplicas":      replicas,
+}
+
+// check returns an error that names an unsupported field of options.
+func check(options any) error {
+	v := reflect.ValueOf(options).Elem()
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		if why, is := unsupported[name]; is && !v.Field(i).IsZero() {
+			return fmt.Errorf("goredisopt: %s.%s is not supported (%s); remove it", v.Type().Name(), name, why)
+		}
+	}
+	return nil
+}
+
+// convert converts the fields that all options have.
+func convert(options any, addrs []string) (rueidis.ClientOption, error) {
+	if err := check(options); err != nil {
+		return rueidis.ClientOption{}, err
+	}
+	v := reflect.ValueOf(options).Elem()
+	r := rueidis.ClientOption{
+		InitAddress:  slices.Clone(addrs),
+		ClientName:   get[string](v, "ClientName"),
+		Username:     get[string](v, "Username"),
+		Password:     get[string](v, "Password"),
+		SelectDB:     get[int](v, "DB"),
+		TLSConfig:    get[*tls.Config](v, "TLSConfig").Clone(),
+		AlwaysRESP2:  get[int](v, "Protocol") == 2,
+		ConnLifetime: get[time.Duration](v, "ConnMaxLifetime"),
+	}
+	if r.ConnLifetime < 0 {
+		r.ConnLifetime = 0 // -1 is none
+	}
+	for name, to := range map[string]*time.Duration{"DialTimeout": &r.Dialer.Timeout, "WriteTimeout": &r.ConnWriteTimeout} {
+		if *to = get[time.Duration](v, name); *to < 0 {
+			return rueidis.ClientOption{}, fmt.Errorf("goredisopt: %s.%s must not be negative; got %v", v.Type().Name(), name, *to)
+		}
+	}
+	if dial := get[func(context.Context, string, string) (net.Conn, error)](v, "Dialer"); dial != nil {
+		r.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			network := "tcp"
+			if strings.HasPrefix(addr, "/") {
+				network = "unix"
+			}
+			return dial(ctx, network, addr)
+		}
+	}
+	provide := get[func(context.Context) (string, string, error)](v, "CredentialsProviderContext")
+	if plain := get[func() (string, string)](v, "CredentialsProvider"); provide == nil && plain != nil {
+		provide = func(context.Context) (user, password string, err error) {
+			user, password = plain()
+			return user, password, nil
+		}
+	}
+	if provide != nil {
+		r.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			user, password, err := provide(context.Background())
+			return rueidis.AuthCredentials{Username: user, Password: password}, err
+		}
+	}
+	return r, nil
+}
+
+// get returns a field of options, or its zero value if these options do not have the field.
+func get[T any](v reflect.Value, name string) (value T) {
+	if f := v.FieldByName(name); f.IsValid() {
+		value, _ = f.Interface().(T)
+	}
+	return value
+}

@@ -1,0 +1,402 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// known is a client of servers that it knows, and asks nothing.
+type known struct {
+	rueidis.Client
+	mode  rueidis.ClientMode
+	addrs []string
+}
+
+func (k known) Mode() rueidis.ClientMode { return k.mode }
+
+func (k known) Nodes() map[string]rueidis.Client {
+	nodes := make(map[string]rueidis.Client)
+	for _, addr := range k.addrs {
+		nodes[addr] = k
+	}
+	return nodes
+}
+
+// one is a client of one server.
+var one = known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1"}}
+
+// counted counts the commands that go by a client.
+type counted struct {
+	rueidis.Client
+	times atomic.Int64
+}
+
+func (c *counted) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	c.times.Add(1)
+	return c.Client.Do(ctx, cmd)
+}
+
+// The address of the server is told if there is just one: a cluster with one node has others later.
+func TestAddress(t *testing.T) {
+	for _, c := range []struct {
+		rdb  known
+		want string
+	}{
+		{one, "a:1"},
+		{known{mode: rueidis.ClientModeSentinel, addrs: []string{"a:1"}}, "a:1"},
+		{known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1", "b:1"}}, ""},
+		{known{mode: rueidis.ClientModeStandalone}, ""},
+		{known{mode: rueidis.ClientModeCluster, addrs: []string{"a:1"}}, ""},
+	} {
+		if got := New(c.rdb, Config{}).Address(); got != c.want {
+			t.Errorf("%+v: %q, and not %q", c.rdb, got, c.want)
+		}
+	}
+}
+
+// Callers get the sentinel that says what is wrong, beside the error itself. What only goes for the moment, or is not known, is ErrUnavailable,
+// and what an earlier Explain said stays as it is.
+func TestExplain(t *testing.T) {
+	s := New(one, Config{Timeout: timeout, User: "me"})
+	earlier := fmt.Errorf("earlier: %w", lock.ErrUnavailable)
+	sentinels := []error{lock.ErrUnavailable, lock.ErrWrongType, lock.ErrReplicas, lock.ErrClosed}
+	for _, c := range []struct {
+		err  error
+		want error // of sentinels; nil if none
+		text string
+	}{
+		{refusal(t, "WRONGTYPE Operation against a key"), lock.ErrWrongType, "WRONGTYPE"},
+		{&luascripts.WaitError{Reply: "no"}, lock.ErrReplicas, "WAIT"},
+		{refusal(t, "NOPERM User me has no permissions"), nil, `"Permissions"`},
+		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
+		{refusal(t, "NOAUTH Authentication required."), nil, "wants a password"},
+		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "it is a replica"},
+		{refusal(t, "LOADING Redis is loading the dataset"), lock.ErrUnavailable, "LOADING"},
+		{refusal(t, "OOM command not allowed"), lock.ErrUnavailable, "OOM"},
+		{refusal(t, "NOREPLICAS Not enough good replicas"), lock.ErrUnavailable, "NOREPLICAS"},
+		{retry.Closed{Err: rueidis.ErrClosing}, lock.ErrClosed, "closing"},
+		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock"}, lock.ErrUnavailable, "UNBLOCKED"},
+		{refusal(t, "ERR no"), nil, "no"},
+		{io.EOF, lock.ErrUnavailable, "EOF"},
+		{NoAnswer{After: timeout}, lock.ErrUnavailable, "has not responded for 3s"},
+		{lock.ErrClosed, lock.ErrClosed, ""},
+		{Final{io.EOF}, nil, "EOF"},
+	} {
+		got := s.Explain(c.err)
+		for _, sentinel := range sentinels {
+			if errors.Is(got, sentinel) != (sentinel == c.want) {
+				t.Errorf("%v is %q: %t", got, sentinel, errors.Is(got, sentinel))
+			}
+		}
+		if !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.text) {
+			t.Errorf("%v becomes %v, without %q", c.err, got, c.text)
+		}
+	}
+	for _, err := range []error{nil, earlier} {
+		if got := s.Explain(err); got != err {
+			t.Errorf("%v becomes %v", err, got)
+		}
+	}
+}
+
+// A caller's context ends before a reply comes. That is the error, and no fault of Redis.
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: timeout})
+		const text = "no reply from Redis after 2s"
+		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
+			ctx, cancel := context.WithCancel(t.Context())
+			if cause == context.DeadlineExceeded {
+				ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			}
+			sent := time.Now()
+			if err := s.Failed(ctx, sent, nil); err != nil {
+				t.Errorf("without an error: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+			cancel()
+			if err := s.CutOff(cause); err != cause {
+				t.Errorf("%v, and %v was cut off", err, cause)
+			}
+			if err := s.Failed(ctx, sent, ctx.Err()); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
+				t.Errorf("%v, and the call ended by %v", err, cause)
+			}
+			if err := s.Failed(ctx, sent, Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+				t.Errorf("%v, and the server answered", err)
+			}
+		}
+		if err := s.CutOff(NoAnswer{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("%v, and the command was overdue", err)
+		}
+		if err := s.CutOff(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+			t.Errorf("%v, and the server answered", err)
+		}
+	})
+}
+
+// The error of an unavailable server says whether the server replied, the longest time that is known, and what came instead of a usable reply once, however often it is
+// wrapped. The end of a caller's wait is no reply, and nothing that errors.Is could fall over is inside.
+func TestSilent(t *testing.T) {
+	s := New(one, Config{Timeout: timeout})
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{s.Silent(0, nil), " does not respond"},
+		{s.Silent(time.Second, nil), " has not responded for 1s"},
+		{s.Silent(time.Second, context.Canceled), " has not responded for 1s"},
+		{s.Silent(time.Second, context.DeadlineExceeded), " has not responded for 1s"},
+		{s.Silent(0, NoAnswer{After: timeout}), " has not responded for 3s"},
+		{s.Silent(4*time.Second, NoAnswer{After: timeout}), " has not responded for 4s"},
+		{s.Silent(0, io.EOF), " does not respond: EOF"},
+		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " has not responded for 1s: EOF"},
+		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
+		{s.Explain(refusal(t, "NOREPLICAS Not enough")), " cannot serve this now: NOREPLICAS Not enough"},
+		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica: READONLY You can't write"},
+		{s.Silent(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
+		{s.Silent(0, NoAnswer{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
+	} {
+		if want := "Redis at a:1" + c.want; c.err.Error() != want {
+			t.Errorf("%q, and not %q", c.err, want)
+		}
+		for _, err := range c.err.(interface{ Unwrap() []error }).Unwrap() {
+			if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
+				t.Errorf("%q has %v inside", c.err, err)
+			}
+		}
+		if !errors.Is(c.err, lock.ErrUnavailable) {
+			t.Errorf("%v is not ErrUnavailable", c.err)
+		}
+	}
+}
+
+// A call with little time asks again if that may help. A replica stays one, unless somebody says where the master is.
+func TestMayPass(t *testing.T) {
+	readOnly, loading, full := refusal(t, "READONLY You can't write"), refusal(t, "LOADING Redis is loading"), refusal(t, "OOM command not allowed")
+	for _, mode := range []rueidis.ClientMode{rueidis.ClientModeStandalone, rueidis.ClientModeSentinel, rueidis.ClientModeCluster} {
+		s := New(known{mode: mode}, Config{})
+		if s.MayPass(readOnly) == (mode == rueidis.ClientModeStandalone) || !s.MayPass(loading) || !s.MayPass(io.EOF) || s.MayPass(full) {
+			t.Errorf("mode %v: a replica %t, loading %t, a break %t, a full server %t", mode, s.MayPass(readOnly), s.MayPass(loading), s.MayPass(io.EOF), s.MayPass(full))
+		}
+	}
+	for err, want := range map[error]bool{readOnly: true, loading: false, io.EOF: false} {
+		if IsReadOnly(err) != want {
+			t.Errorf("%v: of a replica: %t", err, !want)
+		}
+	}
+}
+
+// A script's verdict that the key holds something else is an error, which sending again would not change. Other verdicts are not, and an error stays what it is.
+func TestForeign_verdict(t *testing.T) {
+	for _, c := range []struct {
+		verdict luascripts.Verdict
+		err     error
+		want    error
+	}{
+		{luascripts.Done, nil, nil},
+		{luascripts.Foreign, nil, Final{lock.ErrWrongType}},
+		{luascripts.Foreign, io.EOF, io.EOF},
+		{luascripts.Done, io.EOF, io.EOF},
+	} {
+		if got := Foreign(c.verdict, c.err); got != c.want {
+			t.Errorf("%v, %v: %v, and not %v", c.verdict, c.err, got, c.want)
+		}
+	}
+}
+
+// The error for a foreign key says what the key holds, if the server says that. If the key is gone, the server refuses, or the caller has left, the
+// error is what it was.
+func TestForeign_saysWhat(t *testing.T) {
+	m := redistest.NewMini(t)
+	_, _ = m.Lpush("list", "x")
+	_ = m.Set("string", "x")
+	_ = m.Set("number", "-3")
+	for key, field := range map[string]string{
+		"fair":     "0191b6c0-1234-7abc-8def-0123456789ab:01800000000000000001",
+		"plain":    "0191b6c0-1234-7abc-8def-0123456789ab:001800000000000000002",
+		"redisson": "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1",
+		"rw":       "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1:write",
+		"hash":     "secret",
+	} {
+		m.HSet(key, field, "1")
+	}
+	m.HSet("plain", luascripts.LineField, "0 0|")
+	m.HSet("rw", "mode", "write")
+	rdb := m.Client(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	foreign := Final{lock.ErrWrongType}
+	for _, c := range []struct {
+		ctx     context.Context
+		key     string
+		err     error
+		refuses string
+		want    string // "" if the error stays
+	}{
+		{t.Context(), "list", foreign, "", "a list"},
+		{t.Context(), "string", foreign, "", "redislock"},
+		{t.Context(), "number", foreign, "", "a number, as semaphores"},
+		{t.Context(), "fair", foreign, "", ": a fair lock"},
+		{t.Context(), "plain", foreign, "", ": a plain lock"},
+		{t.Context(), "redisson", foreign, "", "a plain or a fair lock"},
+		{t.Context(), "rw", foreign, "", "a read/write lock"},
+		{t.Context(), "hash", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "gone", foreign, "", ""},
+		{t.Context(), "list", foreign, "NOPERM no", ""},
+		{t.Context(), "list", io.EOF, "", ""},
+		{t.Context(), "list", nil, "", ""},
+		{ended, "list", foreign, "", ""},
+	} {
+		m.SetError(c.refuses)
+		closing, asked := make(chan struct{}), &counted{Client: rdb}
+		s := New(asked, Config{Timeout: timeout, Closing: closing})
+		s.Add()
+		err := s.Foreign(c.ctx, c.key, c.err)
+		s.Done()
+		close(closing)
+		s.Wait()
+		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q, %v: %v", c.key, c.err, err)
+		}
+		if asks := c.err == foreign && c.ctx != ended; asked.times.Load() > 0 != asks {
+			t.Errorf("%q, %v: it asks %d times", c.key, c.err, asked.times.Load())
+		}
+	}
+}
+
+// Most errors ask the server nothing more: only the one of a client that may be closed does.
+func TestSure_asksOnce(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		asks int64
+	}{{nil, 0}, {io.EOF, 0}, {rueidis.ErrClosing, 1}} {
+		rdb := &counted{Client: redistest.NewMini(t).Client(t)}
+		if got := Sure(t.Context(), rdb, c.err); got != c.err {
+			t.Errorf("%v becomes %v", c.err, got)
+		}
+		if asks := rdb.times.Load(); asks != c.asks {
+			t.Errorf("%v: it asks %d times", c.err, asks)
+		}
+	}
+}
+
+// A server that does not know a command repeats what it was sent. The name of an owner, which is among that, is in no error that callers get.
+func TestExplain_keepsOwnersToItself(t *testing.T) {
+	err := New(one, Config{}).Explain(refusal(t, "ERR unknown command 'EVALSHA', with args beginning with: 'owner'"))
+	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Passes {
+		t.Errorf("%v is %+v", err, retry.FaultOf(err))
+	}
+}
+
+// A script calls a command for which its user lacks the right. Whatever the server's version
+// says to that, the error says what to do.
+func TestExplain_deniedInAScript(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	if err := admin.Do(t.Context(), admin.B().Arbitrary("ACL", "SETUSER", "default", "-hset").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := s.Client(t)
+	err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.call('HSET', KEYS[1], 'a', 1)").Numkeys(1).Key("k").Build()).Error()
+	if !Refused(err) {
+		t.Fatalf("%v", err)
+	}
+	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/operate/security.md") {
+		t.Errorf("no advice: %v", err)
+	}
+}
+
+// switched is a client whose commands go by a connection that the library has closed, until one says so: as a Sentinel client
+// when another server was promoted.
+type switched struct {
+	rueidis.Client
+	old rueidis.Client // nil once a command has said so
+}
+
+func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if old := s.old; old != nil {
+		s.old = nil
+		return old.Do(ctx, cmd)
+	}
+	return s.Client.Do(ctx, cmd)
+}
+
+// The library closes a connection when another server was promoted, with the error of a client that the application has
+// closed. Only the latter makes a call end.
+func TestSure(t *testing.T) {
+	m := redistest.NewMini(t)
+	closed := m.Client(t)
+	closed.Close()
+	for what, ctx := range map[string]context.Context{"inline": context.Background(), "detached": t.Context(), "together": t.Context()} {
+		for _, rdb := range []rueidis.Client{&switched{m.Client(t), closed}, closed} {
+			get := func(ctx context.Context) (string, error) {
+				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
+			}
+			closing := make(chan struct{})
+			s := New(rdb, Config{Timeout: timeout, Closing: closing})
+			s.answering.Store(true)
+			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
+				_, changes[0].Err = get(context.Background())
+			}
+			var err error
+			if what == "together" {
+				_, _, err = await(ctx, s, timeout, step{})
+			} else {
+				_, _, err = Await[string](ctx, s, timeout, Func[string](get))
+			}
+			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
+			if rdb == closed {
+				want = retry.Fault{Is: lock.ErrClosed}
+			}
+			if !errors.Is(err, rueidis.ErrClosing) || retry.FaultOf(err) != want {
+				t.Errorf("%s: %v is %+v, want %+v", what, err, retry.FaultOf(err), want)
+			}
+			close(closing)
+			s.Wait()
+		}
+	}
+}
+
+// asked counts the commands that a closed client is asked to send.
+type asked struct {
+	rueidis.Client
+	times int
+}
+
+func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.times++
+	if _, ok := ctx.Deadline(); !ok {
+		panic("all that travel together wait for this without an end")
+	}
+	return a.Client.Do(ctx, cmd)
+}
+
+// For a batch the sender asks once, and for a while only; what has an answer keeps it.
+func TestSure_batch(t *testing.T) {
+	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
+	rdb.Close()
+	s := New(rdb, Config{Timeout: timeout})
+	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
+	s.sure(changes)
+	for i, want := range []bool{false, true, false, true} {
+		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
+			t.Errorf("change %d: %v", i, changes[i].Err)
+		}
+	}
+	if rdb.times != 1 {
+		t.Errorf("it asked %d times", rdb.times)
+	}
+}

@@ -1,0 +1,350 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A call whose context ends says so once. It says what went before, too, if that is more than that another owner has the lock.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	silent := errors.New("nobody answers")
+	for _, c := range []struct {
+		last error
+		want string
+	}{
+		{ctx.Err(), "context canceled"},
+		{lock.ErrNotAcquired, "not acquired: context canceled"},
+		{errAhead, "not acquired: context canceled"},
+		{errWaited, "not acquired: context canceled"},
+		{both{silent, lock.ErrUnavailable}, "context canceled: nobody answers"},
+	} {
+		err := interrupted(ctx, c.last)
+		if err.Error() != c.want || !errors.Is(err, context.Canceled) ||
+			errors.Is(err, lock.ErrNotAcquired) != errors.Is(c.last, lock.ErrNotAcquired) ||
+			errors.Is(err, lock.ErrUnavailable) != errors.Is(c.last, lock.ErrUnavailable) {
+			t.Errorf("after %v: %v", c.last, err)
+		}
+	}
+	if err := interrupted(ctx, lock.ErrClosed); err != lock.ErrClosed {
+		t.Errorf("an error that is final becomes %v", err)
+	}
+}
+
+// The cause of a context can be the error of another call, as with errgroup. What that says of its lock is not true of this one.
+func TestInterrupted_cause(t *testing.T) {
+	other := &os.PathError{Op: "open", Path: "x", Err: both{lock.ErrUnavailable, lock.ErrNotAcquired, lock.ErrLost}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(other)
+	var path *os.PathError
+	for last, matches := range map[error][]error{
+		ctx.Err():         {},
+		errWaited:         {lock.ErrNotAcquired},
+		errUnavailable(t): {lock.ErrUnavailable},
+	} {
+		err := interrupted(ctx, last)
+		for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+			if errors.Is(err, target) != slices.Contains(matches, target) {
+				t.Errorf("after %v: %v; does it match %v?", last, err, target)
+			}
+		}
+		if !errors.Is(err, lock.ErrLost) || !errors.As(err, &path) || !strings.Contains(err.Error(), other.Error()) {
+			t.Errorf("%v does not match the cause", err)
+		}
+	}
+}
+
+// errUnavailable returns an error of a call that Redis did not answer.
+func errUnavailable(t *testing.T) error {
+	t.Helper()
+	return fmt.Errorf("frozen: %w", lock.ErrUnavailable)
+}
+
+// both is an error that matches several.
+type both []error
+
+func (b both) Error() string   { return b[0].Error() }
+func (b both) Unwrap() []error { return b }
+
+// The limit of a wait is what the error is about only if it ended the wait: not if the caller's context did, or an error
+// that is final.
+func TestWithWait_whatEnded(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name         string
+		ctx, waiting context.Context
+		err          error
+		limit        bool
+	}{
+		{"the limit", t.Context(), ended, errWaited, true},
+		{"the limit, without a reply", t.Context(), ended, errUnavailable(t), true},
+		{"the limit has not ended", t.Context(), t.Context(), errWaited, false},
+		{"the caller's context", ended, ended, errWaited, false},
+		{"a final error", t.Context(), ended, lock.ErrClosed, false},
+		{"an operator's fault", t.Context(), ended, io.EOF, false},
+	} {
+		a := attempt{ctx: c.ctx, waiting: c.waiting}
+		if err := a.waited(c.err, time.Second); errors.As(err, new(outOfTime)) != c.limit || !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A reader could come in without a command. If its context is over, it does not.
+func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		h := w.take(w.a, reading, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		if late, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil)); late != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			w.Errorf("%v, %v", late, err)
+		}
+		w.unlock(h)
+	})
+}
+
+// A call after Close ends at once, and nothing of it is left.
+func TestClose_thenACall(t *testing.T) {
+	inBubble(t, func(w *world) {
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		for _, k := range []*Kind{plain, reading} {
+			if h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrClosed) {
+				w.Errorf("%v, %v", h, err)
+			}
+		}
+	})
+}
+
+// The tenure that a reader was about to join is shared no more, or was given back. The reader gets no hold of it.
+func TestReaders_joinNothingThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, reading, w.Context())
+		over := h.(*hold).tenure()
+		time.Sleep(2 * place.ShareTime) // the next reader has a tenure of its own, and others join that
+		next := w.take(w.a, reading, w.Context())
+		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
+			w.Error("a hold of what is shared no more")
+		}
+		w.unlock(next)
+		w.unlock(h)
+		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
+			w.Errorf("a hold of what was given back: %v", got.Err())
+		}
+	})
+}
+
+// What a re-entry would add to is over: its command is not sent, alone or with others.
+func TestReentry_toWhatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, k := range []*Kind{plain, alone} {
+			h := w.take(w.a, k, w.Context())
+			held := h.(*hold).tenure()
+			r := reentry{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
+			if _, joins := r.Joins(); joins != k.Joins {
+				w.Errorf("it lives, and joins others: %v", joins)
+			}
+			w.unlock(h)
+			n := w.scripts()
+			if a, err := r.Send(w.Context()); a.Verdict != luascripts.Gone || err != nil || n.Load() != 0 {
+				w.Errorf("%v, %v, %d commands", a.Verdict, err, n.Load())
+			}
+			if _, joins := r.Joins(); joins {
+				w.Error("it is over, and travels with others")
+			}
+		}
+	})
+}
+
+// A re-entry ends with its context, and is carried out after that. Redis has one hold then.
+func TestReentry_answeredLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		if w.count(h) != 2 {
+			w.Fatalf("Redis has %d holds", w.count(h))
+		}
+		close(answer)
+		time.Sleep(opTime)
+		if w.count(h) != 1 {
+			w.Errorf("Redis has %d holds, and there is one", w.count(h))
+		}
+		w.unlock(h)
+	})
+}
+
+// Owners that share a tenure re-enter one at a time.
+func TestReaders_reenterInTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var ctxs [2]context.Context
+		var holds []lock.Hold
+		for i := range ctxs {
+			ctxs[i] = lock.ContextWithNewOwner(w.Context())
+			holds = append(holds, w.take(w.a, reading, ctxs[i]))
+		}
+		w.slowScripts(100 * time.Millisecond)
+		first, second := w.reads(w.a, ctxs[0]), w.reads(w.a, ctxs[1])
+		holds = append(holds, <-first, <-second)
+		if n := w.count(holds[0]); n != 3 { // one for both, and one for each re-entry
+			w.Errorf("Redis has %d holds", n)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
+
+// The wait for that turn ends with the context of the call.
+func TestReaders_reentryEndsInTime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		one, other := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
+		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, other)}
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		first := w.reads(w.a, one)
+		began := time.Now()
+		short, cancel := context.WithTimeout(other, time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			w.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(answer)
+		for _, h := range append(holds, <-first) {
+			w.unlock(h)
+		}
+	})
+}
+
+// The first copy of a re-entry is carried out and its answer is lost. Redis refuses the second one. The owner has one hold, and soon
+// Redis has, too.
+func TestReentry_refusedAfterALostAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		w.onScripts(func(n int) redistest.Action {
+			switch n {
+			case 2:
+				w.mini.SetError("NOPERM this user has no permissions")
+			case 3:
+				w.mini.SetError("")
+			}
+			return redistest.Action{DropReply: n == 1}
+		})
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
+			w.Fatal("the server refuses it")
+		}
+		w.mini.SetError("")
+		time.Sleep(2 * opTime)
+		if w.count(h) != 1 {
+			w.Errorf("Redis has %d holds, and there is one", w.count(h))
+		}
+		w.unlock(h)
+	})
+}
+
+// A re-entry that Redis refuses, or carries out, is not under way any more.
+func TestReentry_isOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		settled := func(what string) {
+			w.Helper()
+			t := h.(*hold).tenure()
+			t.at.lock()
+			defer t.at.unlock()
+			if !t.Changing().IsZero() {
+				w.Errorf("%s: under way since %v", what, t.Changing())
+			}
+		}
+		settled("at first")
+		again := w.take(w.a, alone, ctx)
+		settled("carried out")
+		w.unlock(again)
+		w.mini.SetError("NOPERM this user has no permissions")
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
+			w.Error("the server refuses it")
+		}
+		w.mini.SetError("")
+		settled("refused")
+		w.unlock(h)
+	})
+}
+
+// An owner re-enters what it shares with another one, and gives its last hold back before the answer. The other one keeps its hold.
+func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		one := lock.ContextWithNewOwner(w.Context())
+		leaves, stays := w.take(w.a, reading, one), w.take(w.a, reading, w.Context())
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		again := w.reads(w.a, one)
+		w.unlock(leaves)
+		close(answer)
+		h := <-again
+		if h == nil || h.Err() != nil || stays.Err() != nil {
+			w.Fatalf("%v; the other: %v", h, stays.Err())
+		}
+		w.unlock(h)
+		w.unlock(stays)
+	})
+}
+
+// Close comes while a re-entry waits for its answer, and is what the error is about.
+func TestReentry_crossedByClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		k := hookable()
+		w.take(w.a, k, ctx)
+		asked, goes := make(chan struct{}), make(chan struct{})
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			close(asked)
+			<-goes
+			return plain.Acquire(ctx, w.rdb, keys, q)
+		}
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
+			ended <- err
+		}()
+		<-asked
+		closed := make(chan error)
+		go func() { closed <- w.a.Close(context.Background()) }()
+		synctest.Wait()
+		close(goes)
+		if err := <-ended; !errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+	})
+}

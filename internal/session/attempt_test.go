@@ -1,0 +1,800 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
+)
+
+// Each test here fails without one guard of the wait loop.
+
+// A server that loads its data refuses each command. A TryLock asks until less than a quarter of its time is left, however seldom a Lock
+// of the same client asks.
+func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		config := testConfig()
+		config.Poll = 10 * opTime
+		s := New(w.mini.Client(w.T), config)
+		w.unlock(w.lock(s, w.Context()))
+		w.mini.SetError(loading)
+		for range 30 {
+			start := time.Now()
+			if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !strings.Contains(said(err), loading) {
+				w.Error(err)
+			}
+			if took := time.Since(start); took < opTime-opTime/4 || took > opTime {
+				w.Errorf("its last question came after %v, and it may take %v", took, opTime)
+			}
+		}
+		w.mini.SetError("")
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+const loading = "LOADING Redis is loading the dataset in memory"
+
+// The answer comes as late as the lease is long. The call asks once more at once, and not when the next poll is due.
+func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, k := range []*Kind{plain, fair, writing} {
+			w.unlock(w.take(w.a, k, w.Context())) // now the server knows the scripts
+			const slow = 200 * time.Millisecond
+			w.onScripts(func(n int) redistest.Action {
+				if n == 1 {
+					return redistest.Action{DelayReply: slow}
+				}
+				return redistest.Action{}
+			})
+			start := time.Now()
+			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(slow/2))
+			if took := time.Since(start); took > slow+slow/2 {
+				w.Errorf("%v after %v", k.Waits, took)
+			}
+			w.unlock(h)
+			w.wire.OnRequest(nil)
+			time.Sleep(opTime)
+		}
+	})
+}
+
+// hands is a fair lock of session a that is about to go to an attempt of the same session. The test makes its steps.
+func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
+	h = w.take(w.a, fair, w.Context())
+	spec := w.a.NewSpec(fair, "orders", nil)
+	at, err := w.a.begin(spec)
+	if err != nil {
+		w.Fatal(err)
+	}
+	a = &attempt{s: w.a, ctx: w.Context(), waiting: w.Context(), began: time.Now(), fresh: true}
+	a.now = a.began
+	a.parts = []part{{spec: spec, at: at, owner: at.enter(spec, owner.New(), true)}}
+	a.start(&a.parts[0])
+	if err := a.step(); err != errRefused {
+		w.Fatal(err)
+	}
+	return h, a, func() {
+		a.done()
+		w.a.done(at)
+	}
+}
+
+// forced loses the lock of t, as where somebody unlocked it by force.
+func (w *world) forced(t *tenure) {
+	w.mini.Del("orders")
+	t.lease.Lose(watchdog.ErrGone)
+}
+
+// A fair lock came to a waiter by a release, and is lost before the waiter runs. The waiter asks at once, in another name.
+func TestQueue_lostBeforeItIsTaken(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h, a, end := w.hands()
+		w.unlock(h)
+		synctest.Wait()
+		offered := a.parts[0].t
+		w.forced(offered)
+		if err := a.step(); err != errAgain {
+			w.Fatal(err)
+		}
+		w.asksAnew(a, offered)
+		end()
+	})
+}
+
+// The same, between the moment when the waiter takes it and that when it has its hold.
+func TestQueue_lostAsItIsTaken(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h, a, end := w.hands()
+		w.unlock(h)
+		synctest.Wait()
+		p := &a.parts[0]
+		step, err := a.next(p)
+		if err != nil || step.Do != place.Take {
+			w.Fatal(step.Do, err)
+		}
+		taken := tenureOf(step.Tenure)
+		w.forced(taken)
+		if err := a.accept(p, taken); err != errAgain {
+			w.Fatal(err)
+		}
+		w.asksAnew(a, taken)
+		end()
+	})
+}
+
+// asksAnew has a, whose tenure lost is over, make its next step: it acquires the lock, which is free, in another name.
+func (w *world) asksAnew(a *attempt, lost *tenure) {
+	w.Helper()
+	start := time.Now()
+	if err := a.step(); err != nil {
+		w.Fatal(err)
+	}
+	h := a.parts[0].h
+	if h == nil || h.tenure() == lost || h.Owner() == lost.Name || time.Since(start) != 0 {
+		w.Fatalf("after %v: a hold of %v", time.Since(start), h)
+	}
+	w.ours(h)
+	w.unlock(h)
+}
+
+// stall has the watchdog of session a stand still, as on a busy machine, until wake: an observer that it tells of a loss does
+// not return.
+func (w *world) stall() (wake func()) {
+	w.Helper()
+	stuck := make(chan struct{})
+	w.observer().Lost = func(_ context.Context, e lock.Event) {
+		if e.Name == "stalled" {
+			<-stuck
+		}
+	}
+	h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "stalled", []lock.Option{lock.WithFixedLease(lock.MinLease)}))
+	if err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(time.Until(h.Until()))
+	synctest.Wait()
+	return func() { close(stuck) }
+}
+
+// The lease of a reader is over, and nobody has noticed that yet. Another reader does not join it, by Lock or by TryLock, and asks instead.
+func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
+	for name, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"Lock": (*Session).Lock, "TryLock": (*Session).TryLock} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				const lease = 100 * time.Millisecond
+				w.a.Lease = lease // so that an answer can take nearly as long
+				w.a.places.rules.Lease = lease
+				w.known()
+				wake := w.stall()
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - place.ShareTime/2}))
+				first := w.take(w.a, reading, w.Context())
+				time.Sleep(time.Until(first.Until()))
+				start := time.Now()
+				if h, err := acquire(w.a, w.Context(), w.a.NewSpec(reading, "orders", nil)); err != nil || time.Since(start) != 0 {
+					w.Errorf("%v after %v", err, time.Since(start))
+				} else if h.Err() != nil || h.Owner() == first.Owner() {
+					w.Errorf("it joined what is over: %v", h.Err())
+				} else {
+					w.unlock(h)
+				}
+				if err := first.Err(); !errors.Is(err, lock.ErrLost) {
+					w.Error(err)
+				}
+				wake()
+			})
+		})
+	}
+}
+
+// The lease of a writer is over, and nobody has noticed that yet. Its owner comes to read, as any other reader: others may join it.
+func TestReaders_besideAWriteThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		wake := w.stall()
+		ctx := lock.ContextWithNewOwner(w.Context())
+		wrote := w.take(w.a, writing, ctx, lock.WithFixedLease(time.Second))
+		time.Sleep(time.Until(wrote.Until()) + time.Second) // over in Redis, too
+		h := w.take(w.a, reading, ctx)
+		if w.mini.HGet("orders", "mode") != "read" {
+			w.Error("it reads while Redis says that somebody writes")
+		}
+		if !errors.Is(wrote.Err(), lock.ErrLost) {
+			w.Error(wrote.Err())
+		}
+		next := w.take(w.a, reading, w.Context())
+		if next.Owner() != h.Owner() {
+			w.Error("no other reader may join it")
+		}
+		w.unlock(next)
+		w.unlock(h)
+		wake()
+	})
+}
+
+// A TryLock is told that the server loads its data, and then gets no answer. Its error says both.
+func TestTryLock_saysWhatWentBefore(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		w.mini.SetError(loading)
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+			ended <- err
+		}()
+		synctest.Wait()
+		w.mini.SetError("")
+		w.wire.Freeze(true)
+		err := <-ended
+		w.wantEnd("TryLock", err, []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
+		if !strings.Contains(said(err), "LOADING") {
+			w.Errorf("%v, which does not say what went before", err)
+		}
+		w.wire.Freeze(false)
+		time.Sleep(2 * leaseTime)
+	})
+}
+
+// logs has session s keep what it logs.
+func (w *world) logs(s *Session) *strings.Builder {
+	var text strings.Builder
+	s.report.given = slog.New(slog.NewTextHandler(&text, nil))
+	return &text
+}
+
+// A call waits for several locks, the first of its line, and Redis becomes unavailable. The log says so.
+func TestGroup_aSilentServerIsLogged(t *testing.T) {
+	inBubble(t, func(w *world) {
+		text := w.logs(w.a)
+		other := w.lock(w.b, w.Context())
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(w.Context())
+		go func() {
+			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, true)
+			ended <- err
+		}()
+		time.Sleep(pollTime / 2)
+		w.wire.Freeze(true)
+		time.Sleep(3 * opTime)
+		cancel()
+		w.wantEnd("LockAll", <-ended, []error{lock.ErrUnavailable, context.Canceled})
+		if !strings.Contains(text.String(), "Redis is unavailable") {
+			w.Errorf("the log says %q", text)
+		}
+		w.wire.Freeze(false)
+		w.unlock(other)
+		time.Sleep(2 * leaseTime)
+	})
+}
+
+// endsAfter is a context that has ended when it is asked for the n-th time, as one that ends while a call is on its way.
+type endsAfter struct {
+	context.Context
+	n *atomic.Int64
+}
+
+func (e endsAfter) Err() error {
+	if e.n.Add(-1) > 0 {
+		return nil
+	}
+	return context.Canceled
+}
+
+// A call for several locks finds that its context has ended, when it is about to ask. It has asked nothing, so its error does not say
+// that Redis gives no answer.
+func TestGroup_aTryThatEndsBeforeItAsks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, wait := range []bool{false, true} {
+			ctx := endsAfter{w.Context(), new(atomic.Int64)}
+			ctx.n.Store(2)
+			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, wait)
+			w.wantEnd("LockAll", err, []error{context.Canceled}, lock.ErrUnavailable, lock.ErrNotAcquired)
+		}
+	})
+}
+
+// stuck is a context whose Err waits for a channel once there is one, as where a goroutine is not run for a while.
+type stuck struct {
+	context.Context
+	gate *atomic.Pointer[chan struct{}]
+}
+
+func (s stuck) Err() error {
+	if gate := s.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return s.Context.Err()
+}
+
+// A reader waits for the answer to another reader's question, and its context ends. Redis answered its own question a moment ago: it was
+// refused. So its error does not say that Redis gives no answer.
+func TestUnavailable_notForAReaderThatRides(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		h := w.take(w.b, writing, w.Context())
+		other := w.reads(w.a, w.Context())
+		ended, gate := make(chan error, 1), make(chan struct{})
+		ctx, cancel := context.WithCancel(w.Context())
+		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
+		go func() {
+			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
+			ended <- err
+		}()
+		time.Sleep(pollTime / 2) // both were refused
+		n := w.slowScripts(20 * time.Millisecond)
+		late.gate.Store(&gate)
+		w.unlock(h) // and both are told
+		synctest.Wait()
+		close(gate) // the other one has asked
+		time.Sleep(10 * time.Millisecond)
+		cancel()
+		w.wantEnd("Lock", <-ended, []error{lock.ErrNotAcquired, context.Canceled}, lock.ErrUnavailable)
+		if n.Load() != 1 {
+			w.Errorf("%d questions, want that of the other reader", n.Load())
+		}
+		w.unlock(<-other)
+	})
+}
+
+// Another call of the owner has the turn, and the owner has the lock, and no command is under way for it. A TryLock that gives up does not
+// say that Redis gives no answer.
+func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.lock(w.a, ctx)
+		turn := h.(*hold).By.Turn
+		turn <- struct{}{}
+		_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+		w.wantEnd("TryLock", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
+		<-turn
+		w.unlock(h)
+	})
+}
+
+// A wait that came to the end of its own limit says so once.
+func TestWithWait_saysTheLimitOnce(t *testing.T) {
+	for err, want := range map[error]string{
+		outOfTime{time.Second, errWaited}:         "not acquired: waited for 1s",
+		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: frozen: " + lock.ErrUnavailable.Error(),
+	} {
+		if err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// A question for two locks has no answer, and meanwhile another call comes to wait for the first of them, and stands ahead. The call for two
+// asks again in other names once it is the first, and has both at once.
+func TestGroup_asksInOtherNames(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, h := range w.takeAll(w.a, w.Context(), "orders", "others") {
+			w.unlock(h) // now the server knows the script
+		}
+		other := w.lock(w.b, w.Context())
+		w.onScripts(func(n int) redistest.Action {
+			if n == 1 {
+				return redistest.Action{DelayReply: 20 * time.Millisecond, DropReply: true}
+			}
+			return redistest.Action{}
+		})
+		holds := make(chan []lock.Hold, 1)
+		go func() { holds <- w.takeAll(w.a, w.Context(), "orders", "others") }()
+		synctest.Wait()
+		first := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		w.unlock(other)
+		h := w.next(first)
+		time.Sleep(pollTime / 2)
+		n := w.scripts()
+		w.unlock(h)
+		both := <-holds
+		if n.Load() > 3 { // the release, a question that comes before its hint, and one after it
+			w.Errorf("a release and a question took %d commands", n.Load())
+		}
+		for _, h := range both {
+			if h.Err() != nil {
+				w.Error(h.Err())
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// A server loads its data for long, and a waiter asks it ever more seldom. Then it answers that another owner has the lock. When it loads
+// once more, the waiter asks again soon.
+func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context())) // now the server knows the script
+		other := w.lock(w.b, w.Context())
+		w.mini.SetError(loading)
+		next := w.waiting(w.a, w.Context())
+		time.Sleep(20 * pollTime)
+		w.mini.SetError("")
+		time.Sleep(3 * pollTime / 2) // it was refused
+		w.mini.SetError(loading)
+		var asked []time.Time
+		w.onScripts(func(int) redistest.Action {
+			asked = append(asked, time.Now())
+			return redistest.Action{}
+		})
+		time.Sleep(2 * pollTime)
+		w.wire.OnRequest(nil)
+		if len(asked) < 2 || asked[1].Sub(asked[0]) > 10*time.Millisecond {
+			w.Errorf("it asked at %v", asked)
+		}
+		w.mini.SetError("")
+		w.unlock(other)
+		w.unlock(<-next)
+	})
+}
+
+// A grant comes too late for its lease, and the context of the call ends before it asks again. What was granted is given back once.
+func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		asked, gaveBack := 0, 0
+		k := hookable()
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			asked++
+			a, err := plain.Acquire(ctx, rdb, keys, q)
+			time.Sleep(200 * time.Millisecond)
+			return a, err
+		}
+		k.Pass = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+			gaveBack++
+			return plain.Pass(ctx, rdb, keys, owner, p)
+		}
+		ctx := endsAfter{w.Context(), new(atomic.Int64)}
+		ctx.n.Store(4) // the call looks as it begins, before the question, after the answer, and before the next question
+		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}))
+		if !errors.Is(err, context.Canceled) {
+			w.Error(err)
+		}
+		time.Sleep(opTime / 2) // later the settler looks once more
+		synctest.Wait()
+		if asked != 1 || gaveBack != 1 {
+			w.Errorf("it asked %d times, and gave back %d times", asked, gaveBack)
+		}
+	})
+}
+
+// With WithWait(0), Lock makes one attempt: it takes what is free, is refused at once by another owner, and leaves nothing behind.
+func TestWithWait_zero(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing, "reader": reading} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.take(w.a, k, w.Context(), lock.WithWait(0)))
+				other := k
+				if k == reading {
+					other = writing
+				}
+				h := w.take(w.b, other, w.Context())
+				began := time.Now()
+				_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
+				w.wantAbout("lock", "orders", err)
+				if took := time.Since(began); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took > opTime/2 {
+					w.Errorf("%v after %v", err, took)
+				}
+				w.unlock(h)
+				if keys := w.mini.Keys(); len(keys) > 0 {
+					w.Errorf("keys: %q", keys)
+				}
+			})
+		})
+	}
+}
+
+func TestWaiter_isWokenByTheMessage(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		var served time.Time
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h := w.lock(w.b, w.Context())
+			served = time.Now()
+			w.unlock(h)
+		}()
+		time.Sleep(10*time.Second + pollTime/2) // not at a poll
+		freed := time.Now()
+		w.unlock(h)
+		<-done
+		if late := served.Sub(freed); late != 0 {
+			w.Errorf("served %v after the release", late)
+		}
+	})
+}
+
+// Without any message a waiter asks every poll interval, and when the lease it
+// was told of is over.
+func TestWaiter_asksByItself(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		w.mini.SetTTL("orders", 300*time.Millisecond)
+		start := time.Now()
+		h := w.lock(w.a, w.Context())
+		if took := time.Since(start); took < 300*time.Millisecond || took > 310*time.Millisecond {
+			w.Errorf("served after %v, the other's lease was 300ms", took)
+		}
+		w.unlock(h)
+
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes nothing
+		start = time.Now()
+		h = w.lock(w.a, w.Context())
+		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollTime {
+			w.Errorf("served after %v, it was freed after 10s", took)
+		}
+		w.unlock(h)
+	})
+}
+
+// The release falls between the waiter's question and its subscription.
+func TestWaiter_asksAgainWhenItListens(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		subscribe := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: subscribe}))
+		done := make(chan time.Time)
+		go func() {
+			h := w.lock(w.a, w.Context())
+			w.unlock(h)
+			done <- time.Now()
+		}()
+		synctest.Wait() // it was refused, and its subscription is under way
+		w.unlock(h)     // publishes without a listener
+		start := time.Now()
+		close(subscribe)
+		if took := (<-done).Sub(start); took != 0 {
+			w.Errorf("served %v after it listened", took)
+		}
+	})
+}
+
+// TryLock neither overtakes nor waits.
+func TestTryLock_doesNotOvertake(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) != 0 {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		cancel()
+		<-gone
+		w.unlock(h)
+	})
+}
+
+// A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
+// owner. Redis answers all the time.
+func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
+	for name, try := range map[string]func(w *world, ctx context.Context) error{
+		"one": func(w *world, ctx context.Context) error {
+			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		},
+		"several": func(w *world, ctx context.Context) error {
+			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "other"), luascripts.AcquireAllReentrant, false)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx := lock.ContextWithNewOwner(w.Context())
+				lost := w.lock(w.a, ctx)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
+						w.Errorf("the re-entry: %v", err)
+					}
+				})
+				synctest.Wait()
+				wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
+				synctest.Wait()
+				wg.Go(func() {
+					start := time.Now()
+					err := try(w, ctx)
+					if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+						w.Errorf("%v after %v", err, time.Since(start))
+					}
+				})
+				synctest.Wait()
+				w.mini.Del("orders")
+				other := w.lock(w.b, w.Context())
+				time.Sleep(2 * opTime)
+				w.unlock(other)
+				wg.Wait()
+				if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+					w.Errorf("the lost one: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A grant whose reply takes longer than its lease is no hold.
+func TestGrantBornTooLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "EVALSHA" || string(req[0]) == "EVAL" {
+				return redistest.Action{DelayReply: 200 * time.Millisecond}
+			}
+			return redistest.Action{}
+		})
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)})
+		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
+			h, err := f(w.Context(), spec)
+			if h != nil || !errors.As(err, new(tooLate)) {
+				w.Errorf("%s: %v, %v", name, h, err)
+			}
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(3 * opTime)
+	})
+}
+
+func TestWithWait(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other := w.lock(w.b, w.Context())
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
+		start := time.Now()
+		_, err := w.a.Lock(w.Context(), spec)
+		if took := time.Since(start); took != 5*time.Second || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			w.Errorf("%v after %v", err, took)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(ctx, spec); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("the context ended first: %v", err)
+		}
+		time.AfterFunc(4*time.Second, func() { w.unlock(other) })
+		h, err := w.a.Lock(w.Context(), spec)
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := h.Context().Err(); err != nil {
+			w.Errorf("the limit of the wait ended the hold: %v", err)
+		}
+		w.unlock(h)
+	})
+}
+
+// The limit of a wait is for all of it: for the owner's turn, for a re-entry,
+// and for the lock.
+func TestWithWait_isForTheWhole(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
+		check := func(what string, ctx context.Context, says error) {
+			w.Helper()
+			start := time.Now()
+			_, err := w.a.Lock(ctx, spec)
+			if took := time.Since(start); took != 5*time.Second || !errors.Is(err, says) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+				w.Errorf("%s: %v after %v", what, err, took)
+			}
+		}
+		other := w.lock(w.b, w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
+		short, cancel := context.WithTimeout(ctx, 4*time.Second)
+		defer cancel()
+		go func() { _, _ = w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)) }() // has the turn for four seconds
+		synctest.Wait()
+		check("behind another goroutine of the owner", ctx, lock.ErrNotAcquired)
+		w.unlock(other)
+
+		h := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+		check("a re-entry that is not answered", ctx, lock.ErrUnavailable)
+		w.wire.OnRequest(nil)
+		time.Sleep(10 * time.Second)
+		w.unlock(h)
+	})
+}
+
+// TryLock and Unlock take no longer than the operation time-out, whatever they
+// wait for first.
+func TestOpTimeout_isForTheWhole(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
+		go func() {
+			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly that time
+				_ = h.Unlock(w.Context()) // the answer does not come in time
+			}
+		}()
+		synctest.Wait()
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { return redistest.Action{DelayRequest: 2 * opTime} })
+		start := time.Now()
+		if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil || time.Since(start) > opTime+time.Millisecond {
+			w.Errorf("TryLock: %v after %v", err, time.Since(start))
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(4 * opTime)
+		w.unlock(h)
+
+		h = w.lock(w.a, w.Context())
+		time.Sleep(leaseTime/3 - time.Millisecond)
+		w.wire.Freeze(true)
+		time.Sleep(2 * time.Millisecond) // a renewal is under way now
+		start = time.Now()
+		if err := h.Unlock(w.Context()); err == nil || time.Since(start) > opTime+20*time.Millisecond {
+			w.Errorf("Unlock: %v after %v", err, time.Since(start))
+		}
+		w.wire.Freeze(false)
+		time.Sleep(4 * opTime)
+	})
+}
+
+// A TryLock that is refused subscribes nothing: it does not wait.
+func TestTryLock_doesNotListen(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		if n := w.a.hub.Channels(); n != 0 {
+			t.Errorf("%d channels are subscribed", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// A waiter behind a TryLock asks when that is refused: it wants to be in the queue.
+func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err) // it leaves its subscriptions for a while
+		}
+		goes := make(chan struct{})
+		var asked, slow atomic.Int64
+		k := *hookable()
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if slow.Add(1) == 1 {
+				<-goes
+			}
+			if q.Offer > 0 {
+				asked.Add(1)
+			}
+			return luascripts.AcquireReentrant(ctx, rdb, k, q)
+		}
+		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(&k, "orders", nil)) }()
+		synctest.Wait()
+		next := w.gets(w.a, &k, w.Context())
+		close(goes)
+		synctest.Wait()
+		if asked.Load() == 0 {
+			t.Error("the waiter does not stand in the queue")
+		}
+		w.unlock(h)
+		w.unlock(<-next)
+	})
+}

@@ -1,0 +1,261 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// Each test here fails without one guard of the rules that a kind makes for its locks.
+
+// A kind takes the options that it can keep to, and refuses the others.
+func TestNewSpec_options(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for name, c := range map[string]struct {
+			option lock.Option
+			known  []*Kind
+		}{
+			"WithWaiterTimeout":    {lock.WithWaiterTimeout(time.Second), []*Kind{fair, reading, writing}},
+			"WithMinHold":          {lock.WithMinHold(time.Second), []*Kind{plain, fair}},
+			"WithReaderPreference": {lock.WithReaderPreference(), []*Kind{reading, writing}},
+			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token is the latest of a semaphore
+			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many}},
+		} {
+			for kind, k := range map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": many} {
+				err := w.a.NewSpec(k, "orders", []lock.Option{c.option}).Err
+				if known := slices.Contains(c.known, k); known != (err == nil) || !known && !errors.Is(err, errors.ErrUnsupported) {
+					w.Errorf("%s of %s: %v", name, kind, err)
+				}
+			}
+		}
+	})
+}
+
+// many is a kind that several owners hold at once.
+var many = &Kind{Mode: lock.Permit, Anew: true, Scripts: Scripts{Keys: keys.Semaphore}}
+
+// What is wrong with a lock is told, each thing for itself, and then it has no keys.
+func TestNewSpec_wrong(t *testing.T) {
+	inBubble(t, func(w *world) {
+		half := leaseTime / 2
+		for name, c := range map[string]struct {
+			name string
+			opts []lock.Option
+			says string
+			is   error
+		}{
+			"no name":                            {"", nil, "", lock.ErrBadName},
+			"no name, and replicas for too long": {"", []lock.Option{lock.WithReplicas(1, half+time.Millisecond)}, "", lock.ErrBadName},
+			"replicas for too long":              {"orders", []lock.Option{lock.WithReplicas(1, half+time.Millisecond)}, "which is 30s", nil},
+			"longer than half a fixed lease":     {"orders", []lock.Option{lock.WithFixedLease(time.Second), lock.WithReplicas(1, time.Second)}, "which is 1s", nil},
+		} {
+			spec := w.a.NewSpec(plain, c.name, c.opts)
+			if spec.Err == nil || !strings.Contains(spec.Err.Error(), c.says) || c.is != nil && !errors.Is(spec.Err, c.is) {
+				w.Errorf("%s: %v, want %q and %v", name, spec.Err, c.says, c.is)
+			}
+			if spec.Keys != (luascripts.Keys{}) {
+				w.Errorf("%s: %+v", name, spec.Keys)
+			}
+		}
+		if spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, half)}); spec.Err != nil {
+			w.Error(spec.Err)
+		}
+	})
+}
+
+// The messages of a client go the way that its configuration says.
+func TestNewSpec_publishes(t *testing.T) {
+	for sharded, want := range map[bool]string{false: "PUBLISH", true: "SPUBLISH"} {
+		s := &Session{Config: Config{Sharded: sharded}}
+		if got := s.NewSpec(plain, "orders", nil).Keys.Publish; got != want {
+			t.Errorf("sharded: %v, and messages go by %s", sharded, got)
+		}
+	}
+}
+
+// cluster has s take its server for a cluster, until undo.
+func cluster(s *Session) (undo func()) {
+	s.nodes.sliced = true
+	return func() { s.nodes.sliced = false }
+}
+
+// slotted is the spec of a plain lock on a cluster.
+func slotted(s *Session, name string) *Spec {
+	spec := s.NewSpec(plain, name, nil)
+	spec.slot &= 1<<14 - 1 // the client library marks the slots of a client of one server
+	return spec
+}
+
+// On a cluster no script has keys of two slots, also where it is about several locks.
+func TestCluster_eachSlotForItself(t *testing.T) {
+	inBubble(t, func(w *world) {
+		defer cluster(w.a)()
+		var scripts atomic.Int32
+		w.wire.OnRequest(func(words [][]byte) (none redistest.Action) {
+			if name := string(words[0]); name != "EVALSHA" && name != "EVAL" {
+				return none
+			}
+			scripts.Add(1)
+			tags := make(map[string]bool)
+			for _, word := range words[3:] {
+				if tag := string(word); strings.HasPrefix(tag, "{") {
+					tags[keys.Tag(tag)] = true
+				}
+			}
+			if len(tags) != 1 {
+				w.Errorf("%q", words[2:])
+			}
+			return none
+		})
+		var holds []lock.Hold
+		for _, name := range []string{"{a}1", "{b}1", "{a}2"} {
+			h, err := w.a.Lock(w.Context(), slotted(w.a, name))
+			if err != nil {
+				w.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		taken := scripts.Load()
+		time.Sleep(leaseTime)
+		if scripts.Load() == taken {
+			w.Error("nothing was renewed")
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
+
+// The server cannot count the listeners of a cluster: they can be at a replica. So a waiter in the line counts as alive for a while.
+func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		defer cluster(w.b)()
+		h := w.lock(w.a, w.Context())
+		waiter := w.waitingFor(w.b, w.Context(), slotted(w.b, "orders"))
+		state, err := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
+		if err != nil || len(state.Waiters) != 1 {
+			w.Fatalf("%+v, %v", state, err)
+		}
+		if got := state.Waiters[0].WaiterTimeout; got <= 0 || got > w.b.patience() {
+			w.Errorf("it counts as alive for %v", got)
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
+	})
+}
+
+// A server that is no cluster is not asked for slots. That is on the real clock, as by that of a bubble it is never time to ask.
+func TestNoCluster_noSlots(t *testing.T) {
+	m := redistest.NewMini(t)
+	wire := m.Proxy(t)
+	s := New(m.Client(t, redistest.Via(wire)), testConfig())
+	var scripts atomic.Int32
+	wire.OnRequest(func(words [][]byte) (none redistest.Action) {
+		switch strings.ToUpper(string(words[0])) {
+		case "CLUSTER":
+			t.Errorf("%q", words)
+		case "EVALSHA":
+			scripts.Add(1)
+		}
+		return none
+	})
+	h, err := s.Lock(t.Context(), s.NewSpec(plain, "orders", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.Unlock(t.Context()), s.Close(t.Context())); err != nil { // Close waits for what goes on
+		t.Error(err)
+	}
+	if scripts.Load() == 0 {
+		t.Error("nothing was sent")
+	}
+}
+
+// A waiter of a kind that leaves no trace in Redis asks once a poll interval, however long that is.
+func TestWaiter_withoutATrace(t *testing.T) {
+	inBubble(t, func(w *world) {
+		c := testConfig()
+		c.Poll = 2 * lock.DefaultWaiterTimeout
+		s := New(w.mini.Client(w, redistest.Via(w.wire)), c)
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(s, w.Context())
+		time.Sleep(c.Poll / 2)
+		sent := w.scripts()
+		time.Sleep(5 * c.Poll)
+		if n := sent.Load(); n != 5 {
+			w.Errorf("%d questions in five poll intervals", n)
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// Waiters of a read/write lock leave their traces: a writer its wish, unless it lets readers go first, and each reader its claim to a turn.
+func TestWaiters_traces(t *testing.T) {
+	first := []lock.Option{lock.WithReaderPreference()}
+	for name, c := range map[string]struct {
+		kind       *Kind
+		opts       []lock.Option
+		wish, turn bool
+	}{
+		"a writer":                      {writing, nil, true, false},
+		"a writer, readers first":       {writing, first, false, false},
+		"a reader":                      {reading, nil, false, true},
+		"a reader that is let in first": {reading, first, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				spec := w.a.NewSpec(c.kind, "orders", c.opts)
+				h := w.take(w.b, writing, w.Context())
+				waiter := w.waitingFor(w.a, w.Context(), spec)
+				if wish, turn := w.mini.Exists(spec.Keys.Wish), w.mini.Exists(spec.Keys.Turn); wish != c.wish || turn != c.turn {
+					w.Errorf("a wish: %v, a claim: %v", wish, turn)
+				}
+				w.unlock(h)
+				w.unlock(<-waiter)
+			})
+		})
+	}
+}
+
+// The leases of one node of a cluster are renewed together, and apart from those of another, which may be silent.
+func TestCluster_renewedNodeByNode(t *testing.T) {
+	inBubble(t, func(w *world) {
+		defer cluster(w.a)()
+		groups := make(map[uint16]watchdog.Group) // by node
+		nodes := make(map[watchdog.Group]bool)
+		var holds []lock.Hold
+		for i := range 20 {
+			spec := slotted(w.a, fmt.Sprint("orders", i))
+			h, err := w.a.Lock(w.Context(), spec)
+			if err != nil {
+				w.Fatal(err)
+			}
+			holds = append(holds, h)
+			node, group := w.a.node(spec.slot), h.(*hold).tenure().Group()
+			if before, ok := groups[node]; ok && before != group {
+				w.Errorf("two groups of one node: %v and %v", before, group)
+			}
+			groups[node], nodes[group] = group, true
+		}
+		if len(nodes) != len(groups) || len(nodes) < 2 {
+			w.Errorf("%d groups of %d nodes", len(nodes), len(groups))
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}

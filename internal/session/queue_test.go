@@ -1,0 +1,579 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+func TestQueue_oneHeartbeatForAll(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const waiters = 50
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(waiters, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(pollTime)
+		n := w.scripts()
+		time.Sleep(60 * time.Second)
+		if got := n.Load(); got < 59 || got > 61 {
+			w.Errorf("%d waiters sent %d commands in a minute, want one a second", waiters, got)
+		}
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("it took %v, although each is told when its turn has come", took)
+		}
+	})
+}
+
+// A waiter of little patience needs more heartbeats than the first in line does.
+func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		patience := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
+		sessions := []*Session{w.a, w.a, w.b}
+		served := w.inOrder(3, func(i int) lock.Hold {
+			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(patience[i]))
+		})
+		for range 20 {
+			time.Sleep(450 * time.Millisecond)
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
+			if err != nil || len(state.Waiters) != 3 {
+				w.Fatalf("%v: %+v", err, state)
+			}
+			for _, waiter := range state.Waiters {
+				if waiter.WaiterTimeout <= 0 {
+					w.Fatalf("a living waiter counts as dead: %+v", state.Waiters)
+				}
+			}
+		}
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+	})
+}
+
+// No message arrives, and the heartbeat tells whose turn it is.
+func TestQueue_servedWithoutMessages(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(3, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(10 * time.Second)
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took > 3*pollTime {
+			w.Errorf("three waiters were served within %v, want a poll interval each", took)
+		}
+	})
+}
+
+// A message is lost with the connection for hints: the new connection's
+// confirmation makes up for it, by one heartbeat for all.
+func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(pollTime / 4)
+		// Slower than all the confirmations, however busy this machine is: those that come
+		// after an answer are a reason for another one.
+		n := w.slowScripts(time.Millisecond)
+		w.wire.CutAll()
+		time.Sleep(pollTime / 2)
+		if got := n.Load(); got > 2 {
+			w.Errorf("20 waiters sent %d commands after a break, want one heartbeat or two", got)
+		}
+		w.unlock(h)
+		served()
+	})
+}
+
+// All waiters of a process are cut off at once. A waiter behind them waits until they count as
+// dead, all together, and asks no more than it would anyway. They come back to the end of the
+// queue.
+func TestQueue_manyDeadCostOnePatience(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(9 * pollTime / 10) // the heartbeats of the two are not at the same time
+		behind := make(chan time.Time)
+		go func() {
+			h := w.take(w.b, fair, w.Context())
+			behind <- time.Now()
+			time.Sleep(time.Minute) // the others come back meanwhile
+			w.unlock(h)
+			close(behind)
+		}()
+		synctest.Wait()
+		time.Sleep(10*time.Second + pollTime/5)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		cut := time.Now()
+		w.unlock(h)
+		served := <-behind
+		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
+			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
+		}
+		w.wire.Refuse(false)
+		if order := away(); len(order) != 20 {
+			w.Errorf("%d of 20 were served", len(order))
+		}
+		if _, more := <-behind; more {
+			w.Error("served twice")
+		}
+	})
+}
+
+// A waiter that leaves does so at once, and whose turn it is then is told.
+func TestQueue_leavingIsToldToTheNext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, fair, w.Context()) })
+		time.Sleep(10*time.Second + pollTime/2) // not at a heartbeat
+		// The turn comes to the first, but the message does not; then it leaves.
+		w.wire.Freeze(true)
+		w.unlock(h)
+		time.Sleep(pollTime / 4)
+		left := time.Now()
+		cancel()
+		w.wire.Freeze(false)
+		<-gone
+		served()
+		if took := time.Since(left); took != 0 {
+			w.Errorf("the next was served %v after the first had left", took)
+		}
+	})
+}
+
+// A waiter that comes must not put the heartbeat off for those that are there.
+func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would be a reason for a heartbeat
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		var comers sync.WaitGroup
+		for range 60 {
+			time.Sleep(pollTime / 4)
+			comers.Go(func() { w.unlock(w.take(w.a, fair, w.Context())) })
+			synctest.Wait()
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
+			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
+				w.Fatalf("the first in line has not been heard from: %v, %+v", err, state.Waiters[0])
+			}
+		}
+		w.unlock(h)
+		served()
+		comers.Wait()
+	})
+}
+
+// The caller leaves before the answer that it stands in line now: so it does not. An answer that took a second would be in doubt
+// in any case.
+func TestQueue_leftBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, fair, w.Context())) // the scripts are known now
+		h := w.take(w.b, fair, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 900 * time.Millisecond}))
+		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		time.Sleep(600 * time.Millisecond) // the answer, and what follows from it
+		synctest.Wait()
+		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
+			w.Errorf("a waiter that left stands in the queue: %q", queue)
+		}
+		w.unlock(h)
+	})
+}
+
+// The answers to heartbeats take longer than it is from one to the next. They still
+// tell whose turn it is.
+func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing else tells
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		far := slow(*fair, 120*time.Millisecond)
+		served := w.inOrder(2, func(int) lock.Hold {
+			return w.take(w.a, far, w.Context(), lock.WithWaiterTimeout(300*time.Millisecond))
+		})
+		time.Sleep(10 * time.Second)
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took > 2*time.Second {
+			w.Errorf("two waiters were served within %v", took)
+		}
+	})
+}
+
+// The question of one waiter takes long. The others of its process are heard from
+// meanwhile.
+func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		var late atomic.Bool
+		hangs := *fair
+		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireFair(ctx, rdb, keys, q)
+			if late.CompareAndSwap(true, false) {
+				time.Sleep(2500 * time.Millisecond) // one connection of several
+			}
+			return a, err
+		}
+		sessions := []*Session{w.a, w.a, w.b, w.b}
+		served := w.inOrder(4, func(i int) lock.Hold {
+			kind := fair
+			if sessions[i] == w.a {
+				kind = &hangs
+			}
+			return w.take(sessions[i], kind, w.Context(), lock.WithWaiterTimeout(time.Second))
+		})
+		time.Sleep(time.Second)
+		late.Store(true)
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+	})
+}
+
+// How waiters that stand in a queue in Redis hear that their turn has come.
+
+// A change of holder costs three commands: the question that stands in line, the release, and
+// the question of the waiter that is told. All waiters of a client listen at one channel.
+func TestQueue_commandsOfAChange(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const waiters = 40
+		var scripts, subscriptions atomic.Int64
+		w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			switch string(req[0]) {
+			case "EVALSHA", "EVAL":
+				scripts.Add(1)
+			case "SUBSCRIBE", "UNSUBSCRIBE":
+				subscriptions.Add(1)
+			}
+			return a
+		})
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(waiters, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
+			w.Errorf("served in the order %v", order)
+		}
+		if n := scripts.Load(); n > 3*waiters+5 { // and a heartbeat when they listen
+			w.Errorf("%d scripts for %d changes of holder", n, waiters)
+		}
+		if n := subscriptions.Load(); n != 1 {
+			w.Errorf("%d commands to listen or to listen no more, want 1", n)
+		}
+	})
+}
+
+// 1: a has waited before, and still listens. 2: it asks again; the answer takes long. 3: the
+// lock is released before the answer is there, and the message comes first. The waiter asks
+// when it has its answer, and does not wait for a heartbeat.
+func TestQueue_messageBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context()) // 1
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		w.unlock(h)
+		served()
+
+		h = w.take(w.b, fair, w.Context())
+		const late = 100 * time.Millisecond
+		served = w.inOrder(1, func(int) lock.Hold { return w.take(w.a, slow(*fair, late), w.Context()) }) // 2
+		w.unlock(h)                                                                                       // 3
+		synctest.Wait()
+		freed := time.Now()
+		served()
+		if took := time.Since(freed); took > 2*late {
+			w.Errorf("it took %v, although two answers take %v", took, 2*late)
+		}
+	})
+}
+
+// If an owner of Redisson has the lock, or stands first in the queue, its release tells the waiter of the
+// session at a channel of the waiter's own, and the waiter listens there. Behind owners of this module it does not.
+func TestQueue_toldByRedisson(t *testing.T) {
+	const (
+		theirs   = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
+		channel  = "redisson_lock__channel:{orders}:"
+		queue    = "redisson_lock_queue:{orders}"
+		timeouts = "redisson_lock_timeout:{orders}"
+	)
+	inBubble(t, func(w *world) {
+		told := func(what string) {
+			w.Helper()
+			served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+			all, err := w.mini.List(queue)
+			if err != nil {
+				w.Fatal(err)
+			}
+			it := all[len(all)-1]
+			if n := w.mini.PubSubNumSub(channel + it)[channel+it]; n != 1 {
+				w.Errorf("%s: %d listen at the channel of the waiter", what, n)
+			}
+			w.mini.Del("orders")
+			w.mini.Del(timeouts)
+			w.mini.Del(queue)
+			if _, err := w.mini.RPush(queue, it); err != nil { // those before it were served
+				w.Fatal(err)
+			}
+			w.mini.Publish(channel+it, "0")
+			freed := time.Now()
+			served()
+			if took := time.Since(freed); took != 0 {
+				w.Errorf("%s: it took %v, although it was told", what, took)
+			}
+		}
+		w.mini.HSet("orders", theirs, "1")
+		told("one of Redisson's has it")
+
+		w.take(w.b, fair, w.Context())
+		w.mini.RPush(queue, theirs)
+		w.mini.ZAdd(timeouts, float64(time.Now().Add(time.Hour).UnixMilli()), theirs)
+		told("one of Redisson's is before it")
+
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		if all := w.mini.PubSubChannels(channel + "*"); len(all) != 1 || all[0] != channel+w.a.id+":fair" {
+			w.Errorf("without an owner of Redisson, the waiters listen at %q", all)
+		}
+		w.unlock(h)
+		served()
+	})
+}
+
+// How a fair lock goes from one waiter to the next: inside a process, and from one to
+// another.
+
+// goRound has n goroutines of each session take and give back the lock, rounds times each, and
+// checks that only one has it at a time.
+func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option) {
+	w.Helper()
+	var wg sync.WaitGroup
+	var inside atomic.Int32
+	for _, s := range sessions {
+		for range n {
+			wg.Go(func() {
+				for range rounds {
+					h := w.take(s, fair, w.Context(), opts...)
+					if inside.Add(1) != 1 {
+						w.Error("two have the lock")
+					}
+					inside.Add(-1)
+					w.unlock(h)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// Every change of holder is told: by the answer to the release, by a message, or inside the
+// process. No waiter depends on the heartbeat, which comes once in a poll interval.
+func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
+	for _, processes := range []int{1, 2} {
+		for _, n := range []int{1, 2, 3, 10, 70} {
+			t.Run(fmt.Sprintf("%dx%d", processes, n), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					began := time.Now()
+					w.goRound([]*Session{w.a, w.b}[:processes], n, 60/n+2)
+					if took := time.Since(began); took >= pollTime/2 {
+						w.Errorf("it took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// passed returns a hold that was passed on inside session a, and no waiter. The place of its call
+// in the queue is to go with its release. It has these options.
+func (w *world) passed(opts ...lock.Option) lock.Hold {
+	w.Helper()
+	first := w.take(w.a, fair, w.Context())
+	holds := make(chan lock.Hold, 2)
+	opts = append(opts, lock.WithWaiterTimeout(minute)) // it does not leave the queue by itself
+	for _, opts := range [][]lock.Option{nil, opts} {
+		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
+		synctest.Wait()
+	}
+	w.unlock(first) // the answer gives it to the first waiter, and says that the second is next
+	second := <-holds
+	time.Sleep(time.Millisecond)
+	w.unlock(second)
+	third := <-holds
+	if third.Owner() != second.Owner() || third.Token() <= second.Token() {
+		w.Fatal("the lock was not passed on")
+	}
+	if queue := w.inQueue(); len(queue) != 1 {
+		w.Fatalf("%q stand in the queue", queue)
+	}
+	return third
+}
+
+// A release gives the lock to the next waiter of its process by its answer, and that waiter does not
+// ask.
+func TestQueue_theHeirDoesNotAsk(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, fair, w.Context())) // now the server knows the script
+		h := w.take(w.a, fair, w.Context())
+		next := make(chan lock.Hold)
+		go func() { next <- w.take(w.a, fair, w.Context()) }()
+		time.Sleep(pollTime / 2)
+		scripts := w.slowScripts(0)
+		w.unlock(h)
+		h = <-next
+		if n := scripts.Load(); n != 1 {
+			w.Errorf("%d scripts", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// The answer to a question says which waiters of the process are next, as that to a release does:
+// the lock is passed on to them, and none of them asks.
+func TestQueue_passedOnAfterAQuestion(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		holds := make(chan lock.Hold)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				h := w.take(w.a, fair, w.Context())
+				time.Sleep(time.Millisecond)
+				holds <- h
+				w.unlock(h)
+			})
+			time.Sleep(2 * place.EntryPause)
+		}
+		w.unlock(h)
+		first := <-holds
+		for range 2 {
+			if next := <-holds; next.Owner() != first.Owner() || next.Token() <= first.Token() {
+				w.Error("a waiter that was next has asked")
+			}
+		}
+		wg.Wait()
+	})
+}
+
+func (w *world) inQueue() []string {
+	queue, _ := w.mini.List("redisson_lock_queue:{orders}")
+	return queue
+}
+
+// What a tenure was passed on from leaves the queue with it, however it ends.
+func TestHandedOff_leavesNothing(t *testing.T) {
+	for name, end := range map[string]func(w *world, h lock.Hold){
+		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
+		"the holder stays": func(*world, lock.Hold) { time.Sleep(place.StrikePause) },
+		"the holder stays, and Redis hears nothing for a while": func(w *world, _ lock.Hold) {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
+			time.Sleep(2 * pollTime)
+		},
+		"close": func(w *world, h lock.Hold) {
+			if err := w.a.Close(context.Background()); err != nil {
+				w.Error(err)
+			}
+		},
+		"an unlock whose answer is lost": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			_ = h.Unlock(w.Context())
+			time.Sleep(10 * time.Second)
+		},
+		"an unlock that Redis hears of later": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
+			if h.Unlock(w.Context()) == nil {
+				w.Error("nobody answered, and it is unlocked")
+			}
+			w.wire.OnRequest(nil)
+			time.Sleep(4 * time.Second)
+		},
+		"it is lost": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing about the queue comes through before
+				about := slices.ContainsFunc(req, func(word []byte) bool { return strings.Contains(string(word), "lock_queue") })
+				return redistest.Action{DropRequest: about}
+			})
+			w.mini.Del("orders")
+			<-h.Context().Done()
+			if !errors.Is(h.Err(), lock.ErrLost) {
+				w.Error(h.Err())
+			}
+			w.wire.OnRequest(nil)
+			time.Sleep(2 * pollTime)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.passed()
+				end(w, h)
+				synctest.Wait()
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("%q stand in the queue", queue)
+				}
+				_ = h.Unlock(w.Context())
+			})
+		})
+	}
+}
+
+// The same is true of a lock that stays locked after its Unlock, also if Redis does not hear of that
+// at once.
+func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
+	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.passed(lock.WithMinHold(minute))
+				w.wire.OnRequest(redistest.Once("EVALSHA", act))
+				w.unlock(h)
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("%q stand in the queue", queue)
+				}
+				if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
+					w.Errorf("the lock stays for %v", left)
+				}
+				time.Sleep(minute)
+			})
+		})
+	}
+}

@@ -1,0 +1,567 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Which waiters ask, and when, of the kinds that do not simply stand in line.
+
+var fair = &Kind{
+	Waits:  place.FairQueue,
+	Mode:   lock.Exclusive,
+	Queues: true,
+	Scripts: Scripts{
+		Keys:    keys.Fair,
+		Acquire: luascripts.AcquireFair,
+		Release: luascripts.ReleaseFair,
+		Retain:  luascripts.RetainReentrant,
+		Renew:   luascripts.RenewReentrant,
+		Pass:    luascripts.PassFair,
+		Keep:    luascripts.KeepFair,
+	},
+}
+
+var reading, writing = func() (r, w *Kind) {
+	r = &Kind{Mode: lock.Read, Waits: place.AllAsk, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
+	w = &Kind{Mode: lock.Write, Waits: place.FirstAsks, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
+	r.Beside, w.Beside = w, r
+	return r, w
+}()
+
+// take locks "orders" as kind, and fails the test if that fails.
+func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) lock.Hold {
+	w.Helper()
+	h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// scripts counts the scripts that session a sends.
+func (w *world) scripts() *atomic.Int64 { return w.slowScripts(0) }
+
+// onScripts has do say what becomes of each call of a script that the server knows. n is 1 for the first.
+func (w *world) onScripts(do func(n int) redistest.Action) {
+	n := 0
+	w.wire.OnRequest(func(words [][]byte) redistest.Action {
+		if string(words[0]) != "EVALSHA" {
+			return redistest.Action{}
+		}
+		n++
+		return do(n)
+	})
+}
+
+// slowScripts counts them too; their answers take so long.
+func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
+	var n atomic.Int64
+	w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if name := string(req[0]); name == "EVALSHA" || name == "EVAL" {
+			n.Add(1)
+			a.DelayReply = delay
+		}
+		return a
+	})
+	return &n
+}
+
+// inOrder starts n waiters one after the other, each when the one before stands
+// in line, and returns a function that waits for all and returns the order in
+// which they were served.
+func (w *world) inOrder(n int, wait func(i int) lock.Hold) (served func() []int) {
+	var mu sync.Mutex
+	var order []int
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			h := wait(i)
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			w.unlock(h)
+		})
+		synctest.Wait()
+	}
+	return func() []int {
+		wg.Wait()
+		return order
+	}
+}
+
+func TestReaders_enterTogether(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const readers = 30
+		h := w.take(w.b, writing, w.Context())
+		var in atomic.Int64
+		var wg sync.WaitGroup
+		leave := make(chan struct{})
+		for range readers {
+			wg.Go(func() {
+				h := w.take(w.a, reading, w.Context())
+				in.Add(1)
+				<-leave
+				w.unlock(h)
+			})
+		}
+		synctest.Wait()
+		time.Sleep(pollTime)
+		n := w.scripts()
+		for range readers { // a later reader finds others waiting, and asks nothing
+			time.Sleep(2 * time.Second)
+			wg.Go(func() {
+				h := w.take(w.a, reading, w.Context())
+				in.Add(1)
+				<-leave
+				w.unlock(h)
+			})
+		}
+		if got := n.Load(); got < 59 || got > 61 {
+			w.Errorf("%d waiting readers sent %d commands in a minute, want one a second", readers, got)
+		}
+		time.Sleep(pollTime / 2) // not at a poll
+		w.unlock(h)
+		synctest.Wait()
+		if got := in.Load(); got != 2*readers {
+			w.Errorf("%d of %d readers are in", got, 2*readers)
+		}
+		close(leave)
+		wg.Wait()
+	})
+}
+
+// Readers that need not wait do not stand in line: the first questions of many
+// readers are under way together.
+func TestReaders_doNotWaitForEachOther(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const trip = 10 * time.Millisecond
+		far := *reading
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			time.Sleep(trip)
+			return luascripts.AcquireRead(ctx, rdb, k, q)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 30 {
+			acquire := w.a.Lock
+			if i%2 == 1 {
+				acquire = w.a.TryLock
+			}
+			wg.Go(func() {
+				h, err := acquire(w.Context(), w.a.NewSpec(&far, "orders", nil))
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				if took := time.Since(start); took != trip {
+					w.Errorf("in after %v, a round trip takes %v", took, trip)
+				}
+				w.unlock(h)
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// The wish of a writer stays while the writer waits, even longer than the patience of one question, and
+// goes with the writer.
+func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithWaiterTimeout(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		time.Sleep(time.Millisecond) // the writer was there before
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, reading, w.Context()) })
+		for range 20 {
+			time.Sleep(450 * time.Millisecond)
+			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+				w.Fatalf("a reader came in past a waiting writer: %v", err)
+			}
+		}
+		again := w.take(w.b, reading, h.Context()) // an owner that reads already may
+		w.unlock(again)
+		left := time.Now()
+		cancel()
+		<-gone
+		served()
+		if took := time.Since(left); took != 0 {
+			w.Errorf("readers came in %v after the writer had given up", took)
+		}
+		w.unlock(h)
+	})
+}
+
+// A reader of this process waits for a writer, which then asks to read. The writer gets
+// in at once: otherwise it would wait for the reader, and the reader for the writer.
+func TestWriter_readsAtOnce(t *testing.T) {
+	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReaderPreference()}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx := lock.ContextWithNewOwner(w.Context())
+				write := w.take(w.a, writing, ctx)
+				waits := w.reads(w.a, w.Context())
+				time.Sleep(pollTime / 2)
+				n := w.scripts()
+				began := time.Now()
+				read := w.take(w.a, reading, ctx, opts...)
+				if took := time.Since(began); took != 0 {
+					w.Errorf("the writer reads after %v", took)
+				}
+				synctest.Wait()
+				if got := n.Load(); got != 1 {
+					w.Errorf("%d questions, want that of the writer alone: no other caller can get in", got)
+				}
+				w.unlock(write)
+				other := <-waits
+				w.unlock(read)
+				w.unlock(other)
+			})
+		})
+	}
+}
+
+// An owner asks to read, and stands behind another reader; then the same owner is let in
+// to write, and with that its reading.
+func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		first := w.reads(w.a, w.Context())
+		ctx := lock.ContextWithNewOwner(w.Context())
+		read := w.reads(w.a, ctx)
+		time.Sleep(pollTime / 2)
+		w.mini.Del("orders") // no message tells the readers
+		write := w.take(w.a, writing, ctx)
+		synctest.Wait()
+		select {
+		case r := <-read:
+			w.unlock(write)
+			w.unlock(<-first)
+			w.unlock(r)
+		default:
+			w.Error("an owner that writes waits to read")
+			w.unlock(write)
+			w.unlock(<-first)
+			w.unlock(<-read)
+		}
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}
+
+// A reader waits for a writer that only waits itself. A second reader, which lets no writer pass, does
+// not stand behind the first.
+func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		writer := w.gets(w.b, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		polite := w.reads(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		began := time.Now()
+		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
+		if took := time.Since(began); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+		synctest.Wait()
+		select {
+		case <-polite:
+			w.Fatal("a reader came in past a waiting writer")
+		default:
+		}
+		w.unlock(rude)
+		w.unlock(h)
+		w.unlock(<-writer)
+		w.unlock(<-polite)
+	})
+}
+
+// A writer that holds no readers back waits, and behind it in the same process a writer that does.
+// The second has its wish in Redis, and gets in although others read without a gap.
+func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		rude := w.gets(w.a, writing, w.Context(), lock.WithReaderPreference())
+		time.Sleep(pollTime / 2)
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer holds the reader back
+		polite := w.gets(w.a, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
+			w.Error("a reader came in past a waiting writer")
+			w.unlock(past)
+		}
+		w.unlock(h)
+		for range 2 {
+			select {
+			case h := <-rude:
+				w.unlock(h)
+			case h := <-polite:
+				w.unlock(h)
+			}
+		}
+	})
+}
+
+// The first reader in line waits for replicas when it has been let in. The others need not
+// wait for them.
+func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const wait = 2 * time.Second
+		kind := *reading
+		kind.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			replicas := q.Replicas
+			q.Replicas = 0
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			if replicas > 0 && a.Verdict == luascripts.Done {
+				time.Sleep(wait)
+				a.Confirmed = replicas
+			}
+			return a, err
+		}
+		h := w.take(w.b, writing, w.Context())
+		slow := w.gets(w.a, &kind, w.Context(), lock.WithReplicas(1, wait))
+		other := w.gets(w.a, &kind, w.Context())
+		time.Sleep(pollTime / 2)
+		freed := time.Now()
+		w.unlock(h)
+		w.unlock(<-other)
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+		w.unlock(<-slow)
+		if took := time.Since(freed); took != wait {
+			w.Errorf("the waiter for replicas is in after %v", took)
+		}
+	})
+}
+
+// A writer of this process leaves, and no message is heard: the readers of every line ask.
+func TestReaders_hintedHere(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.a, writing, w.Context())
+		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReaderPreference())}
+		time.Sleep(10*pollTime + pollTime/2)
+		freed := time.Now()
+		w.unlock(h)
+		for _, in := range waits {
+			w.unlock(<-in)
+		}
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+	})
+}
+
+// Readers are renewed one by one: the lease of one that is cut off runs out,
+// although others go on.
+func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
+	inBubble(t, func(w *world) {
+		stays := w.take(w.b, reading, w.Context())
+		dies := w.take(w.a, reading, w.Context())
+		time.Sleep(time.Minute)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		cut := time.Now()
+		<-dies.Context().Done()
+		if took := time.Since(cut); took > leaseTime || !errors.Is(dies.Err(), lock.ErrLost) {
+			w.Errorf("told after %v, the lease is %v: %v", took, leaseTime, dies.Err())
+		}
+		time.Sleep(leaseTime)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		freed := time.Now()
+		w.unlock(stays)
+		served()
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("a reader that died %v ago kept a writer waiting for %v", time.Since(cut), took)
+		}
+		w.wire.Refuse(false)
+	})
+}
+
+// The lease of a read hold covers the owner's other read holds, and is not
+// shortened by any of them.
+func TestReaders_mixedLeases(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		long := w.take(w.a, reading, ctx, lock.WithFixedLease(10*time.Minute))
+		short := w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second))
+		w.unlock(short)
+		time.Sleep(5 * time.Minute)
+		if err := long.Err(); err != nil {
+			w.Errorf("the lease of 10m is over after 5m: %v", err)
+		}
+		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("a writer came in beside a reader: %v", err)
+		}
+		w.unlock(long)
+	})
+}
+
+// A writer of this process does not ask at each release of a reader of this
+// process, but when the last has left.
+func TestWriter_isToldByTheLastReader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, writing, w.Context())) // the scripts are known now
+		w.unlock(w.take(w.a, reading, w.Context()))
+		var readers []lock.Hold
+		for range 20 { // each for itself
+			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithFixedLease(leaseTime)))
+		}
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
+		time.Sleep(pollTime / 2)
+		n := w.scripts()
+		for _, h := range readers {
+			w.unlock(h)
+			synctest.Wait()
+		}
+		served()
+		if got := n.Load(); got != 20+2 {
+			w.Errorf("%d commands, want 20 releases, one question and one release", got)
+		}
+	})
+}
+
+// A reader that came before a waiting writer passes its wish; one that comes later
+// does not.
+func TestReaders_passAWriterThatCameLater(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		in := make(chan lock.Hold)
+		go func() { in <- w.take(w.a, reading, w.Context()) }()
+		synctest.Wait()
+		time.Sleep(pollTime / 2)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		time.Sleep(pollTime / 4)
+		// A reader is in now, and the writer has to wait for it. No hint tells of the reader.
+		w.mini.Del("orders")
+		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
+		first := <-in
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("a reader that came after the writer: %v", err)
+		}
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+		w.unlock(first)
+		w.unlock(stays)
+		served()
+	})
+}
+
+// A writer waits, and then readers come. When the writer inside leaves, all these readers enter before
+// the waiting writer. Readers that come later wait for it.
+func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
+	for name, of := range map[string]func(w *world) *Session{
+		"beside a writer of their process": func(w *world) *Session { return w.a },
+		"beside a writer of another":       func(w *world) *Session { return w.b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.b, writing, w.Context())
+				next := w.gets(of(w), writing, w.Context())
+				time.Sleep(pollTime / 2)
+				var readers []<-chan lock.Hold
+				for range 5 {
+					readers = append(readers, w.reads(w.a, w.Context()))
+				}
+				time.Sleep(pollTime / 2)
+				w.unlock(h)
+				synctest.Wait()
+				var in []lock.Hold
+				for _, r := range readers {
+					select {
+					case h := <-r:
+						in = append(in, h)
+					default:
+						w.Error("a reader is not in")
+					}
+				}
+				time.Sleep(time.Millisecond)
+				late := w.reads(w.b, w.Context())
+				for _, h := range in {
+					select {
+					case <-next:
+						w.Fatal("a writer is in, and so are readers")
+					case <-late:
+						w.Fatal("a reader that came after the turn began is in")
+					default:
+					}
+					w.unlock(h)
+				}
+				w.unlock(<-next)
+				w.unlock(<-late)
+				synctest.Wait()
+				if keys := w.mini.Keys(); len(keys) > 0 {
+					w.Errorf("left behind: %q", keys)
+				}
+			})
+		})
+	}
+}
+
+// slow returns a kind whose answers take d.
+func slow(k Kind, d time.Duration) *Kind {
+	acquire, keep := k.Acquire, k.Keep
+	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		a, err := acquire(ctx, rdb, keys, q)
+		time.Sleep(d)
+		return a, err
+	}
+	if keep != nil {
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			kept, err := keep(ctx, rdb, keys, all)
+			time.Sleep(d)
+			return kept, err
+		}
+	}
+	return &k
+}
+
+// Redis gives no answer. Readers ask again after pauses, as everybody does.
+func TestReaders_pauseAfterErrors(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var n atomic.Int64
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		broken := *reading
+		broken.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error) {
+			if n.Add(1) > 1000 {
+				cancel()
+			}
+			return luascripts.Acquired{}, io.EOF
+		}
+		broken.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
+			return luascripts.Gone, nil
+		}
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(&broken, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, io.EOF) {
+			w.Errorf("%v, want one that names the time-out and the error", err)
+		}
+		if got := n.Load(); got > 100 {
+			w.Errorf("%d questions in ten seconds", got)
+		}
+	})
+}

@@ -1,0 +1,142 @@
+package session
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Each test here fails without one guard of what is said about a semaphore.
+
+// permitsOf are permits whose leases last for so long, in the order in which the owner has them.
+func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
+	for i, id := range luascripts.Permits(owner) {
+		held = append(held, luascripts.Permit{ID: id, Left: left[i]})
+	}
+	return held
+}
+
+// The permits of an owner are one hold, whose lease is the shortest of theirs. Each permit of Redisson's is a hold of its own.
+func TestStockOf(t *testing.T) {
+	const number = 1830000000000000000
+	asked := time.UnixMicro(number >> 10)
+	one, two, three := owner.Client([8]byte{0x80, 1}), owner.Client([8]byte{0x80, 2}), owner.Client([8]byte{0x80, 3})
+	own := func(client string, number uint64, permits int) string {
+		return client + ":" + strconv.FormatUint(number, 10) + ":" + strconv.Itoa(permits)
+	}
+	first, third, fourth := own(one, number, 3), own(one, number+4, 1), own(two, number+5, 1) // of two clients, and the last number is the next
+	second := own(three, number+3, 1)
+	holder := func(owner string, n uint64, count int) lock.Holder {
+		return lock.Holder{Owner: owner, Count: count, Mode: lock.Permit, Since: time.UnixMicro(int64(n >> 10))}
+	}
+	foreign := func(id string) luascripts.Permit { return luascripts.Permit{ID: id, Left: time.Minute} }
+	const java = "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08"
+	javas := lock.Holder{Owner: "01020304050607080102030405060708", Count: 1, Mode: lock.Permit}
+	for name, c := range map[string]struct {
+		stock  luascripts.Stock
+		want   lock.State
+		leases []time.Duration
+		free   int64
+	}{
+		"nobody holds it": {stock: luascripts.Stock{Free: 3}, free: 3},
+		"a lease is over": {stock: luascripts.Stock{Free: 3, Held: permitsOf(third, 0)}, free: 4},
+		"one owner": {luascripts.Stock{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
+			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
+		"in the order in which they ask": {luascripts.Stock{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
+			lock.State{Mode: lock.Permit, Lease: 4 * time.Second, Holders: []lock.Holder{holder(first, number, 3), holder(second, number+3, 1), holder(third, number+4, 1), holder(fourth, number+5, 1)}},
+			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
+		"Redisson's": {luascripts.Stock{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
+			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
+		"those that wait": {stock: luascripts.Stock{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
+			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.want.Name = "gpus"
+			state, leases, free := StockOf("gpus", c.stock)
+			if !reflect.DeepEqual(state, c.want) || !slices.Equal(leases, c.leases) || free != c.free {
+				t.Errorf("%+v, leases %v, %d free\nwant %+v, leases %v, %d free", state, leases, free, c.want, c.leases, c.free)
+			}
+		})
+	}
+
+	ours := luascripts.Permits(third)[0]
+	at := func(year int) string {
+		return luascripts.Permits(own(one, uint64(time.Date(year, 7, 1, 0, 0, 0, 0, time.UTC).UnixMicro())<<10, 1))[0]
+	}
+	for name, id := range map[string]string{
+		"too short": "short", "too long": ours + "x", "no uuid": "\x40" + ours[1:], "no uuid at all": "\xc0" + ours[1:], "before the first": at(2024), "long after": at(2041),
+	} {
+		state, _, _ := StockOf("gpus", luascripts.Stock{Held: []luascripts.Permit{foreign(id), foreign(java)}})
+		if len(state.Holders) != 2 || slices.ContainsFunc(state.Holders, func(h lock.Holder) bool { return !h.Since.IsZero() || strings.Contains(h.Owner, ":") }) {
+			t.Errorf("%s: %+v, want two of Redisson's", name, state.Holders)
+		}
+	}
+	for _, year := range []int{2025, 2040} {
+		if state, _, _ := StockOf("gpus", luascripts.Stock{Held: []luascripts.Permit{foreign(at(year))}}); state.Holders[0].Since.Year() != year {
+			t.Errorf("of %d: %+v", year, state.Holders)
+		}
+	}
+}
+
+// A look at a semaphore shows the clients of its holders, and what is free.
+func TestStock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.b.NewSpec(many, "orders", nil)
+		if state, leases, free, exists, err := w.b.Stock(w.Context(), spec); err != nil || exists || free != 0 || leases != nil || state.Mode != lock.Free {
+			w.Errorf("before there is one: %+v, %v, %d free, %v, %v", state, leases, free, exists, err)
+		}
+		if err := w.mini.Set("orders", "3"); err != nil {
+			w.Fatal(err)
+		}
+		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, "") // the bubble's clock is older than any permit
+		for _, id := range luascripts.Permits(held) {
+			if _, err := w.mini.ZAdd(spec.Keys.Leases, float64(time.Now().Add(leaseTime).UnixMilli()), id); err != nil {
+				w.Fatal(err)
+			}
+		}
+		w.mini.HSet(keys.Client(w.a.id), "host", "gpu1", "name", "trainer")
+		state, leases, free, exists, err := w.b.Stock(w.Context(), spec)
+		if err != nil || !exists || free != 3 || !slices.Equal(leases, []time.Duration{leaseTime}) || len(state.Holders) != 1 {
+			w.Fatalf("%+v, %v, %d free, %v, %v", state, leases, free, exists, err)
+		}
+		if h := state.Holders[0]; h.Owner != held || h.Count != 2 || h.Client != (lock.Client{ID: w.a.id, Host: "gpu1", Name: "trainer"}) {
+			w.Errorf("%+v", h)
+		}
+		w.rdb.Do(w.Context(), w.rdb.B().Flushall().Build())
+	})
+}
+
+// A look at a semaphore that fails says so, and why, and about which one.
+func TestStock_fails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(many, "orders", nil)
+		fails := func() error {
+			w.Helper()
+			state, _, _, exists, err := w.a.Stock(w.Context(), spec)
+			if exists || state.Name != "" {
+				w.Errorf("%+v beside an error", state)
+			}
+			w.wantAbout("inspect", "orders", err)
+			return err
+		}
+		w.mini.SetError("ERR out of order")
+		if err := fails(); !strings.Contains(said(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
+			w.Error(err)
+		}
+		w.mini.SetError("")
+		w.mini.HSet("orders", "name", "Alice")
+		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a hash") {
+			w.Errorf("%v, which does not say what the key holds", err)
+		}
+		w.mini.Del("orders")
+	})
+}

@@ -1,0 +1,169 @@
+package locktest
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+)
+
+// faults is what goes wrong on a Server at this moment. The zero value is nothing.
+type faults struct {
+	mu     sync.Mutex
+	down   bool
+	frozen time.Time       // no command runs before then
+	thawed chan struct{}   // closed when frozen ends early; nil if no Freeze has begun
+	delay  time.Duration   // before each command
+	denied map[string]bool // commands
+	conns  map[*conn]bool  // open connections
+}
+
+// conn is a connection that Down closes.
+type conn struct {
+	net.Conn
+	faults *faults
+}
+
+func (c *conn) Close() error {
+	c.faults.mu.Lock()
+	delete(c.faults.conns, c)
+	c.faults.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// connected returns c as a connection that Down closes. While the server is down, it closes c and fails.
+func (f *faults) connected(c net.Conn) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		c.Close()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	if f.conns == nil {
+		f.conns = make(map[*conn]bool)
+	}
+	wrapped := &conn{c, f}
+	f.conns[wrapped] = true
+	return wrapped, nil
+}
+
+// before delays a command, and returns the error reply if it is denied.
+func (f *faults) before(command string) (refusal string) {
+	f.mu.Lock()
+	wait, thawed := max(f.delay, time.Until(f.frozen)), f.thawed
+	f.mu.Unlock()
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-thawed: // nil without a Freeze
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.denied[command] {
+		return fmt.Sprintf("NOPERM User default has no permissions to run the '%s' command", strings.ToLower(command))
+	}
+	return ""
+}
+
+// Down stops the server: it closes all connections and refuses new ones until [Server.Up]. It keeps its data. Calls fail with
+// lock.ErrUnavailable, and waits continue.
+func (s *Server) Down() {
+	f := &s.faults
+	f.mu.Lock()
+	f.down = true
+	var open []*conn
+	for c := range f.conns {
+		open = append(open, c)
+	}
+	f.mu.Unlock()
+	for _, c := range open {
+		c.Close()
+	}
+}
+
+// Up ends Down, Freeze, Slow and Deny. The end of the test does, too.
+func (s *Server) Up() {
+	f := &s.faults
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down, f.frozen, f.delay, f.denied = false, time.Time{}, 0, nil
+	if f.thawed != nil {
+		close(f.thawed)
+		f.thawed = nil
+	}
+}
+
+// Freeze makes the server unresponsive for d: it accepts connections and commands, and runs none of them before d has passed.
+// Leases go on expiring. To let a lease expire under its holder, freeze the server for longer than the lease.
+func (s *Server) Freeze(d time.Duration) {
+	f := &s.faults
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.frozen = time.Now().Add(d)
+	if f.thawed == nil {
+		f.thawed = make(chan struct{})
+	}
+}
+
+// Slow delays each command by d, until [Server.Up] or another Slow.
+func (s *Server) Slow(d time.Duration) {
+	f := &s.faults
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delay = d
+}
+
+// Deny makes the server reject commands, such as "SUBSCRIBE", as for a user without permission, until [Server.Up] or another
+// Deny. The locks send EVALSHA and EVAL. Commands in scripts are not rejected.
+func (s *Server) Deny(commands ...string) {
+	f := &s.faults
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.denied = make(map[string]bool)
+	for _, c := range commands {
+		f.denied[strings.ToUpper(c)] = true
+	}
+}
+
+// Lose deletes all that the server has of the lock called name, its waiters included, as a failover or an eviction can. name
+// includes the key prefix of the client. The holder detects the loss with its next renewal, with a cause that matches lock.ErrLost
+// and lock.ErrGone. Other owners can acquire the lock immediately. Lose reports whether there was anything.
+func (s *Server) Lose(name string) bool {
+	lost := s.mini.Del(name)
+	for _, key := range s.mini.Keys() {
+		if strings.Contains(key, "{"+name+"}") && key != keys.Tokens(name) {
+			lost = s.mini.Del(key) || lost
+		}
+	}
+	return lost
+}
+
+// Expire makes the leases of the lock called name expire on the server now, as if its holders had stopped renewing. name includes
+// the key prefix of the client. The holders detect the loss with their next renewals. Expire reports whether there was a lease.
+func (s *Server) Expire(name string) bool {
+	switch s.mini.Type(name) {
+	case "hash":
+		for _, key := range s.mini.Keys() {
+			if strings.HasPrefix(key, "{"+name+"}:") && strings.Contains(key, ":rwlock_timeout:") {
+				s.mini.Del(key)
+			}
+		}
+		return s.mini.Del(name)
+	case "string": // a semaphore
+		leases := "{" + name + "}:timeout"
+		permits, err := s.mini.ZMembers(leases)
+		past := float64(time.Now().UnixMilli() - 1)
+		for _, permit := range permits {
+			_, _ = s.mini.ZAdd(leases, past, permit)
+		}
+		return err == nil && len(permits) > 0
+	}
+	return false
+}

@@ -1,0 +1,227 @@
+package locktest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+// inBubble runs a test on a server in a bubble, whose client has a lease of 30 s and an operation timeout of 3 s.
+func inBubble(t *testing.T, f func(t *testing.T, s *locktest.Server, c *client.Client)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		f(t, s, s.Client(t, client.WithoutRegistry()))
+	})
+}
+
+func must(t *testing.T, l lock.Locker) lock.Hold {
+	t.Helper()
+	h, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// While the server is down, TryLock fails with ErrUnavailable, a wait continues, and a hold outlives an outage that is shorter than its lease.
+func TestServer_Down(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		held := must(t, c.NewLock("held"))
+		s.Down()
+		if _, err := c.NewLock("job").TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("TryLock: %v", err)
+		}
+		got := make(chan time.Time)
+		go func() {
+			h, err := c.NewLock("job").Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+			} else if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			got <- time.Now()
+		}()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(got) > 0 || held.Err() != nil {
+			t.Errorf("a wait of %d ended, %v", len(got), held.Err())
+		}
+		up := time.Now()
+		s.Up()
+		if waited := (<-got).Sub(up); waited > time.Second {
+			t.Errorf("the wait ended %v after the outage", waited)
+		}
+		if err := held.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lease that expires while the server is frozen is lost with ErrExpired, before it expires on the server.
+func TestServer_Freeze(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		h := must(t, c.NewLock("job"))
+		began := time.Now()
+		s.Freeze(time.Minute)
+		<-h.Context().Done()
+		if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrExpired) || time.Since(began) >= 30*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if _, err := c.NewLock("job").TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("TryLock: %v", err)
+		}
+		time.Sleep(time.Until(began.Add(time.Minute)))
+		if h, err := c.NewLock("job").TryLock(t.Context()); err != nil {
+			t.Errorf("TryLock on the server that responds again: %v", err)
+		} else if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Up ends a freeze at once, and the end of the test ends a fault that lasts.
+func TestServer_Up(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		began := time.Now()
+		s.Freeze(time.Hour)
+		go func() {
+			time.Sleep(time.Second)
+			s.Up()
+		}()
+		h := must(t, c.NewLock("job"))
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the lock was acquired after %v", took)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_ = must(t, c.NewLock("left"))
+		s.Down()
+	})
+}
+
+// Each command takes as long as Slow says, until Up.
+func TestServer_Slow(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		if err := must(t, c.NewLock("job")).Unlock(t.Context()); err != nil { // its scripts are known
+			t.Fatal(err)
+		}
+		for _, d := range []time.Duration{40 * time.Millisecond, 0} {
+			s.Slow(d)
+			began := time.Now()
+			h := must(t, c.NewLock("job"))
+			if took := time.Since(began); took < d || d == 0 && took > 0 { // more on a new connection
+				t.Errorf("Lock took %v, want %v", took, d)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// Denied commands are rejected as for a user without permission, and no others.
+func TestServer_Deny(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		s.Deny("evalsha", "EVAL")
+		_, err := c.NewLock("job").TryLock(t.Context())
+		if err == nil || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("TryLock: %v", err)
+		}
+		s.Deny("SUBSCRIBE")
+		h := must(t, c.NewLock("job"))
+		other := s.Client(t, client.WithoutRegistry())
+		got := make(chan time.Time, 1)
+		go func() {
+			h := must(t, other.NewLock("job"))
+			got <- time.Now()
+			_ = h.Unlock(context.WithoutCancel(t.Context()))
+		}()
+		synctest.Wait()
+		time.Sleep(1500 * time.Millisecond)
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if waited := (<-got).Sub(time.Now()); waited > time.Second {
+			t.Errorf("a waiter that cannot subscribe waited for %v", waited)
+		}
+	})
+}
+
+// A lock of each type that the server loses is lost for its holder, and free for others. What is not there cannot be lost.
+func TestServer_Lose(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		if s.Lose("job") || s.Expire("job") {
+			t.Error("a lock that never was is lost")
+		}
+		other := s.Client(t, client.WithoutRegistry())
+		locks := func(c *client.Client) []lock.Locker {
+			return []lock.Locker{c.NewLock("plain"), c.NewFairLock("fair"), c.NewRWLock("write").Write(), c.NewRWLock("read").Read(), c.NewSemaphore("permit", 1)}
+		}
+		exclusive := func(c *client.Client) []lock.Locker {
+			all := locks(c)
+			all[3] = c.NewRWLock("read").Write()
+			return all
+		}(other)
+		for what, lose := range map[string]func(string) bool{"Lose": s.Lose, "Expire": s.Expire} {
+			for i, l := range locks(c) {
+				h := must(t, l)
+				if _, err := exclusive[i].TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+					t.Errorf("%s of %s: TryLock before that: %v", what, l.Name(), err)
+				}
+				if !lose(l.Name()) {
+					t.Errorf("%s of %s: there was nothing", what, l.Name())
+				}
+				next, err := exclusive[i].TryLock(t.Context())
+				if err != nil {
+					t.Errorf("%s of %s: TryLock of another client: %v", what, l.Name(), err)
+					continue
+				}
+				<-h.Context().Done()
+				if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrGone) {
+					t.Errorf("%s of %s: %v", what, l.Name(), err)
+				}
+				if err := next.Unlock(t.Context()); err != nil {
+					t.Errorf("%s of %s: %v", what, l.Name(), err)
+				}
+			}
+		}
+	})
+}
+
+// A waiter in the queue of a fair lock is lost with the lock, and stays if only the lease expires.
+func TestServer_Lose_waiters(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		for _, queued := range []int{1, 0} {
+			h := must(t, c.NewFairLock("fair"))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				if h, err := s.Client(t, client.WithoutRegistry()).NewFairLock("fair").Lock(ctx); err == nil {
+					_ = h.Unlock(t.Context())
+				}
+				close(ended)
+			}()
+			synctest.Wait()
+			if queued == 1 {
+				s.Expire("fair")
+			} else {
+				s.Lose("fair")
+			}
+			state, err := c.NewFairLock("fair").Inspect(t.Context())
+			if err != nil || len(state.Holders) != 0 || len(state.Waiters) != queued {
+				t.Errorf("%+v, %v: want %d waiters", state, err, queued)
+			}
+			<-h.Context().Done()
+			cancel()
+			<-ended
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	waitGroupJoin    = load("crew_join")
+	waitGroupLeave   = load("crew_leave")
+	waitGroupLook    = load("crew_look")
+	waitGroupInspect = load("crew_inspect")
+	waitGroupDismiss = load("crew_dismiss")
+	waitGroupDelete  = load("crew_delete")
+	waitGroupRenew   = renewer{script: load("crew_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
+)
+
+// WaitGroupStay is for how long a wait group stays in Redis when nothing happens. crew_renew.lua has the number, too.
+const WaitGroupStay = 24 * time.Hour
+
+// Mark is what a worker of a wait group leaves behind.
+type Mark string
+
+// The marks of include_crew.
+const (
+	WorkerDone Mark = "9000000000000001"
+	WorkerLost Mark = "1"
+	NoWorker   Mark = "0" // it never began
+)
+
+// JoinWaitGroup makes an owner a worker. It never has to wait. The verdict is Done; Gone if the owner was a worker before, and is over; or Foreign.
+//
+// If an earlier copy of the question made the owner a worker, and its lease has ended, the script says when. JoinWaitGroup says that back, and so takes up
+// the lease. A copy that comes when nobody waits for its answer cannot.
+func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+	ended := "0"
+	for range 3 { // more only if copies take up each other's leases, and let them end
+		a, err := acquire(ctx, rdb, waitGroupJoin, []string{k.Lock}, []string{q.Owner, ms(q.Lease), ms(WaitGroupStay), ended}, q)
+		if err != nil || a.Verdict != Held {
+			return a, err
+		}
+		ended = ms(a.Left) // it reads as what is left of a lease
+	}
+	return Acquired{}, &ReplyError{waitGroupJoin.name, ended}
+}
+
+// LeaveWaitGroup ends the membership of an owner with a mark, if leave is 0; else it changes nothing. It returns Done if the owner was
+// a living worker, Gone if not, or Foreign.
+func LeaveWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, as Mark) (Verdict, error) {
+	args := []string{owner, bit(leave > 0), string(as), ms(WaitGroupStay), k.Channel, k.Publish}
+	return verdict(waitGroupLeave, waitGroupLeave.exec(ctx, rdb, []string{k.Lock}, args), Done, Gone, Foreign)
+}
+
+// RenewWaitGroup lengthens the leases of the workers of batch.
+func RenewWaitGroup(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
+	return waitGroupRenew.renew(ctx, rdb, batch, lease, perCall)
+}
+
+// WaitGroupState is a wait group as it stands in Redis.
+type WaitGroupState struct {
+	Round int64         // when it began, in the server's µs; 0 if there is none
+	Done  int64         // how many workers are done
+	Alive int64         // how many workers are alive
+	Next  time.Duration // until the next lease ends, if nobody renews it; NoExpiry if there is none
+	Lost  int64         // how many workers are lost
+	Some  []string      // a hundred of them at most
+}
+
+// LookAtWaitGroup tells how a wait group stands. The verdict is Done or Foreign.
+func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
+	msg, err := waitGroupLook.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
+	if err != nil {
+		return WaitGroupState{}, 0, err
+	}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return WaitGroupState{}, Foreign, nil
+	}
+	words, err := msg.ToArray()
+	bad := &ReplyError{waitGroupLook.name, "a list of " + strconv.Itoa(len(words))} // the reply has owners, which belong in no error
+	if err != nil || len(words) < 5 {
+		return WaitGroupState{}, 0, bad
+	}
+	var n [5]int64
+	for i := range n {
+		if n[i], err = words[i].ToInt64(); err != nil {
+			return WaitGroupState{}, 0, bad
+		}
+	}
+	s := WaitGroupState{Round: n[0], Done: n[1], Alive: n[2], Next: remaining(n[3]), Lost: n[4]}
+	for i := range words[5:] {
+		owner, err := words[5+i].ToString()
+		if err != nil {
+			return WaitGroupState{}, 0, bad
+		}
+		s.Some = append(s.Some, owner)
+	}
+	return s, Done, nil
+}
+
+// WaitGroupWorker is a worker of a wait group.
+type WaitGroupWorker struct {
+	Owner string
+	Left  time.Duration // of its lease; 0 if it is lost, NoExpiry if it is done
+}
+
+// InspectWaitGroup reads the workers of a wait group, more than a thousand in parts. The verdict is Done or Foreign.
+func InspectWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (all []WaitGroupWorker, v Verdict, err error) {
+	const atOnce = 1000 // as in the script
+	for from := int64(0); ; {
+		msg, err := waitGroupInspect.exec(ctx, rdb, []string{k.Lock}, []string{strconv.FormatInt(from, 10)}).ToMessage()
+		if err != nil {
+			return nil, 0, err
+		}
+		if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+			return nil, Foreign, nil
+		}
+		words, err := msg.ToArray()
+		bad := &ReplyError{waitGroupInspect.name, "a list of " + strconv.Itoa(len(words))}
+		if err != nil || len(words) == 0 {
+			return nil, 0, bad
+		}
+		looked, err := words[0].ToInt64()
+		some, ok := waiters(words[1:])
+		if err != nil || !ok || looked < int64(len(some)) || looked > atOnce {
+			return nil, 0, bad
+		}
+		for _, m := range some {
+			all = append(all, WaitGroupWorker{m.Owner, m.WaiterTimeout})
+		}
+		switch from += looked; {
+		case looked < atOnce:
+			return all, Done, nil
+		case len(some) == 0: // of so many entries, nearly all are workers
+			return nil, 0, bad
+		}
+	}
+}
+
+// DismissFromWaitGroup takes lost workers out of a wait group, and returns how many. The verdict is Done or Foreign.
+func DismissFromWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, owners []string) (int64, Verdict, error) {
+	n, err := waitGroupDismiss.exec(ctx, rdb, []string{k.Lock}, append([]string{ms(WaitGroupStay), k.Channel, k.Publish}, owners...)).ToInt64()
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case n == int64(Foreign):
+		return 0, Foreign, nil
+	}
+	return n, Done, nil
+}
+
+// DeleteWaitGroup deletes a round of a wait group: Done, or Foreign.
+func DeleteWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, round int64) (Verdict, error) {
+	return verdict(waitGroupDelete, waitGroupDelete.exec(ctx, rdb, []string{k.Lock}, []string{strconv.FormatInt(round, 10), k.Channel, k.Publish}), Done, Foreign)
+}

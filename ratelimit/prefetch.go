@@ -1,0 +1,131 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Prefetch returns a limiter on the same keys whose Take takes b permits more than the call needs.
+// Later calls of this process use them, until within has passed. A busy key therefore costs one
+// command for b permits, and most calls cost none.
+//
+// The limit is less exact: in any time W at most Burst + Rate·(W + within)/Per permits are
+// admitted. Permits that a process does not use are lost to the other processes: up to b for each
+// key and process. b must be at most half of a Burst, and should be at most Burst/(2·processes).
+// TakeUpTo, Peek, Reserve and Wait still send a command each time.
+func (l *Limiter) Prefetch(b int64, within time.Duration) *Limiter {
+	with := *l
+	with.stock = &stock{extra: b, within: within, grants: make(map[bucketID]*grant)}
+	return with.With(l.limits...)
+}
+
+// stock holds the units that this process has of each key. Limiters with the same stock share them.
+type stock struct {
+	extra  int64         // set once
+	within time.Duration // set once
+
+	mu     sync.Mutex
+	grants map[bucketID]*grant
+	sweep  int // the number of grants at which those that are over are removed
+}
+
+// grant holds the units that this process has of one key. The mutex of the stock guards it.
+type grant struct {
+	left     int64
+	until    time.Time
+	r        answer        // the answer that granted the units
+	fetching chan struct{} // closed when the question under way is over; nil if none is under way
+}
+
+// check returns an error if s does not fit limits of which callers can take most units at once.
+func (s *stock) check(most int64) error {
+	switch {
+	case s.extra < 1 || s.extra > most/2:
+		return fmt.Errorf("Prefetch(%d): must be from 1 to half of the smallest burst, which is %d", s.extra, most)
+	case s.within < time.Millisecond || s.within > MaxWait:
+		return fmt.Errorf("Prefetch within %v: must be from 1ms to %v", s.within, MaxWait)
+	}
+	return nil
+}
+
+// take is Take from the stock. One caller of a key asks Redis at a time, and the others wait for the units
+// that it gets.
+func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (answer, error) {
+	timer := time.NewTimer(l.policy.after)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		g := s.of(id)
+		now := time.Now()
+		if !now.Before(g.until) {
+			g.left = 0
+		}
+		if g.left >= n {
+			g.left -= n
+			r := g.r
+			r.Taken, r.Remaining, r.Retry = n, r.Remaining+g.left, 0
+			r.Reset, r.Next = max(0, r.Reset-now.Sub(r.sent)), max(0, r.Next-now.Sub(r.sent))
+			s.mu.Unlock()
+			return r, nil
+		}
+		under := g.fetching
+		if under == nil {
+			had, until, before := g.left, g.until, g.r
+			g.left, g.fetching = 0, make(chan struct{})
+			s.mu.Unlock()
+			return s.fetch(ctx, l, id, g, n, had, until, before)
+		}
+		s.mu.Unlock()
+		select {
+		case <-under:
+		case <-ctx.Done():
+			return answer{}, ctx.Err()
+		case <-timer.C:
+			return answer{}, fmt.Errorf("%w within %v", lock.ErrUnavailable, l.policy.after)
+		}
+	}
+}
+
+// fetch asks Redis for the units that a caller needs beyond the stock, and for extra ones.
+func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
+	need := n - had
+	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Times: 1, Least: need})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		close(g.fetching)
+		g.fetching = nil
+	}()
+	if err != nil || r.Taken < need {
+		g.left, g.until, g.r = had, until, before
+		r.Taken = 0
+		return r, err
+	}
+	g.left, g.until, g.r = r.Taken-need, r.sent.Add(s.within), r
+	r.Taken, r.Remaining = n, r.Remaining+g.left
+	return r, nil
+}
+
+// of returns the grant of a key. The mutex is held.
+func (s *stock) of(id bucketID) *grant {
+	if g := s.grants[id]; g != nil {
+		return g
+	}
+	if len(s.grants) >= max(s.sweep, 1024) {
+		now := time.Now()
+		for id, g := range s.grants {
+			if g.fetching == nil && !now.Before(g.until) {
+				delete(s.grants, id)
+			}
+		}
+		s.sweep = 2 * len(s.grants)
+	}
+	g := &grant{}
+	s.grants[id] = g
+	return g
+}

@@ -1,0 +1,163 @@
+package ratelimit_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// Many units cost few commands, and callers get all of the units.
+func TestPrefetch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb, scripts := counted(t, redistest.NewMini(t))
+		plain := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour})
+		l := plain.Prefetch(20, time.Second)
+		peek(t, l, "k")
+		before := scripts.Load()
+		for i := range 100 {
+			if d := take(t, l, "k", 1); !d.OK || d.Taken != 1 || d.Remaining != int64(99-i) {
+				t.Fatalf("unit %d: %+v", i, d)
+			}
+		}
+		if n := scripts.Load() - before; n != 5 {
+			t.Errorf("%d commands for 100 units by 21", n)
+		}
+		for range 10 {
+			if d := take(t, l, "k", 1); d.OK || d.RetryAfter <= 0 {
+				t.Errorf("%+v", d)
+			}
+		}
+		if n := scripts.Load() - before; n != 6 {
+			t.Errorf("%d commands, want one for ten refusals", n-5)
+		}
+		// Units that are not used in time are lost: this call takes 21 units for one.
+		take(t, l, "late", 1)
+		time.Sleep(time.Second)
+		take(t, l, "late", 1)
+		if d := peek(t, plain, "late"); d.Remaining != 58 {
+			t.Errorf("%+v, want 58 left", d)
+		}
+		// The call uses the units in the stock together with those that it fetches.
+		if d := take(t, l, "late", 30); !d.OK || d.Remaining != 48 {
+			t.Errorf("%+v, want 48 left, here and there", d)
+		}
+		// The units in the stock are still there after a refusal.
+		before = scripts.Load()
+		if d := take(t, l, "late", 90); d.OK {
+			t.Errorf("%+v", d)
+		}
+		if d := take(t, l, "late", 19); !d.OK || scripts.Load() != before+1 {
+			t.Errorf("%+v, %d commands, want one, for the refusal", d, scripts.Load()-before)
+		}
+		if d := take(t, l, "late", 101); d.OK || d.RetryAfter != ratelimit.Never {
+			t.Errorf("%+v, want never", d)
+		}
+	})
+}
+
+// Processes that use their units late still let no more pass in any time than the documented bound.
+func TestPrefetch_bound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		limit, within := ratelimit.Limit{Rate: 200, Per: time.Second, Burst: 40}, 300*time.Millisecond
+		var mu sync.Mutex
+		var log []time.Time
+		var wg sync.WaitGroup
+		for i := range 4 {
+			l := ratelimit.New(m.Client(t), "api", closed, limit).Prefetch(5, within)
+			wg.Go(func() {
+				for j := range 600 {
+					d, err := l.Take(t.Context(), "hot", 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if d.OK {
+						mu.Lock()
+						log = append(log, time.Now())
+						mu.Unlock()
+					}
+					time.Sleep(time.Duration(i+j%7) * 3 * time.Millisecond)
+				}
+			})
+		}
+		wg.Wait()
+		slices.SortFunc(log, time.Time.Compare)
+		for i := range log {
+			for j := i; j < len(log); j++ {
+				if allowed := float64(limit.Burst) + float64(limit.Rate)*(log[j].Sub(log[i])+within).Seconds(); float64(j-i+1) > allowed {
+					t.Fatalf("%d in %v, allowed are %.1f", j-i+1, log[j].Sub(log[i]), allowed)
+				}
+			}
+		}
+		if len(log) < 500 {
+			t.Errorf("only %d units passed", len(log))
+		}
+	})
+}
+
+// Callers that come while one asks wait for the units that it gets.
+func TestPrefetch_crowd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb, scripts := counted(t, redistest.NewMini(t))
+		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(100, time.Minute)
+		peek(t, l, "k")
+		before := scripts.Load()
+		var wg sync.WaitGroup
+		for range 101 {
+			wg.Go(func() {
+				if d := take(t, l, "k", 1); !d.OK {
+					t.Errorf("%+v", d)
+				}
+			})
+		}
+		wg.Wait()
+		if n := scripts.Load() - before; n != 1 {
+			t.Errorf("%d commands for 101 callers", n)
+		}
+	})
+}
+
+func TestPrefetch_silence(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.FailClosed())
+		l = l.Prefetch(3, time.Minute)
+		take(t, l, "k", 1)
+		wire.Freeze(true)
+		for range 3 { // the stock has these units
+			if d := take(t, l, "k", 1); !d.OK {
+				t.Errorf("%+v", d)
+			}
+		}
+		if _, err := l.Take(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+		thaw(wire)
+		if d := take(t, l, "k", 1); !d.OK {
+			t.Errorf("afterwards: %+v", d)
+		}
+	})
+}
+
+func TestPrefetch_badInput(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	l := ratelimit.New(rdb, "api", closed, ratelimit.PerSecond(10))
+	for _, bad := range []*ratelimit.Limiter{
+		l.Prefetch(0, time.Second), l.Prefetch(-1, time.Second), l.Prefetch(6, time.Second), l.Prefetch(5, 0), l.Prefetch(5, 2*time.Hour),
+		l.Prefetch(5, time.Second).With(ratelimit.PerSecond(9)),
+	} {
+		if _, err := bad.Take(t.Context(), "k", 1); err == nil {
+			t.Error("no error")
+		}
+	}
+	if d := take(t, l.Prefetch(5, time.Second), "k", 1); !d.OK {
+		t.Errorf("%+v", d)
+	}
+}

@@ -1,0 +1,417 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+var (
+	// ErrNotInitialized is returned when no rate is set in Redis. Call Init first.
+	ErrNotInitialized = errors.New("not initialized: call Init first")
+
+	// ErrRateMismatch is returned when a different rate is set in Redis. The error is also a
+	// [*RateError].
+	ErrRateMismatch = errors.New("rate does not match")
+
+	// ErrPerClient is returned when Redisson created the limiter with RateType.PER_CLIENT, which is
+	// not supported.
+	ErrPerClient = errors.New("per-client rates (RateType.PER_CLIENT) are not supported")
+)
+
+// A RateError has the rate that is set in Redis. It matches [ErrRateMismatch].
+type RateError struct {
+	Rate int64
+	Per  time.Duration
+}
+
+// Error names the rate.
+func (e *RateError) Error() string {
+	return fmt.Sprintf("%v: limiter has %d per %v", ErrRateMismatch, e.Rate, e.Per)
+}
+
+// Is reports whether target is [ErrRateMismatch].
+func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
+
+// A RedissonLimiter is a Redisson-compatible rate limiter, which Go and Java services share:
+// RedissonClient.getRateLimiter(name) with RateType.OVERALL. In any interval callers take at most
+// the rate. If no Java service shares the limiter, a [Limiter] costs less and does more. A
+// RedissonLimiter is safe for concurrent use.
+//
+// Redis stores each call for one interval, in about 130 bytes. When a rate is replaced, or
+// {<name>}:value is lost, the server reads all of these calls at once: 300,000 calls block it for
+// half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As with
+// Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
+//
+// A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. A call of
+// a client whose clock is ahead by d counts for d longer here, and for that client the calls of
+// others end d sooner. Permits that Redisson releases can be taken again immediately, and are not
+// returned again when their interval is over; with 1,000 calls or more in an interval they can be.
+//
+// A RedissonLimiter has no policy: while Redis is unavailable, calls retry for the operation
+// timeout of the client (3 s without a client), or until their context is canceled, and fail with
+// [lock.ErrUnavailable]. If memory is full or the server refuses connections, they fail
+// immediately. [RedissonLimiter.Wait] retries until its context is canceled. A call takes its
+// permits once, however often it was sent. If the caller has left, the permits are returned before
+// the next call of this handle takes any.
+type RedissonLimiter struct {
+	send *send.Sender
+	name string
+	keys luascripts.WindowKeys
+	turn chan struct{} // holds an element while a caller of this handle waits for Redis
+	bad  error
+
+	mu   sync.Mutex
+	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
+}
+
+// NewRedissonLimiter returns a handle of the limiter called name that uses rdb, which the handle
+// never closes. NewRedissonLimiter sends no command: with an invalid name, every call returns the
+// error.
+//
+// With a client of this module, use its NewRedissonLimiter.
+func NewRedissonLimiter(rdb rueidis.Client, name string) *RedissonLimiter {
+	return RedissonLimiterOn(send.New(rdb, "", send.DefaultTimeout), name)
+}
+
+// RedissonLimiterOn is [NewRedissonLimiter] with the sender of a client of this module.
+func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
+	w := &RedissonLimiter{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
+	w.bad = keys.Check(s.Prefix, name)
+	if s.Redis == nil {
+		w.bad = errors.New("the rueidis client is nil")
+	}
+	return w
+}
+
+// maxWindow is the most units of a RedissonLimiter: an entry has four bytes for the number.
+const maxWindow = math.MaxUint32
+
+// Init sets the rate of the limiter if none is set, like trySetRate of Redisson. If a different
+// rate is set, Init fails with [ErrRateMismatch]; SetRate replaces it.
+func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
+	return w.init(ctx, "init", rate, per, false)
+}
+
+// SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
+// count. Replacing a different rate requires two round trips.
+//
+// A delayed duplicate of the command does not undo a newer call: each copy may replace a rate for
+// at most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
+// canceled before, a copy can still run within that second.
+func (w *RedissonLimiter) SetRate(ctx context.Context, rate int64, per time.Duration) error {
+	_, err := w.init(ctx, "set rate", rate, per, true)
+	return err
+}
+
+func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per time.Duration, change bool) (created bool, err error) {
+	switch {
+	case w.bad != nil:
+		return false, w.wrap(op, w.bad)
+	case rate < 1 || rate > maxWindow:
+		return false, w.wrap(op, fmt.Errorf("rate %d: must be from 1 to %d", rate, int64(maxWindow)))
+	case per < time.Millisecond || per > maxPer || per%time.Millisecond != 0:
+		return false, w.wrap(op, fmt.Errorf("rate per %v: must be a multiple of 1ms, from 1ms to %v", per, maxPer))
+	}
+	copies := w.send.Dated()
+	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
+		set := func(before int64) (int64, error) {
+			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
+			return r.Now, err
+		}
+		if change {
+			err = copies.Send(ctx, set)
+		} else {
+			_, err = set(0)
+		}
+		return r, err
+	}, nil)
+	copies.Over(ctx)
+	switch {
+	case err != nil:
+		return false, w.wrap(op, err)
+	case r.Verdict == luascripts.Other:
+		return false, w.wrap(op, &RateError{r.Rate, r.Per})
+	}
+	return r.Verdict == luascripts.Done, w.wrap(op, refusedBy(r.Verdict))
+}
+
+// Take takes n permits, or none. A rejection is a Decision that is not OK, and not an error. A call
+// for more than the rate is always rejected, with RetryAfter [Never]. A call for 0 permits is never
+// rejected.
+func (w *RedissonLimiter) Take(ctx context.Context, n int64) (Decision, error) {
+	return w.take(ctx, "take", n, n, false)
+}
+
+// TakeUpTo takes the available permits, at most n.
+func (w *RedissonLimiter) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
+	return w.take(ctx, "take up to", n, min(n, 1), false)
+}
+
+// Peek returns the state of the limiter and takes nothing. The Decision is OK if a permit could be
+// taken.
+func (w *RedissonLimiter) Peek(ctx context.Context) (Decision, error) {
+	d, err := w.take(ctx, "peek", 0, 0, false)
+	d.OK = err == nil && d.Remaining > 0
+	return d, err
+}
+
+func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
+	if err := w.check(n); err != nil {
+		return Decision{}, w.wrap(op, err)
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	call := string(id[:])
+	var (
+		mu    sync.Mutex
+		first time.Time // guarded by mu: when the first copy was sent
+	)
+	for {
+		r, err := persist(ctx, w, waits, func(ctx context.Context) (luascripts.WindowReply, error) {
+			ago := time.Duration(0)
+			mu.Lock()
+			if first.IsZero() {
+				first = time.Now()
+			} else {
+				ago = max(time.Since(first), time.Millisecond)
+			}
+			mu.Unlock()
+			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
+		}, func(r luascripts.WindowReply) {
+			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
+				_, _ = luascripts.RefundWindow(context.Background(), w.send.Redis, w.keys, r.Taken, call)
+			}
+		})
+		if err == nil {
+			err = refusedBy(r.Verdict)
+		}
+		if err != nil {
+			return Decision{Err: err}, w.wrap(op, err)
+		}
+		if r.Taken < least && r.Retry == 0 {
+			continue // the server removes entries that are over in steps, and has not removed all
+		}
+		return Decision{
+			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
+			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, left: r.Remaining, next: r.Next, id: call,
+		}, nil
+	}
+}
+
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, in Java too,
+// fail as before Init, here with [ErrNotInitialized]; so do waiting callers. A limiter of
+// RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete requires two round trips. A delayed
+// duplicate deletes no limiter that was created since; see SetRate.
+func (w *RedissonLimiter) Delete(ctx context.Context) error {
+	const op = "delete"
+	if w.bad != nil {
+		return w.wrap(op, w.bad)
+	}
+	copies := w.send.Dated()
+	v, err := persist(ctx, w, false, func(sent context.Context) (v luascripts.Verdict, err error) {
+		err = copies.Send(ctx, func(before int64) (now int64, err error) {
+			v, now, err = luascripts.DeleteWindow(sent, w.send.Redis, w.keys, before)
+			return now, err
+		})
+		return v, err
+	}, nil)
+	copies.Over(ctx)
+	if err == nil {
+		err = refusedBy(v)
+	}
+	return w.wrap(op, err)
+}
+
+// Refund returns the unused permits of d, the result of a Take or TakeUpTo. It can be repeated.
+func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
+	const op = "refund"
+	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
+		return w.wrap(op, err)
+	}
+	v, err := persist(ctx, w, false, func(ctx context.Context) (luascripts.Verdict, error) {
+		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
+	}, nil)
+	if err == nil && v != luascripts.Free {
+		err = refusedBy(v)
+	}
+	return w.wrap(op, err)
+}
+
+// Wait waits until it has taken n permits. It serves the callers of this handle first-come,
+// first-served, and one of them sends commands at a time. There is no order between processes, or
+// with Java: each process retries at the time that Redis returned, as Redisson does.
+//
+// Wait fails immediately with [ErrLimited] if n is more than the rate, or if the permits are not
+// available before the deadline of ctx. While Redis is unavailable, Wait retries until ctx is
+// canceled. Its error then also matches
+// [lock.ErrUnavailable], except for callers that are queued behind another one, which get the error of their
+// context.
+func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
+	const op = "wait"
+	if err := w.check(n); err != nil {
+		return w.wrap(op, err)
+	}
+	select {
+	case w.turn <- struct{}{}:
+	case <-ctx.Done():
+		return w.wrap(op, ctx.Err())
+	case <-w.send.Closing():
+		return w.wrap(op, lock.ErrClosed)
+	}
+	defer func() { <-w.turn }()
+	for {
+		d, err := w.take(ctx, op, n, n, true)
+		if err != nil || d.OK {
+			return err
+		}
+		deadline, limited := ctx.Deadline()
+		if d.RetryAfter == Never || limited && time.Until(deadline) < d.RetryAfter {
+			return w.wrap(op, &LimitedError{RetryAfter: d.RetryAfter})
+		}
+		if err := w.send.Sleep(ctx, d.RetryAfter); err != nil {
+			return w.wrap(op, err)
+		}
+	}
+}
+
+// check returns an error if a call for n units is not valid.
+func (w *RedissonLimiter) check(n int64) error {
+	if w.bad == nil && (n < 0 || n > maxWindow) {
+		return fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxWindow))
+	}
+	return w.bad
+}
+
+// wrap adds the operation and the name to err. It returns nil for nil.
+func (w *RedissonLimiter) wrap(op string, err error) error {
+	var e *lock.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return &lock.Error{Op: op, Name: w.name, Err: err}
+}
+
+// refusedBy returns the error that a verdict of a window means.
+func refusedBy(v luascripts.Verdict) error {
+	switch v {
+	case luascripts.Uninitialized:
+		return ErrNotInitialized
+	case luascripts.PerClient:
+		return ErrPerClient
+	case luascripts.Foreign:
+		return lock.ErrWrongType
+	}
+	return nil
+}
+
+// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
+// the sender, or until the server cannot write. If late is not nil, f takes units: it goes behind callers that have left and whose units are not back yet,
+// and if its own caller has left when a reply comes, persist passes the reply to late.
+func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
+	var (
+		mu   sync.Mutex
+		got  *T                // guarded by mu
+		left bool              // guarded by mu: the caller has an error
+		sent []<-chan struct{} // guarded by mu: of each copy, closed when it can take no units any more
+	)
+	defer func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && got != nil {
+			value, err = *got, nil // it came at the last moment
+		}
+		if left = err != nil; left && late != nil {
+			w.leave(sent)
+		}
+	}()
+	pause := retry.Backoff{Most: w.send.Timeout / 4}
+	var last error
+	for end := time.Now().Add(w.send.Timeout); ; {
+		patience := time.Until(end)
+		if waits {
+			patience = w.send.Timeout
+		} else if patience <= 0 && last != nil {
+			return value, last
+		}
+		earlier := w.leaving(late != nil)
+		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
+			for _, done := range earlier {
+				<-done
+			}
+			mu.Lock()
+			if left && late != nil {
+				mu.Unlock()
+				return none, context.Canceled // nobody waits for this reply
+			}
+			back := make(chan struct{})
+			defer close(back)
+			sent = append(sent, back)
+			mu.Unlock()
+			v, err := f(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && left && late != nil {
+				late(v)
+			}
+			if err == nil {
+				got = &v
+			}
+			return v, err
+		})
+		if err == nil {
+			return v, nil
+		}
+		switch {
+		case ctx.Err() != nil && last != nil:
+			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
+		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err)):
+			return value, err
+		}
+		last = err
+		rest := pause.Next()
+		if !waits {
+			rest = min(rest, time.Until(end))
+		}
+		if e := w.send.Sleep(ctx, rest); e != nil {
+			return value, fmt.Errorf("%w: %w", e, err)
+		}
+	}
+}
+
+// leave notes that a caller has left before its reply, and when its units are back.
+func (w *RedissonLimiter) leave(back []<-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = append(w.left, back...)
+}
+
+// leaving returns when the units of callers that have left are back, for a caller that takes units.
+func (w *RedissonLimiter) leaving(takes bool) []<-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = slices.DeleteFunc(w.left, func(back <-chan struct{}) bool {
+		select {
+		case <-back:
+			return true
+		default:
+			return false
+		}
+	})
+	if !takes {
+		return nil
+	}
+	return slices.Clone(w.left)
+}
