@@ -18,7 +18,7 @@ local function rate_of(config)
     if string.find(fields.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, fields
   end
-  if not fields[1] and not fields[2] and not fields[3] then
+  if not fields[1] then
     return nil, redis.call('PTTL', config) == -2 and -3 or -4 -- -2: there is no hash
   end
   for i = 1, 2 do
@@ -48,7 +48,7 @@ end
 
 -- cost returns the units of an entry.
 local function cost(text)
-  if #text < 5 then return 0 end
+  if #text < 5 then return 0 end -- mutant: border: an entry has an id
   local a, b, c, d = string.byte(text, #text - 3, #text)
   return a + 256 * (b + 256 * (c + 256 * d))
 end

@@ -1072,6 +1072,18 @@ func TestSemaphore_transcript(t *testing.T) {
 		published = [cg~2]
 		FLUSHALL
 
+		# a waiter without a deadline leaves the queue, too
+		SET f 0
+		RPUSH q $d:1:1 $e:1:1
+		ZADD v @99999 $e:1:1
+		without ZREM
+		semaphore_release [f p q v n] $d:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		LRANGE q 0 -1 = [$d:1:1 $e:1:1]
+		without
+		semaphore_release [f p q v n] $d:1:1 0 ch cg PUBLISH a^16 = -2
+		LRANGE q 0 -1 = [$e:1:1]
+		FLUSHALL
+
 		# a waiter whose place was deleted by hand enters again
 		SET f 0
 		ZADD p @9000 a^16

@@ -874,6 +874,8 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [o v s n] 1 1 a^16 0 = -4
 		window_refund [o x p n] 1 a^16 = -4
 		window_inspect [o y p n] = -4
+		SET y 1234567890123456
+		window_inspect [o y p n] = [5 0 0 5 1000 1]
 		window_inspect [o h p n] = -4
 		window_init [o h p n] 6 1000 @99999 = -4
 		window_init [s v p n] 6 1000 @99999 = -4
