@@ -851,6 +851,17 @@ func TestWindow_transcript(t *testing.T) {
 		window_delete [w v p n] @13902 = 1
 		KEYS * = []
 
+		# a window that is full again says so, and one that was never used has no value
+		window_init [w v p n] 10 1000 0 = 1
+		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
+		EXISTS v = 0
+		HDEL w keepAliveTime
+		window_take [w v p n] 3 3 a^16 0 = [3 7 0 1000 10 1000 1000]
+		wait 1000
+		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
+		GET v = 10
+		FLUSHALL
+
 		# another key is left alone
 		SET s 1
 		HSET h a 1
