@@ -66,7 +66,7 @@ func (o option) apply(a *Admin) error { return o(a) }
 func WithOpTimeout(d time.Duration) Option {
 	return option(func(a *Admin) error {
 		if d < time.Millisecond {
-			return fmt.Errorf("WithOpTimeout(%v): the least is %v", d, time.Millisecond)
+			return fmt.Errorf("WithOpTimeout(%v): must be at least %v", d, time.Millisecond)
 		}
 		a.timeout = d
 		return nil
@@ -79,7 +79,7 @@ func WithOpTimeout(d time.Duration) Option {
 func WithOperator(who string) Option {
 	return option(func(a *Admin) error {
 		if err := legible(who); err != nil || who == "" {
-			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
+			return fmt.Errorf("WithOperator(%.300q): must be a single line of up to %d bytes", who, registry.MostText)
 		}
 		a.who = who
 		return nil
@@ -98,11 +98,11 @@ func WithProgress(progress func(scanned float64)) Option {
 // legible returns an error if a text is not fit for people to read.
 func legible(text string) error {
 	if len(text) > registry.MostText {
-		return fmt.Errorf("%d bytes, the most is %d", len(text), registry.MostText)
+		return fmt.Errorf("%d bytes: must be at most %d", len(text), registry.MostText)
 	}
 	for _, c := range text {
 		if unicode.IsControl(c) || c == unicode.ReplacementChar {
-			return errors.New("it must be text on one line")
+			return errors.New("must be a single line of text")
 		}
 	}
 	return nil
@@ -201,7 +201,7 @@ type Lock struct {
 
 // within returns the context of one question.
 func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer from Redis for %v", a.timeout))
+	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no reply from Redis for %v", a.timeout))
 }
 
 // failed returns the error of the caller for err, with which a question under ctx failed.

@@ -37,12 +37,55 @@ func Example() {
 	defer h.Unlock(ctx)
 
 	for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix("orders:"), Kind: admin.Plain}) {
+		var part *admin.IncompleteError
+		if errors.As(err, &part) { // the last of a cluster without one of its primaries
+			fmt.Println("the list lacks what", part.Missing[0].Server, "stores")
+			break
+		}
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(l.Name, l.Kind, l.Mode, l.Holding, l.Waiting, l.Holders[0].Owner == h.Owner())
 	}
 	// Output: orders:42 plain exclusive 1 0 true
+}
+
+// A survey lists what it has found so far, and continues with the next call.
+func ExampleAdmin_Survey() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("survey:1").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Unlock(ctx)
+
+	survey := a.Survey(admin.Query{Match: admin.Prefix("survey:")})
+	for complete := false; !complete; {
+		found, err := survey.Look(ctx, 100*time.Millisecond)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if complete = found.Complete; complete {
+			for _, l := range found.Locks {
+				fmt.Println(l.Name)
+			}
+		}
+	}
+	// Output: survey:1
 }
 
 // A web page that lists locks asks for one page after the other.

@@ -64,7 +64,7 @@ const (
 
 // ErrBadCursor is returned when the cursor does not come from a page, or the cluster has changed
 // since. Start with the first page.
-var ErrBadCursor = errors.New("the list cannot go on there; begin anew")
+var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an empty one")
 
 // Page lists some locks. It starts at the beginning if cursor is "", and otherwise at cursor, the
 // Next of the previous page with the same q. It stops after about 10,000 keys or 200 locks,
@@ -190,7 +190,7 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 	case Bloom:
 		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
 	}
-	return nil, fmt.Errorf("there is no kind called %q; there are %q", q.Kind, Kinds())
+	return nil, fmt.Errorf("unknown kind %q: want one of %q", q.Kind, Kinds())
 }
 
 // pattern returns the pattern of the names that q selects.

@@ -70,7 +70,7 @@ func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []str
 func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (ForceUnlockResult, error) {
 	u, err := a.unlock(ctx, name, reason, meant)
 	if err != nil {
-		return u, a.failed(ctx, "unlock by force", name, err)
+		return u, a.failed(ctx, "force-unlock", name, err)
 	}
 	return u, nil
 }
@@ -88,11 +88,11 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		return u, err
 	}
 	if !l.Locked() {
-		return u, fmt.Errorf("%w: nobody holds it", lock.ErrNotHeld)
+		return u, fmt.Errorf("%w: the lock is free", lock.ErrNotHeld)
 	}
 	from := slices.DeleteFunc(slices.Clone(l.Holders), func(h lock.Holder) bool { return !meant(h) })
 	if len(from) == 0 {
-		return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
+		return u, fmt.Errorf("%w: not held by this owner", lock.ErrNotHeld)
 	}
 	// The note comes first: a client that sees the lock go finds the reason there.
 	u.RecordErr = a.note(ctx, name, a.noteOf(reason, from))
@@ -121,7 +121,7 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		}
 	}
 	if len(u.Holders) == 0 {
-		return u, fmt.Errorf("%w: it was given back meanwhile", lock.ErrNotHeld)
+		return u, fmt.Errorf("%w: released in the meantime", lock.ErrNotHeld)
 	}
 	return u, nil
 }
@@ -134,7 +134,7 @@ func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	return fmt.Errorf("it is not known whether %s has lost it: %w", h.Client.String(), luascripts.Discreet(err))
+	return fmt.Errorf("unknown outcome for holder %s: %w", h.Client.String(), luascripts.Discreet(err))
 }
 
 // release gives back all holds that h is about.

@@ -115,7 +115,7 @@ func (a *Admin) watchable(names []string) error {
 	case len(names) == 0:
 		return errors.New("no lock to watch")
 	case len(names) > MaxWatched:
-		return fmt.Errorf("%d locks, the most is %d", len(names), MaxWatched)
+		return fmt.Errorf("%d locks: must be at most %d", len(names), MaxWatched)
 	}
 	for _, name := range names {
 		if err := keys.Check("", name); err != nil {

@@ -38,12 +38,12 @@ func TestOpen_says(t *testing.T) {
 		"wrong password":  {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
 		"no password":     {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
 		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
-		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=1s", time.Minute, []string{s.Addr(), "does not speak TLS"}, true},
+		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=1s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
 		"TLS, short":      {"rediss://" + s.Addr(), time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
-		"plain to TLS":    {"", time.Minute, []string{"the server speaks TLS at this port; with TLS it is rediss://"}, true},
+		"plain to TLS":    {"", time.Minute, []string{"the server uses TLS on this port: use rediss://"}, true},
 		"nobody there":    {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
-		"silence":         {"redis://" + silent.Addr().String() + "?dial_timeout=1s", time.Minute, []string{silent.Addr().String(), "says nothing"}, true},
-		"silence, short":  {"redis://" + silent.Addr().String(), time.Second, []string{silent.Addr().String(), "says nothing"}, true},
+		"silence":         {"redis://" + silent.Addr().String() + "?dial_timeout=1s", time.Minute, []string{silent.Addr().String(), "does not respond"}, true},
+		"silence, short":  {"redis://" + silent.Addr().String(), time.Second, []string{silent.Addr().String(), "does not respond"}, true},
 		"silence for TLS": {"rediss://" + silent.Addr().String() + "?dial_timeout=1s", time.Minute, []string{silent.Addr().String(), "TLS"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,12 +197,12 @@ func TestOpen_saysWhatIsThere(t *testing.T) {
 		"Sentinel, database":    {"redis://" + sentinel + "/1", sentinel + ": the server is a Sentinel", false},
 		"no Sentinel":           {"redis://" + server + "?master_set=primary", "the server at " + server + " is not a Sentinel", false},
 		"no such master":        {"redis://" + sentinel + "?master_set=other", `the Sentinel at ` + sentinel + ` has no master named "other"`, false},
-		"TLS, with certificate": {"redis://" + tlsAddr, tlsAddr + ": the server speaks TLS at this port; with TLS it is rediss://", true},
-		"TLS, alert":            {"redis://" + listener.Addr().String(), "the server speaks TLS at this port; with TLS it is rediss://", true},
+		"TLS, with certificate": {"redis://" + tlsAddr, tlsAddr + ": the server uses TLS on this port: use rediss://", true},
+		"TLS, alert":            {"redis://" + listener.Addr().String(), "the server uses TLS on this port: use rediss://", true},
 		"HTTP":                  {"redis://" + reply("HTTP/1.0 400 Bad Request\r\n\r\n"), "the server does not speak the Redis protocol", false},
 		"protected mode":        {"redis://" + reply("-DENIED Redis is running in protected mode\r\n"), "DENIED Redis is running in protected mode", false},
 		"closed":                {"redis://" + reply(""), "the server closed the connection without a reply", true},
-		"full":                  {"redis://" + full.Addr(), "the server at " + full.Addr() + " has as many connections as its maxclients allows", true},
+		"full":                  {"redis://" + full.Addr(), "the server at " + full.Addr() + " has reached its maxclients limit", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := client.Open(t.Context(), c.url)

@@ -53,6 +53,7 @@ var shownBy = map[string]string{
 	"leaseholdprom.Metrics":            "Example",              //
 	"leaseholdprom.Option":             "ExampleWithNameLabel", //
 	"bridge.OldLock":                   "ExampleDo",            //
+	"admin.WithProgress":               "ExampleAdmin_Survey", // what a display does
 	"httplock.Option":                  "ExampleWithErrorResponse",
 	"ratelimit.HandlerOption":          "ExampleWithErrorResponse",
 	"ratelimit.Policy":                 "ExampleNew",               //
@@ -68,8 +69,12 @@ var shownBy = map[string]string{
 	"admin.Lock":                       "Example",                  //
 	"admin.Query":                      "Example",                  //
 	"admin.Kind":                       "Example",                  //
+	"admin.Missing":                    "Example",                  //
+	"admin.IncompleteError":            "Example",                  //
 	"admin.Page":                       "ExampleAdmin_Page",        //
 	"admin.ClientPage":                 "ExampleAdmin_Page",        // the same for clients
+	"admin.Survey":                     "ExampleAdmin_Survey",      //
+	"admin.Surveyed":                   "ExampleAdmin_Survey",      //
 	"admin.Key":                        "ExampleAdmin_Keys",        //
 	"admin.Event":                      "ExampleAdmin_Watch",       //
 	"admin.LimitState":                 "ExampleAdmin_Inspect",     //

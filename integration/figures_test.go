@@ -477,7 +477,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 			for j := range max(1, n/goroutines) {
 				name := fmt.Sprintf("over-%d-%d;", i, j)
 				h, err := c.NewLock(name).Lock(t.Context())
-				if err != nil && strings.Contains(err.Error(), "granted, but the answer took") {
+				if err != nil && strings.Contains(err.Error(), "granted too late: the reply took") {
 					late.Add(1) // three times the machine was busy for a lease
 					continue
 				}

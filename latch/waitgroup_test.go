@@ -706,7 +706,7 @@ func TestWaitGroup_badInput(t *testing.T) {
 		"for fewer":          {"wait for", "good", func() error { return good.WaitFor(t.Context(), -1) }, nil, "-1 workers"},
 		"no name":            {"add", "", func() error { _, err := c.NewWaitGroup("").Add(t.Context()); return err }, lock.ErrBadName, "empty"},
 		"half a brace":       {"add", "x{", func() error { _, err := c.NewWaitGroup("x{").Add(t.Context()); return err }, lock.ErrBadName, "without a }"},
-		"a wait group's key": {"wait", "leasehold_crew:x", func() error { return c.NewWaitGroup("leasehold_crew:x").Wait(t.Context()) }, lock.ErrBadName, "keep their state"},
+		"a wait group's key": {"wait", "leasehold_crew:x", func() error { return c.NewWaitGroup("leasehold_crew:x").Wait(t.Context()) }, lock.ErrBadName, "reserved for the state of other locks"},
 		"fencing":            {"add", "x", func() error { _, err := c.NewWaitGroup("x", lock.WithFencing()).Add(t.Context()); return err }, nil, "not supported by"},
 		"a bad option":       {"wait", "x", func() error { return c.NewWaitGroup("x", lock.WithFixedLease(1)).Wait(t.Context()) }, nil, "WithFixedLease"},
 		"foreign":            {"add", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Add(t.Context()); return err }, lock.ErrWrongType, ""},

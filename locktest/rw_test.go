@@ -183,7 +183,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		{"owners are forgotten", apart(changed(ownerless, nil), changed(ownerless, nil)), map[string]string{
 			"reading under writing":  "not acquired: context deadline exceeded",
 			"re-entry past a writer": "not acquired: context deadline exceeded",
-			"upgrade":                "want one that matches the owner holds the read lock",
+			"upgrade":                "want one that matches cannot upgrade a read hold",
 		}},
 		{"the end of the writing ends the reading", func(mk rwMaker) rwMaker {
 			var b ledger

@@ -19,6 +19,7 @@ for i = 1, #all, 2 do
   local at = tonumber(all[i + 1])
   if at > 0 then
     reply[#reply + 1] = all[i]
+    -- mutant: border: no score is 9e15
     reply[#reply + 1] = at >= 9e15 and -1 or math.max(math.ceil(at - now), 0)
   end
 end

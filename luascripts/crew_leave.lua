@@ -22,11 +22,12 @@ local now = clock()
 local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
 redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through, and a replica refuses
-if leave == '1' then return alive and 1 or -2 end
+if leave == '1' then return alive and 1 or -2 end -- mutant: operand 3: a reply has true as 1
+-- mutant: operand 5: a reply has true as 1
 if score and is_mark(score) then return score == as and 1 or -2 end
 if score and not alive then as = 1 end
 if not score and as > 0 then return -2 end
-local others = at_work(members, now) - (alive and 1 or 0)
+local others = at_work(members, now) - 1 -- without the owner, if it is alive
 local denied = put(members, owner, score, as, stay)
 if denied then return denied end
 if not alive then return -2 end

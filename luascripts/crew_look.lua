@@ -19,7 +19,7 @@ local reply = {
   round and -round or 0,
   redis.call('ZCOUNT', members, '9000000000000000', '+inf'),
   at_work(members, now),
-  first[2] and math.max(math.ceil(tonumber(first[2]) - now), 1) or -1,
+  first[2] and math.ceil(tonumber(first[2]) - now) or -1,
   redis.call('ZCOUNT', members, '1', text),
 }
 for _, owner in ipairs(redis.call('ZRANGEBYSCORE', members, '1', text, 'LIMIT', 0, 100)) do

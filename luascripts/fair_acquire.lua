@@ -65,16 +65,17 @@ if not taken and (not first or first == owner) then
     redis.call('DEL', lock) -- an error means that the owner does not have it
     return denied
   end
-  return {1, token, first and following(queue, owner) or ''}
+  return {1, token, first and following(queue, owner) or ''} -- mutant: operand 2: speed
 end
 
 if stay > 0 then
   local size, score = redis.call('LLEN', queue), redis.call('ZSCORE', timeouts, owner)
   local there, count = score, 0
+  -- mutant: always: speed
   if size ~= redis.call('ZCARD', timeouts) then there = redis.call('LPOS', queue, owner) end -- one of the two was deleted by hand
   if not there then
     count = arrivals(queue, timeouts, now, stay, size)
-  elseif not ours(first or owner) or not (score and alone(score - now, stay)) then
+  elseif not ours(first or owner) or not (score and alone(score - now, stay)) then -- mutant: always: speed
     local before, foreign = near(queue)
     count = before[owner] or score and math.max(foreign, expected(score - now, stay)) or foreign
   end
@@ -88,11 +89,11 @@ if stay > 0 then
     denied = enter(queue, timeouts, {owner}, {deadline})
   end
   if denied then return denied end
-  denied = outlive(queue, timeouts, now, stay, count > 0, size == 0)
+  denied = outlive(queue, timeouts, now, stay, count > 0, size == 0) -- mutant: never 2: speed
   if denied then
     if not there then dequeue(queue, timeouts, {owner}) end
     return denied
   end
 end
 if taken then return {left, own} end
-return {math.max(deadline - now, 1), own}
+return {deadline - now, own}

@@ -26,4 +26,4 @@ redis.call('HDEL', lock, '') -- no such field: a first write that memory limits 
 local first, more = head(queue, timeouts, clock())
 local freed = redis.call('DEL', lock)
 if first then tell(channel, publish, first) end
-return {freed, more and 1 or 0}
+return {freed, more and 1 or 0} -- mutant: operand 3: a reply has true as 1

@@ -18,7 +18,7 @@ local after, seen = ARGV[1], tonumber(ARGV[2])
 
 local fields, answer = plain(lock)
 if not fields then return answer end
-local begin = after ~= '' and redis.call('LPOS', queue, after)
+local begin = after ~= '' and redis.call('LPOS', queue, after) -- mutant: always, operand 1: no owner is empty
 begin = begin and begin + 1 or seen
 local members = redis.call('LRANGE', queue, begin, begin + 99)
 local now, waiters = clock(), {}

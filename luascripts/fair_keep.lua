@@ -44,11 +44,12 @@ end
 -- it was dropped, has lost nothing.
 local was, size = redis.call('LINDEX', queue, 0), redis.call('LLEN', queue)
 local card = redis.call('ZCARD', timeouts)
+-- mutant: border 2: equal numbers are sound before
 local sound = size == card or size > 100 and size >= card -- an owner with a deadline is in the queue
 local deadlines = #owners > 0 and redis.call('ZMSCORE', timeouts, unpack(owners))
 local before, foreign, longest = nil, 0, 0
 local function look()
-  if not before then before, foreign = near(queue) end
+  if not before then before, foreign = near(queue) end -- mutant: always: speed
 end
 local leads = was and redis.call('ZSCORE', timeouts, was)
 if size ~= card or was and not ours(was) or leads and tonumber(leads) <= now then look() end
@@ -56,8 +57,8 @@ local kept, entering, till, came, waits = {}, {}, {}, nil, false
 for i, owner in ipairs(owners) do
   asker[owner], longest = i, math.max(longest, stays[i])
   local score, count = deadlines[i], before and before[owner]
-  if not count and score and sound then
-    if not before and not alone(score - now, stays[i]) then look() end
+  if score and sound then
+    if not alone(score - now, stays[i]) then look() end
     count = before and (before[owner] or math.max(foreign, expected(score - now, stays[i]))) or 0
   end
   if count then
@@ -67,19 +68,21 @@ for i, owner in ipairs(owners) do
   elseif not holder[owner] and i <= #owners - enters then
     replies[i + 1] = -2
   elseif not holder[owner] then
+    -- mutant: operand 1: speed
     came = came or arrivals(queue, timeouts, now, stays[i], size)
     entering[#entering + 1], till[#till + 1] = owner, now + stays[i] + came * 300000
   end
 end
+-- mutant: operand 1, border: without an owner, the server refuses the RPUSH
 if #entering > 0 and not enter(queue, timeouts, entering, till) then
-  waits = waits or came > 0
+  waits = waits or came > 0 -- mutant: operand 1: a foreign owner before one that was there is before one that enters
   for _, owner in ipairs(entering) do replies[asker[owner] + 1] = came > 0 and 2 or own end
 end
 redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
 if #kept > 0 then redis.call('ZADD', timeouts, unpack(kept)) end
 waits = waits or foreign > 0
 
-was = was or redis.call('LINDEX', queue, 0)
+was = was or redis.call('LINDEX', queue, 0) -- mutant: operand 1: speed
 local first, more, deadline = was, false, now
 if last then first, more, deadline = head(queue, timeouts, now) end
 if left ~= -2 then

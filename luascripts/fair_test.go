@@ -1711,3 +1711,180 @@ func TestFair_wholeMilliseconds(t *testing.T) {
 		}
 	})
 }
+
+// What each script of a fair lock does at the very end of a deadline or an expiry, and in queues of which only a part is read.
+func TestFair_transcript(t *testing.T) {
+	play(t, `
+		# a re-entry without a hold, and a renewal of a place, are errors where they are denied
+		without HDEL
+		fair_acquire [l q t n] $a:01 1000 2 0 0 = !NOPERM
+		without HLEN
+		fair_force [l q t n] ch PUBLISH = !NOPERM
+		without
+		fair_acquire [l q t n] $a:01 1000 1 0 0 = [1 @0us '']
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [1000 0]
+		LRANGE q 0 -1 = [$a:02]
+		ZRANGE t 0 -1 WITHSCORES = [$a:02 @5000]
+		wait 10
+		without ZADD
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = !NOPERM
+		without PEXPIRE
+		PERSIST q
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = !NOPERM
+		LRANGE q 0 -1 = [$a:02]
+		fair_acquire [l q t n] $a:03 1000 1 5000 0 = !NOPERM
+		LRANGE q 0 -1 = [$a:02]
+		without ZREVRANGE
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = !NOPERM
+		LRANGE q 0 -1 = [$a:02]
+		without ZREM
+		fair_release [l q t n] $a:02 0 ch PUBLISH 0 0 '' 1000 = !NOPERM
+		without LREM
+		fair_release [l q t n] $a:02 0 ch PUBLISH 0 0 '' 1000 = !NOPERM
+		without
+
+		# the queue expires an hour after its last deadline, and at least that late whenever a place is kept
+		DEL q t
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [990 0]
+		PTTL q = 3905000
+		PTTL t = 3905000
+		PEXPIRE q 3605000
+		PEXPIRE t 3605000
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [990 0]
+		PTTL q = 3605000
+		PEXPIRE q 3604999
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [990 0]
+		PTTL q = 3905000
+		PTTL t = 3905000
+
+		# the longest patience of a heartbeat counts
+		fair_acquire [l q t n] $a:03 1000 1 1000 0 = [990 0]
+		PEXPIRE q 3604999
+		fair_keep [l q t n] ch PUBLISH 1 0 5000 $a:02 1000 $a:03 = [990 0 0]
+		PTTL q = 3905000
+		PTTL t = 3905000
+
+		# a free lock: the next look is when the first counts as dead
+		DEL l q t
+		RPUSH q $a:01 $b:01
+		ZADD t @100 $a:01 @5000 $b:01
+		fair_keep [l q t n] ch PUBLISH 0 0 4000 $b:01 = [1 0]
+		fair_keep [l q t n] ch PUBLISH 1 0 4000 $b:01 = [90 0]
+		PTTL q = 3904000
+		fair_inspect [l q t n] $a:01 0 = [-2 [] [$b:01 4000]]
+		fair_inspect [l q t n] $a:01 1 = [-2 [] [$b:01 4000]]
+		fair_inspect [l q t n] $c:01 1 = [-2 [] [$b:01 4000]]
+		wait 80
+		fair_acquire [l q t n] $b:01 1000 1 0 0 = [10 0]
+		wait 9
+		fair_acquire [l q t n] $b:01 1000 1 0 0 = [1 0]
+		wait 1
+		fair_keep [l q t n] ch PUBLISH 0 0 = [1]
+		PTTL q = 3903910
+		fair_acquire [l q t n] $c:01 1000 1 0 0 = [3910 0]
+
+		# all dead: the heartbeat drops them, and nothing is left to look at
+		DEL l q t
+		RPUSH q $a:01
+		ZADD t @50 $a:01
+		fair_keep [l q t n] ch PUBLISH 1 0 = [0]
+		EXISTS q t = 0
+
+		# a deadline in the past does not shorten the expiry of the queue
+		RPUSH q $a:01
+		ZADD t @50 $a:01
+		fair_keep [l q t n] ch PUBLISH 0 0 = [1]
+		PTTL q = 3900000
+
+		# a queue with an owner of Redisson's does not expire; where that is denied, the call fails
+		DEL l q t
+		RPUSH q $a:05 %b:1 $a:01
+		ZADD t @1000000 $a:05 @1000000 %b:1 @1000000 $a:01
+		PEXPIRE q 50000
+		PEXPIRE t 50000
+		HSET l $c:01 1
+		without PERSIST
+		fair_acquire [l q t n] $a:01 1000 1 5000 0 = !NOPERM
+		without
+		fair_acquire [l q t n] $a:01 1000 1 5000 0 = [-1 1]
+		PTTL q = -1
+		PTTL t = -1
+		ZSCORE t $a:01 = @305100
+
+		# late by half the patience or more, a deadline no longer tells that no foreign owner is before it
+		ZADD t @2600 $a:01
+		fair_acquire [l q t n] $a:01 1000 1 5000 0 = [-1 1]
+		ZSCORE t $a:01 = @305100
+		ZADD t @600600 $a:01
+		fair_acquire [l q t n] $a:01 1000 1 600000 0 = [-1 1]
+		ZSCORE t $a:01 = @900100
+		ZADD t @281100 $a:01
+		fair_acquire [l q t n] $a:01 1000 1 1000 0 = [-1 1]
+		ZSCORE t $a:01 = @301100
+	`)
+	play(t, `
+		# the owner at the end of the queue is dead: its deadline tells nothing
+		HSET l $c:01 1
+		RPUSH q $d:01 %b:1 $a:01
+		ZADD t @1000000 $d:01 @1000000 %b:1 @0 $a:01
+		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [-1 1]
+		ZSCORE t $a:02 = @305000
+
+		# in a queue of a hundred, each owner is looked at
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q %b:1 $a:0{2..100}
+		ZADD t @1000000 %b:1
+		ZADD t @5000 $a:0200
+		fair_keep [l q t n] ch PUBLISH 0 0 5000 $a:0200 5000 $a:0100 = [-1 -2 0]
+		RPUSH q $a:0101
+		fair_keep [l q t n] ch PUBLISH 0 0 5000 $a:0200 5000 $a:0100 = [-1 0 0]
+
+		# of a longer one, the deadline says how many foreign owners are before its owner
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q %b:1 $a:0{2..100} $d:01 $d:02
+		ZADD t @1000000 %b:1 @906000 $d:01 @0 $d:02
+		fair_acquire [l q t n] $d:01 1000 1 5000 0 = [-1 1]
+		ZSCORE t $d:01 = @905000
+		fair_keep [l q t n] ch PUBLISH 0 0 5000 $d:01 = [-1 0]
+		ZSCORE t $d:01 = @905000
+
+		# or at least as many as are seen at the head
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q %b:1 %b:2 $a:0{3..100} $d:01 $d:02
+		ZADD t @1000000 %b:1 @306000 $d:01 @0 $d:02
+		fair_acquire [l q t n] $d:01 1000 1 5000 0 = [-1 1]
+		ZSCORE t $d:01 = @605000
+		ZADD t @306000 $d:01
+		fair_keep [l q t n] ch PUBLISH 0 0 5000 $d:01 = [-1 0]
+		ZSCORE t $d:01 = @605000
+
+		# one that knows of foreign owners is enough to take the expiry off
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q $a:0{1..100} $d:01 $d:02
+		ZADD t @906000 $d:01 @5000 $d:02
+		PEXPIRE q 500000
+		PEXPIRE t 500000
+		fair_keep [l q t n] ch PUBLISH 0 0 5000 $d:01 5000 $d:02 = [-1 0 0]
+		PTTL q = -1
+
+		# an owner that enters a long queue counts the foreign owners at its ends
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q %b:1 %b:2 $a:0{3..100} $d:01 $d:02
+		ZADD t @1000000 %b:1 @1000000 %b:2 @2000 $d:01 @0 $d:02
+		fair_acquire [l q t n] $e:01 1000 1 5000 0 = [-1 1]
+		ZSCORE t $e:01 = @605000
+
+		# the least that a living owner at its end says counts, and a dead one says nothing
+		FLUSHALL
+		HSET l $c:01 1
+		RPUSH q $a:0{1..200} $d:01 $d:02 $d:03 $d:04
+		ZADD t @906000 $d:01 @306000 $d:02 @606000 $d:03 @0 $d:04
+		fair_acquire [l q t n] $e:01 1000 1 5000 0 = [-1 1]
+		ZSCORE t $e:01 = @305000
+	`)
+}

@@ -342,3 +342,42 @@ func FuzzFenceReplies(f *testing.F) {
 		}
 	})
 }
+
+// A write with a token that is smaller than one that was seen is rejected; the register lives as long as the call says.
+func TestFence_transcript(t *testing.T) {
+	play(t, `
+		fence_set [d r] 5 0 one = 1
+		GET r = 5
+		PTTL r = -1
+		fence_set [d r] 5 1000 two = 1
+		PTTL r = 1000
+		fence_set [d r] 4 0 three = !FENCED
+		fence_set [d r] 10 0 four = 1
+		GET d = four
+		fence_set [d r] 9 0 five = !FENCED
+		fence_hset [h r] 9 0 f v = !FENCED
+		fence_hset [h r] 10 0 f v = 1
+		fence_hset [d r] 11 0 f v = !WRONGTYPE
+		GET r = 10
+		fence_set [h r] 11 0 v = !WRONGTYPE
+		GET r = 10
+		fence_del [d r] 9 0 = !FENCED
+		fence_del [d r] 10 500 = 1
+		PTTL r = 500
+		EXISTS d = 0
+		fence_del [d r] 10 0 = 1
+		SET r 0
+		fence_set [d r] 9 0 five = !FENCEKEY
+		SET r 1x
+		fence_set [d r] 9 0 five = !FENCEKEY
+		fence_set [d h] 9 0 five = !FENCEKEY
+		without GET
+		fence_set [d r] 9 0 five = !NOPERM
+		without
+		EXISTS d = 0
+		SET r 5
+		include_fence_body [r] 4 0 = !FENCED
+		include_fence_body [r] 6 0 = nil
+		GET r = 6
+	`)
+}

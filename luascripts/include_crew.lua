@@ -12,13 +12,13 @@ local function member_of(members, owner, now)
   if type(score) == 'table' then
     return nil, false, string.find(score.err, 'WRONGTYPE', 1, true) and -4 or score
   end
-  score = score and tonumber(score) or nil
-  return score, score ~= nil and score > now and score < 9e15
+  score = tonumber(score)
+  return score, score ~= nil and score > now and score < 9e15 -- mutant: border 2: no score is 9e15
 end
 
 -- is_mark reports whether a score is a mark, and no time.
 local function is_mark(score)
-  return score < 2 or score >= 9e15
+  return score < 2 or score >= 9e15 -- mutant: border 2: no score is 9e15
 end
 
 -- put sets the score of a member, which was `before`, or nil if it had none. If that is denied, it changes nothing, and returns an error.

@@ -29,7 +29,7 @@ end
 -- unbound takes the expiry off the queue. It returns an error if that is denied.
 local function unbound(queue, timeouts)
   local done = redis.pcall('PERSIST', queue)
-  if type(done) ~= 'table' then done = redis.pcall('PERSIST', timeouts) end
+  if type(done) ~= 'table' then done = redis.pcall('PERSIST', timeouts) end -- mutant: always: what is denied for one key is denied for both
   if type(done) == 'table' then return done end
 end
 
@@ -54,8 +54,11 @@ end
 -- that is denied.
 local function outlive(queue, timeouts, now, stay, foreign, new)
   local left = math.min(redis.call('PTTL', queue), redis.call('PTTL', timeouts))
+  -- mutant: operand 3, always 1: speed
   foreign = foreign or not new and not ours(redis.call('LINDEX', queue, -1))
+  -- mutant: operand 3, border: speed
   if not new and left < 0 and not foreign then
+    -- mutant: border 2: an expiry is in the future
     if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
     local done, fault, among = pcall(near, queue)
     if not done then return {err = fault} end -- what pcall says is a text
@@ -67,7 +70,7 @@ local function outlive(queue, timeouts, now, stay, foreign, new)
   if last.err then return last end
   local ms = string.format('%.0f', math.max(tonumber(last[2] or now) - now, 0) + 3900000)
   local done = redis.pcall('PEXPIRE', queue, ms)
-  if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', timeouts, ms) end
+  if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', timeouts, ms) end -- mutant: always: what is denied for one key is denied for both
   if type(done) == 'table' then return done end
 end
 
@@ -103,6 +106,7 @@ local function head(queue, timeouts, now)
     if not first then return nil, false end
     if deadline and tonumber(deadline) <= now then return nil, true end
   end
+  -- mutant: border: an expiry is in the future
   if not ours(first) and redis.call('PTTL', queue) >= 0 then -- our owners that gave it an expiry may be gone
     redis.call('PERSIST', queue)
     redis.call('PERSIST', timeouts)
@@ -116,16 +120,16 @@ local function head(queue, timeouts, now)
 end
 
 -- expected returns how many foreign owners a deadline of ours counts on, if `left` ms of it
--- are left. That is exact while the owner is less than 299 s late with its heartbeat.
+-- are left; 0 or less is none. That is exact while the owner is less than 299 s late with its heartbeat.
 local function expected(left, patience)
-  return math.max(math.ceil((left - patience - 1000) / 300000), 0)
+  return math.ceil((left - patience - 1000) / 300000)
 end
 
 -- behind returns how many foreign owners there are in a queue of more than a hundred, if
 -- `first` of them are among the first hundred. It asks the deadlines of the owners at the tail: none of them says
 -- too few, but one with a longer patience says too many, so the least of them counts.
 local function behind(queue, timeouts, now, patience, size, first)
-  local seen, foreign, least = math.min(size - 100, 100), 0, size
+  local seen, foreign, least = math.min(size - 100, 100), 0, size -- mutant: operand 2: speed
   local members = redis.call('LRANGE', queue, -seen, -1)
   local deadlines = redis.call('ZMSCORE', timeouts, unpack(members))
   for i = seen, 1, -1 do
@@ -135,7 +139,7 @@ local function behind(queue, timeouts, now, patience, size, first)
     elseif deadline > now then
       least = math.min(least, foreign + expected(deadline - now, patience))
     end
-    if foreign >= least then return foreign end -- mutant: never: speed; it gets no less
+    if foreign >= least then return foreign end -- mutant: never, border: speed; it gets no less
   end
   return math.min(least, first + size - 100 - seen + foreign)
 end
@@ -153,6 +157,7 @@ local function arrivals(queue, timeouts, now, patience, size)
   local tail = redis.call('LINDEX', queue, -1)
   if not tail then return 0 end
   local deadline = ours(tail) and redis.call('ZSCORE', timeouts, tail)
+  -- mutant: never: speed
   if deadline and deadline - now > 0 and expected(deadline - now, math.min(patience, 290000)) == 0 then return 0 end
   local _, foreign = near(queue)
   if size > 100 then foreign = math.max(foreign, behind(queue, timeouts, now, patience, size, foreign)) end
@@ -183,7 +188,7 @@ local function following(queue, owner)
       if string.sub(member, 1, #client) ~= client then return table.concat(numbers, ' ') end
       numbers[#numbers + 1] = string.sub(member, #client + 1)
     end
-    if #numbers <= to then break end -- mutant: never: speed
+    if #numbers <= to then break end -- mutant: never, border: speed
     from = to + 1
   end
   return table.concat(numbers, ' ')

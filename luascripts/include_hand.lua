@@ -17,7 +17,7 @@ end
 -- of the owner and the line.
 local function handed(lock, owner, found, publish)
   local count, line = found[1], found[2]
-  if count ~= '1' or not line or #line > 32768 then return nil end
+  if count ~= '1' or not line or #line > 32768 then return nil end -- mutant: border: speed
   local grants, since, who, process, lease, rest = string.match(line, '^(%d+) (%d+)|(([%x%-]+):%d+) (%d+) 0 0 0;()')
   if not who or grants % 64 == 0 then return nil end
   local ours = knowing(lock)

@@ -16,8 +16,9 @@
 -- so that a count that expires is not taken for one that came to 0.
 local function remember(count, rounds, calls, stay)
   local long, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
-  if left >= 0 then
-    left = math.max(left - 2, 0) -- the clock can go on between two commands
+  if left >= 0 then -- mutant: border: an expiry is in the future
+    left = left - 2 -- the clock can go on between two commands
+    -- mutant: border 2: speed
     if long < math.max(left - 1000, 0) or long > left then redis.call('PEXPIRE', rounds, left) end
   elseif long < stay / 2 then
     redis.call('PEXPIRE', rounds, stay)
@@ -40,7 +41,7 @@ local function tally(count, rounds, calls, now, stay)
   local value = redis.pcall('GET', count)
   local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
   local known = redis.pcall('ZCARD', calls)
-  for _, reply in ipairs({value or '0', fields, known}) do
+  for _, reply in ipairs({value, fields, known}) do
     if failed(reply) then
       return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end

@@ -44,7 +44,7 @@ local function recall(limits, text, now)
   end
   if text then
     local last, later, states, lost = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
-    if not last or not tonumber(later) then return nil, -4 end
+    if not tonumber(later) then return nil, -4 end
     local elapsed = math.max(0, now - last)
     ahead = math.max(0, later - elapsed)
     for gap in string.gmatch(lost, '%S+') do
@@ -52,6 +52,7 @@ local function recall(limits, text, now)
       for number in string.gmatch(gap, '[^~]+') do numbers[#numbers + 1] = tonumber(number) end
       if not numbers[2] then return nil, -4 end
       numbers[1] = numbers[1] - elapsed
+      -- mutant: border 2: nothing is left of such a gap
       if ahead > 0 and numbers[1] + math.max(unpack(numbers, 2)) > 0 then gaps[#gaps + 1] = numbers end
     end
     for state in string.gmatch(states, '%S+') do
@@ -65,17 +66,17 @@ local function recall(limits, text, now)
       end
       if not limit then
         others[#others + 1] = debt or {tonumber(stop), used}
-      elseif limit.aligned and stop then
+      elseif stop then
         -- No window is later than that of the latest reservation, unless the clock went back.
         limit.window = math.min(math.ceil(stop / limit.per) - 1, math.floor((now + ahead) / limit.per))
         limit.used = tonumber(used)
-      elseif debt and not limit.aligned then
+      else
         limit.debt = debt
       end
     end
   end
   for _, limit in ipairs(limits) do
-    if limit.aligned then
+    if limit.aligned then -- mutant: always: speed
       local window = math.floor(now / limit.per)
       if limit.window < window then
         limit.window, limit.used = window, 0

@@ -21,11 +21,11 @@ local function answered(replies, debts, text, now, args, question, first, last)
     return math.max(0, math.floor((limit.room - limit.debt) / limit.unit + 1e-9))
   end
 
-  -- need returns the time until a limit has these units, if they are not used before the time `after`.
-  local function need(limit, units, after)
+  -- need returns the time until a limit has these units.
+  local function need(limit, units)
     if limit.aligned then
-      local window = math.max(limit.window, math.floor((now + after) / limit.per))
-      if window == limit.window and limit.used + units > limit.rate then window = window + 1 end
+      local window = limit.window
+      if limit.used + units > limit.rate then window = window + 1 end
       return window * limit.per - now
     end
     return limit.debt + units * limit.unit - limit.room
@@ -35,7 +35,7 @@ local function answered(replies, debts, text, now, args, question, first, last)
   local function more(limit)
     local have = left(limit)
     if have >= limit.most then return 0 end
-    return need(limit, have + 1, 0)
+    return need(limit, have + 1)
   end
 
   -- spare returns the units that all limits have now.
@@ -57,18 +57,12 @@ local function answered(replies, debts, text, now, args, question, first, last)
   end
 
   -- earliest returns the time until all limits have these units, and the number of the limit that has them last; nil if a
-  -- reservation comes later than that. An aligned limit can move the time to the beginning of a window, so the loop checks the
-  -- other limits again.
+  -- reservation comes later than that.
   local function earliest(units)
-    local after, moved, which = ahead, true, nil
-    while moved do
-      moved = false
-      for i, limit in ipairs(limits) do
-        local time = need(limit, units, after)
-        if time > after then
-          after, moved, which = time, true, i
-        end
-      end
+    local after, which = ahead, nil
+    for i, limit in ipairs(limits) do
+      local time = need(limit, units)
+      if time > after then after, which = time, i end -- mutant: border: of equal times either limit is right
     end
     return after, which
   end
@@ -86,14 +80,14 @@ local function answered(replies, debts, text, now, args, question, first, last)
         limit.debt = math.max(limit.debt, after) + units * limit.unit
       end
     end
-    ahead = math.max(ahead, after)
+    ahead = after
   end
 
   -- forgive resets the key: nothing is owed any more, by any caller.
   local function forgive()
     for _, limit in ipairs(limits) do
       limit.debt, limit.used = 0, 0
-      if limit.aligned then limit.window = math.floor(now / limit.per) end
+      limit.window = math.floor(now / limit.per)
     end
     ahead, others, gaps = 0, {}, {}
   end
@@ -121,7 +115,7 @@ local function answered(replies, debts, text, now, args, question, first, last)
       taken = math.min(units, have)
       if times > 1 then
         taken = units * math.min(times, math.floor(have / units))
-      elseif taken < least then
+      elseif taken < least then -- mutant: border: it is taken below
         taken = 0
       end
       if taken < least * times then
@@ -131,7 +125,7 @@ local function answered(replies, debts, text, now, args, question, first, last)
           retry, which = earliest(least)
           if taken > 0 then
             changed = true
-          elseif retry <= wait and times == 1 then
+          elseif retry <= wait then
             taken, after, retry = least, retry, 0
             charge(taken, after)
             changed = true

@@ -35,7 +35,7 @@ local function refund(limits, gaps, ahead, now, units, used)
   -- fill takes the cost of a gap from the debts.
   local function fill(before)
     for i, limit in ipairs(limits) do
-      if not limit.aligned then credit(limit, before[i + 1] or 0, before[1]) end
+      credit(limit, before[i + 1] or 0, before[1])
     end
   end
 

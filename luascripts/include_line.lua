@@ -87,7 +87,7 @@ local function living(line, channel, counts, now)
   for i, till in ipairs(tills) do
     if till > now or till == 0 and not (reaches and not reaches[i]) then rest[#rest + 1] = texts[i] end
   end
-  return (string.match(line, '^[^|]*|') or '') .. table.concat(rest), #rest
+  return string.match(line, '^[^|]*|') .. table.concat(rest), #rest
 end
 
 -- enlisted returns the line with an entry of owner: in the place that its process has,
@@ -111,7 +111,6 @@ local function enlisted(line, owner, offer, waited, again, keep, channel, counts
   if first then
     local who, gets, before, till, last = string.match(line, '^(%S+) (%d+) %d+ (%d+) (%d+);()', first)
     if not who then return line, hears end -- our scripts did not write it
-    till = tonumber(till)
     local lasts = hears == nil and before == '0' and till - now > keep / 2
     if who == owner and gets == offer and lasts then return line, hears end
     return string.sub(line, 1, first - 1) .. new .. string.sub(line, last), hears
@@ -125,9 +124,9 @@ local function enlisted(line, owner, offer, waited, again, keep, channel, counts
     line, length = living(line, channel, counts, now)
     if length >= places() then return line, hears end
   end
-  local sound = string.find(line, '|', 1, true) or 0
+  local sound = string.find(line, '|', 1, true)
   for _, _, _, _, _, _, last in entries(line) do sound = last end
-  if sound ~= #line or line == '' then line = string.format('0 %.0f|', now) end -- our scripts did not write it
+  if sound ~= #line then line = string.format('0 %.0f|', now) end -- our scripts did not write it
   return line .. new, hears
 end
 
@@ -136,10 +135,9 @@ end
 -- The process of heir is known to be alive, and heir is granted the lock in its place.
 local function successor(line, heir, offer, channel, counts, now)
   local kept = {string.match(line, '^[^|]*|')}
-  local rest = #(kept[1] or '') + 1
   for owner, gets, came, due, deadline, first, last in entries(line) do
     local takes, stays = false, deadline > now
-    if heir ~= '' and client(owner) == client(heir) then
+    if client(owner) == client(heir) then
       owner, gets, takes = heir, offer, true
     elseif deadline == 0 then
       local reaches = reached(channel, counts, {owner})
@@ -149,8 +147,7 @@ local function successor(line, heir, offer, channel, counts, now)
       -- lock shortly before: the longer it has waited, the longer the others may have to.
       takes = due - now <= math.min(math.max(20, (now - came) / 10), gets / 2)
     end
-    rest = last + 1
-    if takes then return owner, math.min(gets, 10000), table.concat(kept) .. string.sub(line, rest) end
+    if takes then return owner, math.min(gets, 10000), table.concat(kept) .. string.sub(line, last + 1) end
     if stays then kept[#kept + 1] = string.sub(line, first, last) end
   end
   return nil, nil, table.concat(kept)

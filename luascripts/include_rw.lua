@@ -24,6 +24,7 @@ local function lives(lock, beside, owner, count)
     local left = redis.call('PTTL', timeout(beside, owner, n))
     if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- persisted by hand
     most = math.max(most, left)
+    -- mutant: operand 1, operand 2, operand 3, operand 4, operand 5, border: speed
     if n == count and n > 1 and left > 0 and redis.pcall('GET', timeout(beside, owner, n)) == 'all' then break end
   end
   return most
@@ -42,6 +43,7 @@ end
 local function leased(beside, owner, before, count, lease)
   local set = redis.pcall('SET', timeout(beside, owner, count), count > 1 and 'all' or 1, 'PX', lease)
   if set.err then return set end
+  -- mutant: border: the numbers differ
   if before ~= count then unlease(beside, owner, before > count and count + 1 or 1, before) end
 end
 
@@ -51,7 +53,7 @@ end
 local function readers(lock, beside, part, f)
   for i = #part - 1, 1, -2 do
     local owner, count = part[i], tonumber(part[i + 1])
-    if owner ~= 'mode' and count and string.sub(owner, -6) ~= ':write' then
+    if count and string.sub(owner, -6) ~= ':write' then
       if f(owner, count, lives(lock, beside, owner, count)) then return true end
     end
   end
@@ -74,7 +76,7 @@ local function survey(lock, beside, except, enough)
         most = math.max(most, left)
         if left == 0 then dead[#dead + 1] = owner end
       end
-      return most >= enough -- mutant: never: speed
+      return most >= enough -- mutant: never, border: speed
     end)
   until stopped or cursor == '0'
   return most, not stopped, dead
@@ -89,7 +91,7 @@ end
 -- prune removes some dead readers of a hash with many fields, at any place in it, so
 -- that the fields of crashed processes go while others read without a gap.
 local function prune(lock, beside)
-  if redis.call('HLEN', lock) <= 16 then return end
+  if redis.call('HLEN', lock) <= 16 then return end -- mutant: border: speed
   local dead, seen = {}, 0
   readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
     if left == 0 then dead[#dead + 1] = owner end
@@ -108,7 +110,7 @@ local function side(lock)
     if string.find(mode.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, mode
   end
-  if not mode and redis.call('EXISTS', lock) == 0 then return false end
+  if not mode and redis.call('EXISTS', lock) == 0 then return false end -- mutant: operand 1: speed
   if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
   local some = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2]
   for i = 1, math.min(#some, 32), 2 do
@@ -130,7 +132,7 @@ local function turned(turn)
   local left = type(text) == 'string' and redis.call('PTTL', turn) or 0
   if left <= 0 then return '', 0, 0, 0 end
   local owner, since, start = string.match(text, '^(.*) (%d+) (%d+)$')
-  return owner or '', tonumber(since or 0), tonumber(start or 0), left
+  return owner or '', tonumber(since or 0), tonumber(start or 0), left -- mutant: operand 4: without an owner, since is not used
 end
 
 -- turns sets what turned returns. A refusal of the write changes nothing for the caller.
@@ -142,7 +144,7 @@ end
 -- (server's ms) it has waited. A wish that never ends, made by hand, counts for nothing.
 local function wished(wish)
   local text = redis.pcall('GET', wish)
-  if type(text) ~= 'string' or redis.call('PTTL', wish) <= 0 then return nil end
+  if type(text) ~= 'string' or redis.call('PTTL', wish) <= 0 then return nil end -- mutant: border: an expiry is in the future
   local owner, since = string.match(text, '^(.*) (%d+)$')
   return owner, tonumber(since)
 end

@@ -32,7 +32,7 @@ local function queued(queue, alive, now, drops)
       for _, member in ipairs(dead) do redis.call('LREM', queue, 1, member) end
       dropped = dropped + #dead
     end
-    if #living > 0 or not drops then return living, dropped, #members == 100 end
+    if #living > 0 or not drops then return living, dropped, #members == 100 end -- mutant: operand 2: speed
   end
   return living, dropped, true
 end
@@ -45,13 +45,13 @@ local function invite(channel, publish, waiter)
 end
 
 -- spread tells those of the living who can take their permits now that `value` are free, and could not when only
--- `before` were free. It leaves out one of them.
-local function spread(channel, publish, living, value, before, but)
+-- `before` were free.
+local function spread(channel, publish, living, value, before)
   local sum = 0
   for _, waiter in ipairs(living) do
     sum = sum + wants(waiter)
     if sum > value then return end
-    if sum > before and waiter ~= but then invite(channel, publish, waiter) end
+    if sum > before then invite(channel, publish, waiter) end
   end
 end
 
@@ -70,6 +70,7 @@ local function pause(leases, now)
   local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   if not first[2] then return -1 end
   local left = tonumber(first[2]) - now
+  -- mutant: border: no lease is that long
   if left > 1000000000000 then return -1 end -- Redisson's score of a permit without a lease
   return math.max(math.ceil(left), 1)
 end

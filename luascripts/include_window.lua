@@ -18,7 +18,7 @@ local function rate_of(config)
     if string.find(fields.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, fields
   end
-  if not fields[1] and not fields[2] and not fields[3] then
+  if not fields[1] then
     return nil, redis.call('PTTL', config) == -2 and -3 or -4 -- -2: there is no hash
   end
   for i = 1, 2 do
@@ -48,7 +48,7 @@ end
 
 -- cost returns the units of an entry.
 local function cost(text)
-  if #text < 5 then return 0 end
+  if #text < 5 then return 0 end -- mutant: border: an entry has an id
   local a, b, c, d = string.byte(text, #text - 3, #text)
   return a + 256 * (b + 256 * (c + 256 * d))
 end
@@ -77,7 +77,7 @@ end
 -- purge removes entries that are over, a thousand at most. It returns the units that are
 -- left, and whether more entries may be over.
 local function purge(value, permits, rate, before)
-  local was = tonumber(redis.call('GET', value) or nil)
+  local was = tonumber(redis.call('GET', value))
   local left, over = was or -1, redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
   for _, text in ipairs(over) do left = left + cost(text) end
   if #over > 0 then
@@ -88,7 +88,7 @@ local function purge(value, permits, rate, before)
     -- The value is lost, or Redisson gave units back without their entries, or took units without counting them.
     left = counted(permits, rate)
   end
-  if left ~= (was or rate) then
+  if left ~= (was or rate) then -- mutant: always: speed
     redis.call('SET', value, string.format('%.0f', left), 'KEEPTTL')
     local alive = was and 0 or redis.call('PTTL', permits)
     if alive > 0 then redis.call('PEXPIRE', value, alive) end
@@ -100,14 +100,15 @@ end
 local function keep(config, value, permits)
   local text = redis.pcall('HGET', config, 'keepAliveTime')
   if failed(text) then return text end
-  local alive, denied = tonumber(text or nil) or 0, nil
+  local alive, denied = tonumber(text) or 0, nil
   if alive > 0 then
     denied = failed(redis.pcall('PEXPIRE', config, alive))
   else
     alive = redis.pcall('PTTL', config)
     if failed(alive) then return alive end
   end
-  if alive > 0 then
+  if alive > 0 then -- mutant: border: an expiry is in the future
+    -- mutant: operand 2: what is denied for one key is denied for all
     denied = denied or failed(redis.pcall('PEXPIRE', value, alive)) or failed(redis.pcall('PEXPIRE', permits, alive))
   end
   return denied

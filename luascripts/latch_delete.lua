@@ -26,7 +26,7 @@ if not left then return round end
 redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
-if round == 0 or gone == round then
+if gone == round then -- also without any: both are 0
   note_answer(calls, id, 0, now, keep, stay, again)
   return {0, left, round, open, gone}
 end

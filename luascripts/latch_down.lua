@@ -34,7 +34,7 @@ if part ~= '' then
   did = carried_out(calls, counted)
 end
 if did or left == 0 then
-  note_answer(calls, id, did or 0, now, keep, stay, again)
+  note_answer(calls, id, did, now, keep, stay, again)
   return {did or 0, left, round, open, gone}
 end
 
@@ -43,6 +43,7 @@ redis.call('ZREM', calls, '') -- no such member: a first write that memory limit
 local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
 if #old > 0 then redis.call('ZREM', calls, unpack(old)) end
 redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), counted)
+-- mutant: always: speed
 if part ~= '' then note_answer(calls, id, 1, now, keep, stay, again) end -- a late copy counts in no later round
 left = left - 1
 local denied

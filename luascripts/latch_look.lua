@@ -17,5 +17,5 @@ local stay = tonumber(ARGV[1])
 local left, round, open, gone = tally(count, rounds, calls, micros(), stay)
 if not left then return round end
 redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
-if round > 0 then remember(count, rounds, calls, stay) end
+if round > 0 then remember(count, rounds, calls, stay) end -- mutant: always, border: speed
 return {0, left, round, open, gone}

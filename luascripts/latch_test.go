@@ -468,3 +468,216 @@ func TestLatch_fullMemory(t *testing.T) {
 		t.Errorf("a late copy: %+v, %v", made, err)
 	}
 }
+
+// What each script of a latch does at the very end of an expiry, and of a call that it remembers.
+func TestLatch_transcript(t *testing.T) {
+	play(t, `
+		# a latch is made once, and a call that is repeated is told what it did
+		latch_look [c r k n] 5000 = [0 0 0 0 0]
+		EXISTS r k = 0
+		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
+		GET c = 2
+		HGETALL r = [round @0us]
+		ZRANGE k 0 -1 WITHSCORES = [i1 @1000]
+		PTTL r = 5000
+		PTTL k = 5000
+		published = [ch~1]
+		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 1 = [1 2 @0us 0 0]
+		published = []
+		latch_init [c r k n] 3 i2 1000 5000 ch PUBLISH 0 = [0 2 @0us 0 0]
+		ZSCORE k i2 = nil
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		sent ZREM = 1
+		ZSCORE k i3 = @1000.5
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		published = []
+
+		# the traces are kept when less than half of their time is left
+		PEXPIRE r 2500
+		PEXPIRE k 2500
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i4 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 2500
+		PTTL k = 2500
+		PEXPIRE r 2499
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 5000
+		PTTL k = 2500
+		PEXPIRE k 2499
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL k = 5000
+		PEXPIRE k 2499
+		latch_init [c r k n] 3 i5 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		PTTL k = 5000
+		PEXPIRE k 2499
+		latch_delete [x r2 k n] i6 1000 5000 ch PUBLISH 1 = [0 0 0 0 0]
+		PTTL k = 5000
+
+		# a count with an expiry takes its traces along, a little sooner
+		PEXPIRE c 10000
+		PEXPIRE r 8998
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 8998
+		PEXPIRE r 8997
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 9998
+		PEXPIRE r 9998
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 9998
+		PEXPIRE r 9999
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 9998
+		PEXPIRE c 500
+		PERSIST r
+		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		PTTL r = 498
+		PERSIST c
+
+		# each call counts once, and so does each part
+		latch_init [d r3 k3 n] 3 i1 1000 5000 ch PUBLISH 0 = [1 3 @0us 0 0]
+		published = [ch~1]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
+		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 = [1 1 @0us 0 0]
+		ZRANGE k3 0 -1 WITHSCORES = [@0us:part @1000 d1 @1000 d4 @1000 i1 @1000]
+		GET d = 1
+		published = []
+
+		# calls are forgotten from the ms on at which they may be
+		wait 999
+		latch_init [d r3 k3 n] 1 j1 2 5000 ch PUBLISH 1 = [0 1 @0us 0 0]
+		wait 1
+		latch_down [d r3 k3 n] d5 '' 1000 5000 ch PUBLISH 0 = [1 0 @0us @0us 0]
+		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.5 d5 @2000]
+		published = [ch~0]
+		EXISTS d = 0
+		HGETALL r3 = [open @0us round @0us]
+		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 = [0 0 @0us @0us 0]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 = [0 0 @0us @0us 0]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 = [0 0 @0us @0us 0]
+		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.5 d5 @2000 d7 @2000.5]
+		latch_look [d r3 k3 n] 5000 = [0 0 @0us @0us 0]
+
+		# the next round has a larger number, even if the clock went back
+		HSET r3 round @9000000us open @9000000us
+		latch_init [d r3 k3 n] 1 i7 1000 5000 ch PUBLISH 0 = [1 1 @9000001us @9000000us 0]
+		DEL d
+		latch_look [d r3 k3 n] 5000 = [0 0 @9000001us @9000001us 0]
+		SET d 4
+		latch_look [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us 0]
+		sent HDEL = 2
+		HGETALL r3 = [open @9000001us round @9000002us]
+
+		# a deletion is no opening
+		published = [ch~1]
+		latch_delete [d r3 k3 n] e1 1000 5000 ch PUBLISH 0 = [1 0 @9000002us @9000001us @9000002us]
+		published = [ch~1]
+		EXISTS d = 0
+		latch_look [d r3 k3 n] 5000 = [0 0 @9000002us @9000001us @9000002us]
+		latch_delete [d r3 k3 n] e1 1000 5000 ch PUBLISH 1 = [1 0 @9000002us @9000001us @9000002us]
+		latch_delete [d r3 k3 n] e2 1000 5000 ch PUBLISH 0 = [0 0 @9000002us @9000001us @9000002us]
+		latch_delete [d r3 k3 n] e3 1000 5000 ch PUBLISH 1 = [0 0 @9000002us @9000001us @9000002us]
+		latch_delete [d r3 k3 n] e3 1000 5000 ch PUBLISH 1 = [0 0 @9000002us @9000001us @9000002us]
+		published = []
+		HSET r3 open 0
+		SET d 0
+		latch_look [d r3 k3 n] 5000 = [0 0 @9000002us 0 @9000002us]
+		DEL d r3
+		SET d 0
+		latch_look [d r3 k3 n] 5000 = [0 0 1 1 0]
+		DEL r3
+		SET d -3
+		latch_look [d r3 k3 n] 5000 = [0 0 1 1 0]
+
+		# a count has up to sixteen digits; another key is left alone
+		SET d 1234567890123456
+		latch_look [d r3 k3 n] 5000 = [0 1234567890123456 @1000000us 1 0]
+		SET d 12345678901234567
+		latch_look [d r3 k3 n] 5000 = -4
+		SET d 01
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = -4
+		latch_down [k3 r3 k3 n] z '' 1000 5000 ch PUBLISH 0 = -4
+		latch_delete [c d k3 n] z 1000 5000 ch PUBLISH 0 = -4
+		latch_look [c r c n] 5000 = -4
+
+		# what was told once is told again, whatever came since
+		DEL d r3 k3
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 0 0 0 0]
+		latch_init [d r3 k3 n] 3 q2 9000 5000 ch PUBLISH 0 = [1 3 @1000000us 0 0]
+		sent HDEL = 0
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
+		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
+		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 = [1 2 @1000000us 0 0]
+		ZSCORE k3 q4 = @10000
+		PEXPIRE r3 100
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 1 @1000000us 0 0]
+		PTTL r3 = 5000
+		PEXPIRE r3 100
+		latch_init [d r3 k3 n] 3 q6 9000 5000 ch PUBLISH 0 = [0 1 @1000000us 0 0]
+		PTTL r3 = 5000
+		PEXPIRE r3 100
+		latch_delete [d r3 k3 n] q7 9000 5000 ch PUBLISH 0 = [1 0 @1000000us 0 @1000000us]
+		PTTL r3 = 5000
+		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 0 @1000000us 0 @1000000us]
+		sent HDEL = 1
+		DEL r3
+		SET d 2
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 2 @1000000us 0 0]
+		PTTL r3 = 5000
+		without PTTL
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
+		without DEL
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
+		without
+		GET d = 2
+		HGETALL r3 = [open 0 round @1000000us]
+		ZSCORE k3 q8 = nil
+
+		# what is denied changes nothing
+		DEL d r3 k3
+		without GET
+		latch_look [d r3 k3 n] 5000 = !NOPERM
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
+		without PTTL
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
+		without PEXPIRE
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
+		without ZADD
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
+		without HSET
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
+		EXISTS d r3 k3 = 0
+		SET d 2
+		latch_look [d r3 k3 n] 5000 = !NOPERM
+		without
+		latch_look [d r3 k3 n] 5000 = [0 2 @1000000us 0 0]
+		without DECR
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		without HDEL
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_look [d r3 k3 n] 5000 = !NOPERM
+		without HSET
+		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
+		without PEXPIRE
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
+		without ZREM
+		latch_down [d r3 k3 n] z '' 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
+		without
+		ZRANGE k3 0 -1 = []
+		SET d 1
+		without HSET
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		without
+		GET d = 1
+		ZRANGE k3 0 -1 = []
+	`)
+}

@@ -33,7 +33,8 @@ if mine and before == 0 and was[5] ~= by then -- nothing says which of the two i
   if over then return 0 end
   mine = false
 end
-if mine and was[3] and before > 0 then return over and 1 or 0 end
+if mine and was[3] and before > 0 then return over and 1 or 0 end -- mutant: operand 7: a reply has true as 1
+-- mutant: operand 9: a reply has true as 1
 if mine and tonumber(was[4] or '0') > tonumber(number) then return (over or not was[3]) and 1 or 0 end
 redis.call('PEXPIRE', board, stay) -- a denied command is an error before anything is said
 if over then

@@ -124,3 +124,84 @@ func TestLeader_denied(t *testing.T) {
 		}
 	}
 }
+
+// What a leader says stays until the given time, and only a later call of the same leader, or a larger token, replaces it.
+func TestLeader_transcript(t *testing.T) {
+	play(t, `
+		leader_read [b] = 0
+		leader_post [b] 5 hello 1000 0 ch PUBLISH 1 a = 1
+		leader_read [b] = [5 hello @0 1000]
+		HGETALL b = [by a number 1 since @0 token 5 value hello]
+		published = [ch~]
+		wait 10
+		leader_post [b] 5 hello 2000 0 ch PUBLISH 1 a = 1
+		leader_read [b] = [5 hello @0 2000]
+		published = []
+		leader_post [b] 5 bye 2000 0 ch PUBLISH 3 a = 1
+		leader_read [b] = [5 bye @0 2000]
+		published = [ch~]
+		leader_post [b] 5 late 9000 0 ch PUBLISH 2 a = 1
+		leader_post [b] 5 '' 9000 1 ch PUBLISH 2 a = 1
+		leader_post [b] 4 late 9000 0 ch PUBLISH 9 b = 0
+		leader_read [b] = [5 bye @0 2000]
+		leader_post [b] 5 '' 3000 1 ch PUBLISH 4 a = 1
+		leader_read [b] = 0
+		HGETALL b = [by a number 4 over 1 token 5]
+		PTTL b = 3000
+		published = [ch~]
+		leader_post [b] 5 again 9000 0 ch PUBLISH 5 a = 0
+		leader_post [b] 5 '' 9000 1 ch PUBLISH 5 a = 1
+		leader_read [b] = 0
+		published = []
+		leader_post [b] 6 next 1000 0 ch PUBLISH 1 b = 1
+		leader_read [b] = [6 next @10 1000]
+		HGETALL b = [by b number 1 since @10 token 6 value next]
+		published = [ch~]
+
+		# without tokens, the latest call counts, and no leader takes back what another one has said
+		DEL b
+		leader_post [b] 0 one 1000 0 ch PUBLISH 5 a = 1
+		wait 5
+		leader_post [b] 0 two 1000 0 ch PUBLISH 1 b = 1
+		leader_read [b] = [0 two @15 1000]
+		leader_post [b] 0 '' 1000 1 ch PUBLISH 9 a = 0
+		leader_read [b] = [0 two @15 1000]
+		leader_post [b] 0 '' 1000 1 ch PUBLISH 2 b = 1
+		leader_post [b] 0 late 1000 0 ch PUBLISH 1 b = 0
+		leader_post [b] 0 '' 1000 1 ch PUBLISH 1 b = 1
+		leader_read [b] = 0
+		wait 5
+		leader_post [b] 0 three 1000 0 ch PUBLISH 3 b = 1
+		leader_read [b] = [0 three @20 1000]
+		HGETALL b = [by b number 3 since @20 token 0 value three]
+		HDEL b number
+		leader_post [b] 0 four 1000 0 ch PUBLISH 0 b = 1
+		HGETALL b = [by b number 0 since @20 token 0 value four]
+
+		# another key, and denied commands
+		SET s 1
+		leader_post [s] 0 one 1000 0 ch PUBLISH 5 a = -4
+		leader_read [s] = -4
+		without HMGET
+		leader_post [b] 9 one 1000 0 ch PUBLISH 5 a = !NOPERM
+		leader_read [b] = !NOPERM
+		without HDEL
+		leader_post [b] 0 one 1000 0 ch PUBLISH 0 a = !NOPERM
+		without PEXPIRE
+		leader_post [c] 9 one 1000 0 ch PUBLISH 5 a = !NOPERM
+		leader_post [b] 9 one 1000 0 ch PUBLISH 5 a = !NOPERM
+		without
+		EXISTS c = 0
+		HGETALL b = [by b number 0 since @20 token 0 value four]
+
+		# an entry that is not whole is none
+		HSET d token 1 value v
+		leader_read [d] = 0
+		HSET e token 1 since 5
+		leader_read [e] = 0
+		HSET f value v since 5
+		leader_read [f] = 0
+		HSET f token 1
+		leader_read [f] = [1 v 5 -1]
+	`)
+}

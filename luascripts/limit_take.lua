@@ -41,19 +41,20 @@ local replies, n, made, next = {now}, 1, nil, 3 * count + 2
 for _, debts in ipairs(KEYS) do
   local asked = tonumber(ARGV[next])
   local text, done = redis.pcall('GET', debts), false
-  if asked == 1 and count == 1 and burst > 0 and type(text) ~= 'table' then
+  if asked == 1 and count == 1 and burst > 0 and type(text) ~= 'table' then -- mutant: never, operand 5, border: speed
     -- The usual case takes fewer steps: one limit, one question, no reservation ahead, and the units are there.
     local last, debt = '0', '0'
     if text then last, debt = string.match(text, '^gcra (%d+) 0 (%S+)$') end
-    debt = tonumber(debt or nil)
-    if debt then
+    debt = tonumber(debt)
+    if debt then -- mutant: never: speed
       local units, times = question(next)
       debt = math.max(0, debt - math.max(0, now - last))
       units = units * times
       local have = math.floor((burst * unit - debt) / unit + 1e-9)
-      if units > 0 and units <= have then
+      if units > 0 and units <= have then -- mutant: never, border 2: speed
         debt = debt + units * unit
         local full = math.ceil(debt)
+        -- mutant: never, operand 1: speed
         redis.call('SET', debts, stamp .. string.format(debt == full and '%d' or '%.17g', debt), 'PX', math.ceil(full / 1000) + 1)
         local left = have - units
         replies[n + 1], replies[n + 2], replies[n + 3], replies[n + 4], replies[n + 5] = units, 0, left, 0, full
@@ -63,7 +64,7 @@ for _, debts in ipairs(KEYS) do
     end
   end
   if not done then
-    made = made or later()
+    made = made or later() -- mutant: operand 1: speed
     local denied = made.answered(replies, debts, text, now, ARGV, question, next, next + 4 * asked - 4)
     if denied then return denied end -- GET is denied, for every key
     n = #replies

@@ -1154,3 +1154,148 @@ func TestInspectReentrant_waiters(t *testing.T) {
 		}
 	})
 }
+
+// What the scripts make of a line at the very end of a deadline, at the limits of its text, and where listeners are.
+func TestLine_transcript(t *testing.T) {
+	play(t, `
+		# the lock goes to the first in line, with the lease that it offered, up to ten seconds
+		listeners leasehold_channel:{l} 2 redisson_lock__channel:{l} 2 leasehold_channel:{l}:$b 1
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;$c:001~20000~0~0~0;
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HGETALL l = [$b:001 1 leasehold_line 4~5|$c:001~20000~0~0~0;]
+		PTTL l = 1000
+		published = [leasehold_channel:{l}:$b~0]
+		listeners leasehold_channel:{l} 2 redisson_lock__channel:{l} 2 leasehold_channel:{l}:$c 1
+		reentrant_release [l] $b:001 PUBLISH 1 = 1
+		HGETALL l = [$c:001 1 leasehold_line 5~5|]
+		PTTL l = 10000
+
+		# where listeners cannot be counted, or the permission is missing, the deadline says who is alive
+		without PUBSUB
+		HSET l leasehold_line 3~5|$b:001~1000~0~0~0;
+		reentrant_release [l] $c:001 PUBLISH 1 = 1
+		HGETALL l = [$b:001 1 leasehold_line 4~5|]
+		DEL l
+		HSET l $a:001 1 leasehold_line 3~@0|$b:001~1000~0~0~@0;$c:001~1000~0~@0~@0;$d:001~1000~0~0~@1;
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		HGETALL l = [$d:001 1 leasehold_line 4~@0|]
+
+		# the lock is not handed off where its holder could lose it
+		without PEXPIRE
+		HSET l leasehold_line 3~5|$b:001~1000~0~0~0;
+		reentrant_release [l] $d:001 PUBLISH 0 = 1
+		HGETALL l = []
+		published = [leasehold_channel:{l}:$c~0 leasehold_channel:{l}:$b~0 leasehold_channel:{l}:$d~0 redisson_lock__channel:{l}~0]
+		without
+		listeners leasehold_channel:{l} 2 redisson_lock__channel:{l} 2 leasehold_channel:{l}:$b 1
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;
+		without PEXPIRE
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HGETALL l = []
+		published = [redisson_lock__channel:{l}~0]
+		without
+
+		# a name with braces has none added
+		listeners leasehold_channel:{l}x: 1 redisson_lock__channel:{l}x 1 leasehold_channel:{l}x::$b 1
+		HSET {l}x $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;
+		reentrant_release [{l}x] $a:001 PUBLISH 1 = 1
+		published = [leasehold_channel:{l}x::$b~0]
+		reentrant_release [{l}x] $b:001 PUBLISH 1 = 1
+		published = [redisson_lock__channel:{l}x~0]
+		listeners
+
+		# a text that is too long is not read, and neither is one that the scripts did not write
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~60000000000001;^32768
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		HSET l $b:001 1 leasehold_line 3~5|$c:001~1000~0~0~60000000000001;^32769
+		reentrant_release [l] $b:001 PUBLISH 0 = 1
+		EXISTS l = 0
+		HSET l $a:001 1 leasehold_line x|$b:001~1000~0~0~60000000000001;
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		EXISTS l = 0
+		listeners leasehold_channel:{l}:$b 1 leasehold_channel:{l}:$c 1
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;^32768
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HDEL l leasehold_line
+		HSET l leasehold_line 3~5|$c:001~1000~0~0~0;^32769
+		reentrant_release [l] $b:001 PUBLISH 1 = 1
+		EXISTS l = 0
+		listeners
+		published = [leasehold_channel:{l}:$b~0 redisson_lock__channel:{l}~0 redisson_lock__channel:{l}~0 leasehold_channel:{l}:$b~0 redisson_lock__channel:{l}~0]
+
+		# a lock that was handed off often is freed now and then: first to whom never stands in line
+		listeners leasehold_channel:{l} 1 redisson_lock__channel:{l} 2
+		HSET l $c:001 1 leasehold_line 5~@0|$a:001~1000~0~0~@5;<5x$b:001~1000~0~0~@5;>
+		reentrant_release [l] $c:001 PUBLISH 1 = 1
+		HDEL l leasehold_line
+		HSET l leasehold_line 3~@0|$b:001~1000~0~0~@5;
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HDEL l leasehold_line
+		HSET l leasehold_line 4~@0|$c:001~1000~0~0~@5;
+		reentrant_release [l] $b:001 PUBLISH 1 = 2
+		EXISTS l = 0
+		published = [leasehold_channel:{l}:$a~0 leasehold_channel:{l}:$b~0 leasehold_channel:{l}~aside redisson_lock__channel:{l}~0]
+		listeners
+		wait 1000
+		HSET l $a:001 1 leasehold_line 63~@1|$b:001~1000~0~0~@2000;
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HSET l $b:001 1 leasehold_line 64~@1|$c:001~1000~0~0~@2000;
+		reentrant_release [l] $b:001 PUBLISH 1 = 1
+		HSET l $c:001 1 leasehold_line 64~@0|$d:001~1000~0~0~@2000;
+		reentrant_release [l] $c:001 PUBLISH 1 = 2
+		EXISTS l = 0
+
+		# dead processes get nothing, and the lock is free
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~@1000;
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		EXISTS l = 0
+
+		# a process that no message reaches is granted the lock shortly before it asks
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~100~@0~@1051~@2000;
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		EXISTS l = 0
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~100~@0~@1050~@2000;
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		HGETALL l = [$b:001 1 leasehold_line 4~5|]
+		DEL l
+
+		# the release of an owner that holds nothing leaves a line without it as it is
+		HSET l $a:001 1 leasehold_line 3~5|
+		reentrant_release [l] $b:001 PUBLISH 0 = -2
+		HGETALL l = [$a:001 1 leasehold_line 3~5|]
+
+		# who comes next counts the grants on
+		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 0 = -1
+		HGETALL l = [$a:001 1 leasehold_line 3~5|$b:001~1000~0~0~@5000;]
+
+		# a place is written again when half of its time is over, or when messages reach the process from now on
+		wait 1999
+		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 0 = -1
+		HGET l leasehold_line = 3~5|$b:001~1000~0~0~@5000;
+		wait 1
+		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 0 = -1
+		HGET l leasehold_line = 3~5|$b:001~1000~0~0~@7000;
+		listeners leasehold_channel:{l}:$b 1
+		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 1 = -1
+		HGET l leasehold_line = 3~5|$b:001~1000~0~0~0;
+
+		# the register is raised only for an heir
+		DEL l
+		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;
+		reentrant_release [l r] $a:001 PUBLISH 0 0 = 1
+		EXISTS r = 0
+		reentrant_release [l r] $b:001 PUBLISH 0 0 $b:002 1000 500 4000 0 0 = @3000000us
+		GET r = @3000000us
+
+		# in a full line, the dead are looked for every 16 ms, up to the ms of their deadlines
+		wait 1000
+		DEL l
+		HSET l $a:001 1 leasehold_line 3~5|<62x$b:001~1000~0~0~@4001;>$d:001~1000~0~0~@4000;$e:001~1000~0~0~@4000;
+		HSTRLEN l leasehold_line = 4036
+		reentrant_acquire [l] $c:001 1000 1000~0~500~4000 0 = -1
+		HSTRLEN l leasehold_line = 3973
+		HSET l leasehold_line 3~5|<64x$b:001~1000~0~0~@4001;>
+		reentrant_acquire [l] $c:001 1000 1000~0~500~4000 0 = -1
+		HSTRLEN l leasehold_line = 4036
+	`)
+}

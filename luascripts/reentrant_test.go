@@ -474,3 +474,185 @@ func TestRetainReentrant(t *testing.T) {
 		do(t, rdb, "DEL", keys.Lock)
 	})
 }
+
+// What each script of a plain lock does at the very end of a lease, and with hashes that are another lock or none.
+func TestReentrant_transcript(t *testing.T) {
+	play(t, `
+		# a plain lock, its re-entry, and what it is for others
+		reentrant_acquire [l] $a:001 1000 '' 0 = @0us
+		wait 400
+		reentrant_acquire [l] $a:001 500 '' 0 2 = 0
+		PTTL l = 600
+		reentrant_acquire [l] $a:001 700 '' 0 2 = 0
+		HGETALL l = [$a:001 2]
+		PTTL l = 700
+		reentrant_acquire [l] $a:001 600 '' 0 = @400000us
+		reentrant_acquire [l] $a:001 800 '' 0 = @400000us
+		PTTL l = 800
+		reentrant_acquire [l] $b:001 1000 '' 0 = 800
+		reentrant_acquire [l] $b:001 1000 '' 0 2 = -2
+		reentrant_acquire [l r] $b:001 1000 '' 0 1 0 = 800
+		EXISTS r = 0
+		reentrant_acquire [l r] $a:001 1000 '' 0 1 3 = @400000us
+		GET r = @400003us
+		reentrant_acquire [m] $a:001 1000 '' 0 2 = -2
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = @400004us
+		GET r = @400007us
+		without HDEL
+		reentrant_acquire [n] $a:001 1000 '' 0 2 = !NOPERM
+		reentrant_acquire [l] $b:001 1000 '' 0 2 = !NOPERM
+		without PEXPIRE
+		reentrant_acquire [n] $a:001 1000 '' 0 = !NOPERM
+		reentrant_acquire [n r] $a:001 1000 '' 0 1 0 = !NOPERM
+		EXISTS n = 0
+		without HSET
+		reentrant_acquire [n] $a:001 1000 '' 0 = !NOPERM
+		without HLEN
+		reentrant_acquire [n] $a:001 1000 '' 0 2 = !NOPERM
+		without
+
+		# a fair lock is no plain one, if its owner shows that; the owners of Redisson and of former versions show nothing
+		HSET x $a:01 1
+		reentrant_acquire [x] $b:001 1000 '' 0 = -4
+		fair_acquire [x q t n] $b:02 1000 1 0 0 = [-1 0]
+		reentrant_inspect [x] = [-1 [$a:01 1] []]
+		reentrant_force [x] ch PUBLISH = -4
+		HSET y $a:001 1
+		fair_acquire [y q t n] $b:01 1000 1 0 0 = -4
+		reentrant_acquire [y] $b:001 1000 '' 0 = -1
+		HSET z %a:001 1
+		fair_acquire [z q t n] $b:01 1000 1 0 0 = [-1 1]
+		reentrant_acquire [z] $b:001 1000 '' 0 = -1
+		HSET w %a:01 1
+		reentrant_acquire [w] $b:001 1000 '' 0 = -1
+		HSET v $a:11 1
+		reentrant_acquire [v] $b:001 1000 '' 0 = -1
+		fair_acquire [v q t n] $b:01 1000 1 0 0 = [-1 0]
+		HSET u $a:001 x
+		reentrant_acquire [u] $b:001 1000 '' 0 = -4
+		HSET s $a:001 1 leasehold_line 0~0| more x
+		reentrant_acquire [s] $b:001 1000 '' 0 = -4
+		HSET k leasehold_line 0~0|
+		reentrant_acquire [k] $b:001 1000 '' 0 = @400000us
+		HGETALL k = [$b:001 1 leasehold_line 0~0|]
+
+		# the line: who counts as alive for how long
+		HSET i $a:001 1 leasehold_line 0~0|$b:001~10~0~0~0;$c:001~10~0~0~@401;$d:001~10~0~0~@399;
+		reentrant_inspect [i] = [-1 [$a:001 1 leasehold_line 0~0|$b:001~10~0~0~0;$c:001~10~0~0~@401;$d:001~10~0~0~@399;] [$b:001 -1 $c:001 1 $d:001 0]]
+		reentrant_inspect [missing] = [-2 [] []]
+		reentrant_force [i] ch PUBLISH = 1
+		published = [ch~0]
+		reentrant_force [i] ch PUBLISH = 0
+		published = []
+		SET text 1
+		reentrant_inspect [text] = -4
+		reentrant_force [text] ch PUBLISH = -4
+		reentrant_acquire [text] $b:001 1000 '' 0 = -4
+		reentrant_release [text] $b:001 PUBLISH 0 = -4
+
+		# renewals never shorten a lease, and bring nothing back
+		PEXPIRE l 1000
+		reentrant_renew [l] 999 $a:001 = [1]
+		PTTL l = 1000
+		reentrant_renew [l missing text l] 1001 $a:001 $a:001 $a:001 $b:001 = [4 2 -2 3 -4 4 -2]
+		PTTL l = 1001
+		without HEXISTS
+		reentrant_renew [l] 1001 $a:001 = !NOPERM
+		reentrant_retain [l] $a:001 500 = !NOPERM
+		without HDEL
+		reentrant_renew [missing] 1001 $a:001 = !NOPERM
+		reentrant_retain [l] $b:001 500 = !NOPERM
+		without
+
+		# a lock that is kept for a while stays no longer
+		reentrant_retain [l] $a:001 1001 = 1
+		sent PEXPIRE = 0
+		reentrant_retain [l] $a:001 1000 = 1
+		PTTL l = 1000
+		PERSIST l
+		reentrant_retain [l] $a:001 1000 = 1
+		PTTL l = 1000
+		reentrant_retain [l] $b:001 500 = -2
+		reentrant_retain [text] $a:001 500 = -4
+		reentrant_retain [missing] $a:001 500 = -2
+		PTTL l = 1000
+
+		# releases, down to a count, and of what is not held
+		HSET l $a:001 3
+		reentrant_release [l] $a:001 PUBLISH 0 2 = 1
+		HGETALL l = [$a:001 2]
+		reentrant_release [l] $a:001 PUBLISH 0 2 = 1
+		sent HSET = 0
+		reentrant_release [l] $b:001 PUBLISH 0 2 = -2
+		reentrant_release [l] $b:001 PUBLISH 0 = -2
+		without HDEL
+		reentrant_release [l] $a:001 PUBLISH 0 1 = !NOPERM
+		reentrant_release [l] $b:001 PUBLISH 0 = !NOPERM
+		without HMGET
+		reentrant_release [l] $b:001 PUBLISH 0 = !NOPERM
+		without
+		HSET l $a:001 x
+		reentrant_release [l] $a:001 PUBLISH 0 1 = -4
+		published = []
+		reentrant_release [l] $a:001 PUBLISH 0 = 1
+		EXISTS l = 0
+		published = [redisson_lock__channel:{l}~0]
+		reentrant_release [m] $a:001 PUBLISH 0 = 1
+		published = [redisson_lock__channel:{m}~0]
+
+		# several locks at once, all or none
+		FLUSHALL
+		reentrant_acquire_all [a b] $a:001 1000 $a:001 2000 = @400000us
+		PTTL a = 1000
+		PTTL b = 2000
+		reentrant_acquire_all [a b] $a:001 500 $a:001 3000 = @400000us
+		PTTL a = 1000
+		PTTL b = 3000
+		HSET c $b:001 1
+		reentrant_acquire_all [d c] $a:001 1000 $a:001 1000 = [2 -1 $b:001]
+		EXISTS d = 0
+		PEXPIRE c 700
+		reentrant_acquire_all [c d] $a:001 1000 $a:001 1000 = [1 700 $b:001]
+		SET text 1
+		reentrant_acquire_all [d text] $a:001 1000 $a:001 1000 = [2 -4]
+		without HLEN
+		reentrant_acquire_all [d] $a:001 1000 = !NOPERM
+		without PEXPIRE
+		reentrant_acquire_all [d e] $a:001 1000 $a:001 1000 = !NOPERM
+		reentrant_acquire_all [d a] $a:001 1000 $a:001 1000 = !NOPERM
+		without HSET
+		reentrant_acquire_all [d a] $a:001 1000 $a:001 1000 = !NOPERM
+		without
+		EXISTS d e = 0
+		EXISTS a = 1
+		HSET f $a:001 2 leasehold_line 0~0|
+		reentrant_acquire_all [f] $a:001 1000 = @400000us
+		HGETALL f = [$a:001 1 leasehold_line 0~0|]
+		PTTL f = 1000
+
+		# many changes: each has its answer
+		FLUSHALL
+		HSET h $b:001 1
+		SET text 1
+		reentrant_change [a b h text r] PUBLISH 0 take 4 1 1000 '' '' $a:001 $a:001 $a:001 $a:001 = [@400000us @400000us -1 -4]
+		PTTL a = 1000
+		reentrant_change [a b h text] PUBLISH 0 take 1 2 2000 '' '' $a:001 give 3 0 $a:001 $a:001 $a:001 = [0 1 -2 -4]
+		HGETALL a = [$a:001 2]
+		PTTL a = 2000
+		published = [redisson_lock__channel:{b}~0]
+		reentrant_change [c rc d rd a] PUBLISH 0 take 2 1 1000 '' 5 $a:001 $b:001 give 1 1 $a:001 = [@400000us @400000us 1]
+		GET rc = @400005us
+		HGETALL a = [$a:001 1]
+		SET rc x
+		DEL c d
+		reentrant_change [c rc d rd] PUBLISH 0 take 2 1 1000 '' 5 $a:001 $b:001 = [! @400006us]
+		EXISTS c d = 1
+		reentrant_change [a] PUBLISH 0 take 1 1 1000 1000~0~500~4000 '' $b:001 = [2000]
+		HGET a leasehold_line = 0~@400|$b:001~1000~0~0~@4400;
+		reentrant_change [a] PUBLISH 0 give 1 0 $a:001 = [1]
+		HGETALL a = [$b:001 1 leasehold_line 1~@400|]
+		without PEXPIRE
+		reentrant_change [e d] PUBLISH 0 take 1 1 1000 '' '' $a:001 give 1 0 $b:001 = [!NOPERM 1]
+		EXISTS e d = 0
+	`)
+}

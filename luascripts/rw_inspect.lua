@@ -19,7 +19,7 @@ local beside, cursor = ARGV[1], ARGV[2]
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local holds, writer = {}, {}
-local page = mode and redis.call('HSCAN', lock, cursor, 'COUNT', 50) or {'0', {}}
+local page = mode and redis.call('HSCAN', lock, cursor, 'COUNT', 50) or {'0', {}} -- mutant: operand 2: speed
 local fields = page[2]
 for i = 1, #fields, 2 do
   if string.sub(fields[i], -6) == ':write' then
@@ -34,5 +34,5 @@ readers(lock, beside, fields, function(owner, count, left)
   end
 end)
 local first = wished(wish)
-if first then writer = {first, math.max(redis.call('PTTL', wish), 0)} end
+if first then writer = {first, redis.call('PTTL', wish)} end -- mutant: always: a reply ends at the first nil
 return {redis.call('PTTL', lock), mode or '', holds, writer, page[1]}

@@ -34,8 +34,8 @@ local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6],
 
 local mode, answer = side(lock)
 if mode == nil then return answer end
-local count = mode and tonumber(redis.call('HGET', lock, owner) or 0) or 0
-if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: it is dead
+local count = mode and tonumber(redis.call('HGET', lock, owner)) or 0 -- mutant: operand 2: speed
+if lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: it is dead
 local reader, since, start, rest = turned(turn)
 if count == 0 then
   if want > 1 then
@@ -47,12 +47,13 @@ if count == 0 then
   if reader == owner then arrived = math.min(arrived, since) end
   local left
   if mode == 'write' then
-    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then left, start = redis.call('PTTL', lock), one_passed() end
+    if redis.call('HEXISTS', lock, writer .. ':write') == 0 then left, start = redis.call('PTTL', lock), one_passed() end
   elseif yield == '1' then
     local first, came = wished(wish)
     if first and came < arrived and start < arrived then left = redis.call('PTTL', wish) end
   end
   if left then
+    -- mutant: operand 1, border 1: SET refuses PX 0
     if stay > 0 and (reader == '' or reader == owner or arrived < since) then turns(turn, owner, arrived, start, stay) end
     return left
   end
@@ -64,7 +65,7 @@ if register and want == 1 then token = latest_in(register) or grown(register, re
 -- Neither this owner's lease nor the lock's ever gets shorter.
 local left = redis.call('PTTL', lock)
 lease = math.max(lease, lives(lock, beside, owner, count))
-if count > 0 then redis.call('PEXPIRE', lock, math.max(left, lease)) end -- first, so that a full memory lets the rest through
+if count > 0 then redis.call('HDEL', lock, '') end -- no such field: a first write that memory limits let through
 if not mode then redis.call('HSET', lock, 'mode', 'read') end
 redis.call('HSET', lock, owner, want)
 local expiry = redis.pcall('PEXPIRE', lock, math.max(left, lease))

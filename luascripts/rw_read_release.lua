@@ -33,7 +33,7 @@ if leave == 0 and reader == owner then
 end
 local mode, answer = side(lock)
 if mode == nil then return answer end
-local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
+local count = tonumber(redis.call('HGET', lock, owner))
 redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
 if not count then return -2 end
 
@@ -60,11 +60,12 @@ else
   end
   if most == 0 then
     redis.call('DEL', lock)
+    -- mutant: operand 2, border: speed
     if reader == '' and start > 0 then redis.pcall('DEL', turn) end -- the turn is over
     tell()
   else
     redis.call('HDEL', lock, owner)
-    if all and most < carried then
+    if all then -- survey stops at a lease that is as long as the expiry
       redis.pcall('PEXPIRE', lock, most)
       if most < 1000 then tell() end -- the reader with this lease may be dead: waiters must ask again sooner
     end

@@ -23,7 +23,6 @@ local function renew(lock, owner, beside)
     return count -- denied, or busy: an error is not an answer about the lock
   end
   redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
-  count = tonumber(count or nil)
   local key = count and timeout(beside, owner, count)
   local left = key and redis.call('PTTL', key) or -2
   if left == -2 or left == 0 then return -2 end

@@ -1372,3 +1372,337 @@ func FuzzRWReplies(f *testing.F) {
 		plausibleSnapshot(t, reply, s, err, "*5")
 	})
 }
+
+// What each script of a read/write lock does at the very end of a lease, a wish or a turn, and which keys it keeps how long.
+func TestRW_transcript(t *testing.T) {
+	play(t, `
+		# a writer, its re-entry, and who waits
+		rw_write_acquire [l w u n] $a:1 1000 2 0 0 b = -2
+		without HDEL
+		rw_write_acquire [l w u n] $a:1 1000 2 0 0 b = !NOPERM
+		rw_read_acquire [l w u n] $a:1 1000 2 '' 0 1 b 0 = !NOPERM
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = !NOPERM
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = !NOPERM
+		rw_force [l n] b ch PUBLISH = !NOPERM
+		without PEXPIRE
+		rw_write_acquire [l w u n] $a:1 1000 1 0 0 b = !NOPERM
+		EXISTS l = 0
+		without
+		rw_write_acquire [l w u n r] $a:1 1000 1 0 0 b = @0us
+		GET r = @1us
+		rw_write_acquire [l w u n r] $a:1 500 2 0 0 b = 0
+		PTTL l = 1000
+		rw_write_acquire [l w u n r] $a:1 2000 1 0 0 b = @2us
+		HGETALL l = [$a:1:write 1 mode write]
+		PTTL l = 2000
+		rw_write_acquire [l w u n] $b:1 1000 1 300 5000 b = 2000
+		GET w = $b:1~@-300
+		PTTL w = 5000
+		wait 10
+		rw_write_acquire [l w u n] $c:1 1000 1 309 5000 b = 1990
+		GET w = $b:1~@-300
+		rw_write_acquire [l w u n] $c:1 1000 1 310 5000 b = 1990
+		GET w = $c:1~@-300
+		rw_write_acquire [l w u n] $c:1 1000 1 0 4000 b = 1990
+		GET w = $c:1~@-300
+		PTTL w = 4000
+		rw_write_acquire [l w u n] $b:1 1000 1 300 0 b = 1990
+		GET w = $c:1~@-300
+		PERSIST l
+		rw_write_acquire [l w u n] $b:1 1000 1 0 0 b = -1
+		PEXPIRE l 2000
+
+		# readers claim a turn; who came first has it
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 5 1 b 0 = 2000
+		EXISTS u = 0
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 5 1 b 3000 = 2000
+		GET u = $d:1~@5~1
+		PTTL u = 3000
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 5 1 b 3000 = 2000
+		GET u = $d:1~@5~1
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 6 1 b 3000 = 2000
+		GET u = $e:1~@4~1
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 0 1 b 4000 = 2000
+		GET u = $e:1~@4~1
+		PTTL u = 4000
+
+		# a release begins the turn, and notifies
+		published = []
+		rw_write_release [l w u n] $a:1 2 b ch PUBLISH = 1
+		HGETALL l = [$a:1:write 2 mode write]
+		published = []
+		rw_write_release [l w u n] $c:1 0 b ch PUBLISH = -2
+		EXISTS w = 0
+		published = [ch~1]
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = 1
+		published = [ch~1]
+		GET u = $e:1~@4~@10
+		PTTL u = 100
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = -2
+		published = []
+
+		# in the turn, no writer enters before its reader, and then it is over
+		rw_write_acquire [l w u n] $b:1 1000 1 0 5000 b = 100
+		wait 20
+		rw_write_acquire [l w u n] $c:1 1000 1 0 5000 b = 80
+		GET w = $b:1~@10
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 9 1 b 0 = 4980
+		rw_read_acquire [l w u n] $d:2 1000 1 '' 21 1 b 0 = 0
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 20 1 b 0 = 0
+		GET u = ~0~@10
+		PTTL u = 80
+		rw_read_acquire [l w u n] $d:2 1000 1 '' 20 1 b 0 = 0
+		rw_read_acquire [l w u n] $d:2 1000 1 '' 20 0 b 0 = 0
+		rw_read_acquire [l w u n] $d:3 1000 1 '' 21 1 b 0 = 0
+		HGETALL l = [$d:2 1 $d:3 1 $e:1 1 mode read]
+		wait 80
+		rw_read_acquire [l w u n] $d:4 1000 1 '' 100 1 b 0 = 0
+		rw_read_acquire [l w u n] $d:4 1000 1 '' 101 1 b 0 = 0
+
+		# a turn is over with the last reader
+		SET u ~0~@50 PX 90
+		rw_read_release [l u n] $d:1 0 b ch PUBLISH = -2
+		rw_read_release [l u n] $d:2 0 b ch PUBLISH = 1
+		rw_read_release [l u n] $d:3 0 b ch PUBLISH = 1
+		rw_read_release [l u n] $d:4 0 b ch PUBLISH = 1
+		EXISTS u = 1
+		rw_read_release [l u n] $e:1 0 b ch PUBLISH = 1
+		published = [ch~0 ch~0]
+		KEYS * = [r w]
+		FLUSHALL
+
+		# the lease of the writer before ended: the next one begins the turn, of which it has to wait for the end
+		SET u $d:1~@90~1 PX 500
+		rw_write_acquire [l w u n] $b:1 1000 1 0 5000 b = 100
+		GET u = $d:1~@90~@110
+		PTTL u = 100
+		SET u $d:1~@111~@110 PX 500
+		rw_write_acquire [l w u n] $b:1 1000 1 0 5000 b = @110000us
+		GET u = $d:1~@111~1
+		PTTL u = 500
+		EXISTS w = 0
+		DEL l
+		SET u $d:1~@110~@110 PX 500
+		rw_write_acquire [l w u n] $b:1 1000 1 0 5000 b = 500
+		SET u x PX 500
+		SET w $b:1~@0 PX 400
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 0 1 b 0 = 400
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 200 1 b 0 = 0
+		rw_read_release [l u n] $d:1 0 b ch PUBLISH = 1
+		FLUSHALL
+
+		# a reader that came when the turn began does not wait behind a writer
+		SET u $d:1~@100~@110 PX 500
+		SET w $b:1~@0 PX 400
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $e:1 0 b ch PUBLISH = 1
+		SET u $d:1~@100~@109 PX 500
+		rw_read_acquire [l w u n] $e:1 1000 1 '' 0 1 b 0 = 400
+		rw_inspect [l w n] b 0 = [-2 '' [] [$b:1 400] 0]
+
+		# who stops waiting gives its turn up, and writers are notified; one that holds less keeps it
+		published = [ch~0 ch~0]
+		rw_read_release [l u n] $e:1 0 b ch PUBLISH = -2
+		published = []
+		rw_read_release [l u n] $d:1 0 b ch PUBLISH = -2
+		EXISTS u = 0
+		published = [ch~0]
+		rw_read_acquire [l w u n] $d:1 1000 1 '' 0 0 b 0 = 0
+		rw_read_acquire [l w u n] $d:1 1000 2 '' 0 0 b 0 = 0
+		SET u $d:1~@100~@109 PX 500
+		rw_read_release [l u n] $d:1 1 b ch PUBLISH = 1
+		EXISTS u = 1
+		FLUSHALL
+
+		# the owner of the write lock reads under it
+		rw_write_acquire [l w u n] $a:1 1000 1 0 0 b = @110000us
+		rw_read_acquire [l w u n] $a:1 2000 1 $b:1 0 1 b 0 = 1000
+		rw_read_acquire [l w u n] $a:1 2000 1 $a:1 0 1 b 0 = 0
+		PTTL l = 2000
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = 1
+		HGETALL l = [$a:1 1 mode read]
+		PTTL l = 2000
+		rw_force [l n] b ch PUBLISH = 1
+		KEYS * = []
+		rw_force [l n] b ch PUBLISH = 0
+		FLUSHALL
+
+		# leases of readers: the longest counts, and none is shortened
+		rw_read_acquire [l w u n r] $a:1 1000 1 '' 0 1 b 0 = @110000us
+		GET r = @110000us
+		rw_read_acquire [l w u n r] $b:1 3000 1 '' 0 1 b 0 = @110000us
+		PTTL l = 3000
+		rw_read_acquire [l w u n r] $a:1 500 2 '' 0 1 b 0 = 0
+		PTTL l = 3000
+		PTTL b:$a:1:rwlock_timeout:2 = 1000
+		EXISTS b:$a:1:rwlock_timeout:1 = 0
+		GET b:$a:1:rwlock_timeout:2 = all
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 3000
+		rw_read_release [l u n] $a:1 1 b ch PUBLISH = 1
+		PTTL b:$a:1:rwlock_timeout:1 = 1000
+		GET b:$a:1:rwlock_timeout:1 = 1
+		wait 999
+		rw_read_acquire [l w u n r] $a:1 500 2 '' 0 1 b 0 = 0
+		PTTL b:$a:1:rwlock_timeout:2 = 500
+		wait 500
+		rw_read_acquire [l w u n r] $a:1 500 2 '' 0 1 b 0 = -2
+		rw_read_release [l u n] $a:1 1 b ch PUBLISH = -2
+		rw_inspect [l w n] b 0 = [1501 read [$b:1 1] [] 0]
+		published = [ch~1 ch~1]
+
+		# the hash lives as long as the longest lease that is left
+		rw_read_acquire [l w u n] $c:1 1200 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		PTTL l = 1200
+		published = []
+		rw_read_acquire [l w u n] $b:1 3000 1 '' 0 1 b 0 = 0
+		wait 200
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		published = []
+		rw_read_acquire [l w u n] $b:1 3000 1 '' 0 1 b 0 = 0
+		wait 1
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		PTTL l = 999
+		published = [ch~0]
+		rw_read_acquire [l w u n] $b:1 1009 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		PTTL l = 1009
+		rw_read_acquire [l w u n] $b:1 1010 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $b:1 0 b ch PUBLISH = 1
+		PTTL l = 999
+		published = [ch~0]
+		FLUSHALL
+
+		# a reader of Redisson has a key for each hold
+		HSET l mode read %a:1 2
+		PEXPIRE l 5000
+		SET b:%a:1:rwlock_timeout:1 1 PX 4000
+		SET b:%a:1:rwlock_timeout:2 1 PX 100
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 4000
+		PERSIST b:%a:1:rwlock_timeout:2
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 5000
+		PERSIST l
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 4000
+		rw_force [l n] b ch PUBLISH = 1
+		KEYS * = []
+
+		# what is not a whole lock, or not one of the readers'
+		HSET l mode read x y
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		HSET l mode read $a:1 x
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		HSET l mode other $a:1 1
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		DEL l
+		SET w 1
+		SET u x
+		rw_write_acquire [l w u n] $a:1 1000 1 0 0 b = @1810000us
+		rw_inspect [l w n] b 0 = [1000 write [$a:1:write 1] [] 0]
+		SET w $b:1~@0 PX 400
+		rw_inspect [l w n] b 0 = [1000 write [$a:1:write 1] [$b:1 400] 0]
+		rw_read_acquire [l w u n] $a:1 3000 1 $a:1 0 1 b 0 = 0
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = 1
+		HGETALL l = [$a:1:write 1 mode write]
+		rw_write_release [l w u n] $b:1 1 b ch PUBLISH = -2
+		EXISTS w = 1
+		rw_read_acquire [l w u n] $a:1 500 1 $a:1 0 1 b 0 = 0
+		rw_write_release [l w u n] $a:1 0 b ch PUBLISH = 1
+		HGETALL l = [$a:1 1 mode read]
+		PTTL l = 500
+		FLUSHALL
+		without HGET
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = !NOPERM
+		without
+		FLUSHALL
+
+		# renewals shorten nothing, and bring nothing back
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = 0
+		rw_read_renew [n l] 1000 $a:1 b = [1]
+		sent PEXPIRE = 0
+		rw_read_renew [n l] 1001 $a:1 b = [1]
+		PTTL l = 1001
+		PTTL b:$a:1:rwlock_timeout:1 = 1001
+		PEXPIRE l 5000
+		rw_read_renew [n l] 2000 $a:1 b = [1]
+		PTTL l = 5000
+		rw_read_renew [n l s] 500 $a:1 b $b:1 b = [2 2 -2]
+		SET s 1
+		rw_read_renew [n s l] 500 $a:1 b $a:1 b = [2 1 -4]
+		wait 2000
+		rw_read_renew [n l] 2000 $a:1 b = [1 1 -2]
+		EXISTS b:$a:1:rwlock_timeout:1 = 0
+		without HDEL
+		rw_read_renew [n l] 2000 $a:1 b = !NOPERM
+		without HGET
+		rw_read_renew [n l] 2000 $a:1 b = !NOPERM
+		without
+		FLUSHALL
+
+		# another key is left alone
+		SET s 1
+		HSET h a 1 b 2
+		HSET i mode read
+		rw_read_acquire [s w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		rw_read_acquire [h w u n] $a:1 1000 1 '' 0 1 b 0 = -4
+		rw_write_acquire [i w u n] $a:1 1000 1 0 0 b = -4
+		rw_read_release [s u n] $a:1 0 b ch PUBLISH = -4
+		rw_write_release [s w u n] $a:1 0 b ch PUBLISH = -4
+		rw_force [s n] b ch PUBLISH = -4
+		rw_inspect [s w n] b 0 = -4
+		rw_inspect [h w n] b 0 = -4
+
+		# what is denied changes nothing
+		without SET
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = !NOPERM
+		EXISTS l = 0
+		without PEXPIRE
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = !NOPERM
+		EXISTS l = 0
+		without
+		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = 0
+		without SET
+		rw_read_acquire [l w u n] $a:1 1000 2 '' 0 1 b 0 = !NOPERM
+		rw_read_acquire [l w u n] $b:1 1000 1 '' 0 1 b 0 = !NOPERM
+		HGETALL l = [$a:1 1 mode read]
+		without
+		rw_read_acquire [l w u n] $a:1 1000 2 '' 0 1 b 0 = 0
+		without SET
+		rw_read_release [l u n] $a:1 1 b ch PUBLISH = !NOPERM
+		HGETALL l = [$a:1 2 mode read]
+		without
+	`)
+	// Of many readers that are dead, fifty are removed at a time, and a living one keeps writers out.
+	many := `
+		HSET l mode read $a:1 1
+		SET b:$a:1:rwlock_timeout:1 1 PX 5000
+		PEXPIRE l 5000
+	`
+	for i := range 60 {
+		many += fmt.Sprintf("HSET l $b:%d 1\n", i)
+	}
+	play(t, many+`
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = -3
+		HLEN l = 12
+		rw_write_acquire [l w u n] $c:1 1000 1 0 0 b = 5000
+		HGETALL l = [$a:1 1 mode read]
+	`)
+	play(t, many+`
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = -3
+		HLEN l = 12
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = 1
+		EXISTS l = 0
+	`)
+	play(t, many+`
+		rw_read_acquire [l w u n] $b:99 1000 1 '' 0 1 b 0 = 0
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = 1
+		HLEN l = 13
+	`)
+	play(t, many+`
+		rw_force [l n] b ch PUBLISH = -3
+		HLEN l = 12
+		rw_force [l n] b ch PUBLISH = 1
+		EXISTS l = 0
+	`)
+}

@@ -71,7 +71,7 @@ elseif not mode then
   local token = grown(register, time, nil, 1) -- the extra token is for readers, until the next writer
   redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left in Redis
   local expiry = redis.pcall('PEXPIRE', lock, lease)
-  if type(expiry) == 'table' and expiry.err then
+  if type(expiry) == 'table' then
     redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
     return expiry
   end

@@ -30,7 +30,7 @@ if leave == 0 and wished(wish) == owner then
 end
 local mode, answer = side(lock)
 if mode == nil then return answer end
-local count = mode == 'write' and redis.call('HGET', lock, owner .. ':write')
+local count = redis.call('HGET', lock, owner .. ':write')
 redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
 if not count then return -2 end
 
@@ -38,6 +38,7 @@ if leave > 0 then
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end
+-- mutant: always, operand 2, border: speed
 local most = redis.call('HLEN', lock) > 2 and survey(lock, beside, nil, math.huge) or 0
 if most > 0 then
   redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing

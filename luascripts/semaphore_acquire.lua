@@ -50,7 +50,7 @@ end
 local now = clock()
 local score = string.format('%.0f', now + lease)
 local missing = ids
-if held > 0 then
+if held > 0 then -- mutant: always, border: speed
   missing = {}
   for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
     if not at then missing[#missing + 1] = ids[i] end
@@ -65,6 +65,7 @@ local before, long, living, dropped, more = value, 0, {}, 0, false
 if #missing > 0 then
   long = redis.call('LLEN', queue)
   if value < #missing then value = value + later().reclaim(free, leases, now) end
+  -- mutant: always, border: speed
   if long > 0 then living, dropped, more = later().queued(queue, alive, now, true) end
 end
 local ahead, found = 0, false
@@ -77,32 +78,32 @@ local mine = #missing == 0 or value >= ahead + #missing and (found or not more)
 
 if mine and #missing > 0 then
   -- A semaphore that Redisson made may have an expiry, which both its keys share.
-  -- mutant: never 1: speed
+  -- mutant: never 1, operand 3: speed
   local expiry = (held == 0 or redis.call('PTTL', leases) == -2) and redis.call('PTTL', free) or -1 -- all that were held may have been reclaimed
   redis.call('INCRBY', free, -#missing) -- refused here when memory is full: nothing is left in Redis
   local denied
   for _, id in ipairs(missing) do
-    denied = denied or failed(redis.pcall('ZADD', leases, score, id))
+    denied = denied or failed(redis.pcall('ZADD', leases, score, id)) -- mutant: operand 1: what is denied for one is denied for each
   end
+  -- mutant: operand 1: speed
   if found and not denied then denied = failed(depart(queue, alive, owner, long - dropped)) end
   if denied then
     redis.pcall('ZREM', leases, unpack(missing))
     redis.call('INCRBY', free, #missing)
     return denied -- an error means that the owner does not have them
   end
-  if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end
+  if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
   value = value - #missing
 end
-if mine and #missing < #ids then
+if mine and #missing < #ids then -- mutant: operand 2, border: speed
   for _, id in ipairs(ids) do redis.call('ZADD', leases, 'XX', 'GT', score, id) end
 end
 if value + (mine and #missing or 0) > before or dropped > 0 then -- permits came free, or a waiter before others is dead
   local rest = {}
   for _, waiter in ipairs(living) do
-    if waiter ~= owner then rest[#rest + 1] = waiter end
+    if not mine or waiter ~= owner then rest[#rest + 1] = waiter end
   end
-  if not mine and found then rest = living end
-  later().spread(channel, publish, rest, value, 0, owner)
+  later().spread(channel, publish, rest, value, 0)
   announce(change, publish, value)
 end
 if mine then return '0' end
@@ -111,6 +112,7 @@ local made = later()
 local left = made.pause(leases, now)
 if stay > 0 then
   local stands = redis.call('ZSCORE', alive, owner)
+  -- mutant: always, operand 1, operand 2: speed
   if stands and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then -- one of the two was deleted by hand
     stands = redis.call('LPOS', queue, owner)
   end

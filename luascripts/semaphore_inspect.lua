@@ -22,10 +22,11 @@ local now = clock()
 local permits = redis.call('ZRANGE', leases, from, from + 999, 'WITHSCORES')
 for i = 2, #permits, 2 do
   local left = tonumber(permits[i]) - now
+  -- mutant: border: no lease is that long
   permits[i] = left > 1000000000000 and -1 or math.max(math.ceil(left), 0)
 end
 local waiters, members = {}, redis.call('LRANGE', queue, after, after + 999)
-local deadlines = #members > 0 and redis.call('ZMSCORE', alive, unpack(members)) or {}
+local deadlines = #members > 0 and redis.call('ZMSCORE', alive, unpack(members))
 for i, member in ipairs(members) do
   waiters[#waiters + 1] = member
   waiters[#waiters + 1] = math.max((tonumber(deadlines[i]) or now) - now, 0)

@@ -36,7 +36,7 @@ redis.call('ZREM', alive, '') -- no such member: a first write that memory limit
 
 -- Our own owners come first: a process that is late with its heartbeat, but here before it was dropped, has lost
 -- nothing.
-local deadlines = #owners > 0 and redis.call('ZMSCORE', alive, unpack(owners)) or {}
+local deadlines = #owners > 0 and redis.call('ZMSCORE', alive, unpack(owners))
 local whole = redis.call('LLEN', queue) >= redis.call('ZCARD', alive) -- an owner with a deadline is in the queue
 local kept, longest = {}, 0
 for i, owner in ipairs(owners) do

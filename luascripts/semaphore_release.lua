@@ -36,7 +36,7 @@ if held then
     if at then have[#have + 1] = ids[i] end
   end
 end
-local verdict = held and (#have == #ids and 1 or -2) or -4
+local verdict = held and (#have == #ids and 1 or -2) or -4 -- mutant: operand 6: a reply has true as 1
 if leave == '1' then
   if held then redis.call('ZREM', leases, '') end -- no such member: a replica, whose data may be old, refuses it
   return verdict
@@ -50,7 +50,7 @@ if not value then -- deleted by hand: the next acquisition counts what is held
   return verdict
 end
 local now_free, living, dropped = value + #have, {}, 0
-if now_free > 0 and long - waited > 0 then
+if now_free > 0 and long - waited > 0 then -- mutant: always, operand, border: speed
   living, dropped = later().queued(queue, alive, clock(), true)
 end
 if #have > 0 then
@@ -58,6 +58,7 @@ if #have > 0 then
   redis.call('ZREM', leases, unpack(have))
 end
 if waited == 1 or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
+-- mutant: always, border: speed
 if #living > 0 then later().spread(channel, publish, living, now_free, value) end
 if #have > 0 then announce(change, publish, now_free) end
 return verdict

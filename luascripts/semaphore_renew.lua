@@ -19,7 +19,7 @@ local score = string.format('%.0f', clock() + lease)
 local replies, at, writes = {#KEYS}, 1, false
 for i, leases in ipairs(KEYS) do
   local count, why = tonumber(words(at)), nil
-  if not writes then
+  if not writes then -- mutant: always: speed
     writes = type(redis.pcall('ZREM', leases, '')) ~= 'table' -- no such member: a first write that memory limits let through
   end
   for j = 1, count do
@@ -29,6 +29,7 @@ for i, leases in ipairs(KEYS) do
       why = -4
       break
     end
+    -- mutant: operand 1: speed
     if one == 0 and not redis.call('ZSCORE', leases, words(at + j)) then why = -2 end
   end
   at = at + count + 1

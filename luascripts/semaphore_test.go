@@ -474,7 +474,7 @@ func TestSemaphore_refuses(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
 		take(t, rdb, k, taker(1, 1), 0)
-		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(2, 4), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "3 permits") {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(2, 4), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "semaphore has 3") {
 			t.Errorf("four of three: %+v, %v", got, err)
 		}
 		for _, key := range []string{k.Lock, k.Leases} {
@@ -787,4 +787,373 @@ func TestSemaphore_deniedWhileItWaits(t *testing.T) {
 			t.Errorf("without %s: %d", command, got)
 		}
 	}
+}
+
+// What each script of a semaphore does at the very end of a lease or a place, and whom it notifies.
+func TestSemaphore_transcript(t *testing.T) {
+	play(t, `
+		# no semaphore, a wrong number, and a denied command: nothing is done
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = !PERMITS
+		without ZREM
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = !NOPERM
+		without GET
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = !NOPERM
+		without ZADD
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = !NOPERM
+		GET f = 3
+		without
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = 0
+		GET f = 2
+		PTTL f = -1
+		ZRANGE p 0 -1 WITHSCORES = [axxxxxxxxxxxxxxx @1000]
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 4 ch cg PUBLISH a^16 = !PERMITS
+		semaphore_acquire [f p q v n] $a:1:4 1000 0 0 ch cg PUBLISH b^16 c^16 d^16 e^16 = !PERMITS
+		without ZREM
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 4 ch cg PUBLISH a^16 = !NOPERM
+		without
+
+		# permits that the owner has count as taken, and no lease is shortened
+		semaphore_acquire [f p q v n] $a:1:1 500 0 0 ch cg PUBLISH a^16 = 0
+		ZSCORE p a^16 = @1000
+		semaphore_acquire [f p q v n] $a:1:2 2000 0 0 ch cg PUBLISH a^16 b^16 = 0
+		ZRANGE p 0 -1 WITHSCORES = [axxxxxxxxxxxxxxx @2000 bxxxxxxxxxxxxxxx @2000]
+		GET f = 1
+		published = []
+
+		# waiters queue; nobody overtakes
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = [2000 0]
+		LRANGE q 0 -1 = [$b:1:2]
+		ZRANGE v 0 -1 WITHSCORES = [$b:1:2 @5000]
+		PTTL q = 3605000
+		PTTL v = 3605000
+		semaphore_acquire [f p q v n] $c:1:1 1000 0 0 ch cg PUBLISH e^16 = [2000 0]
+		LRANGE q 0 -1 = [$b:1:2]
+		semaphore_acquire [f p q v n] $c:1:1 1000 4000 0 ch cg PUBLISH e^16 = [2000 0]
+		wait 10
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = [1990 0]
+		ZRANGE v 0 -1 WITHSCORES = [$c:1:1 @4000 $b:1:2 @5010]
+		LRANGE q 0 -1 = [$b:1:2 $c:1:1]
+		PEXPIRE q 3605001
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = [1990 0]
+		PTTL q = 3605001
+		PTTL v = 3605001
+		without PEXPIRE
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = !NOPERM
+		semaphore_acquire [f p q v n] $d:1:1 1000 5000 0 ch cg PUBLISH e^16 = !NOPERM
+		LRANGE q 0 -1 = [$b:1:2 $c:1:1]
+		without PTTL
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:2 = !NOPERM
+		without ZREM
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = !NOPERM
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:2 = !NOPERM
+		semaphore_release [f p q v n] $a:1:2 1 ch cg PUBLISH a^16 = !NOPERM
+		semaphore_release [f p q v n] $a:1:2 0 ch cg PUBLISH a^16 = !NOPERM
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = !NOPERM
+		without
+		published = []
+
+		# the first lease ends: its permits are free from that ms on, and the first waiter takes them
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [axxxxxxxxxxxxxxx 1990 bxxxxxxxxxxxxxxx 1990] [$b:1:2 5000 $c:1:1 3990]]
+		wait 1989
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = [1 0]
+		GET f = 1
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [axxxxxxxxxxxxxxx 1 bxxxxxxxxxxxxxxx 1] [$b:1:2 5000 $c:1:1 2001]]
+		wait 1
+		semaphore_inspect [f p q v n] 1 1 = [1 2 [bxxxxxxxxxxxxxxx 0] [$c:1:1 2000]]
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH c^16 d^16 = 0
+		GET f = 1
+		ZRANGE p 0 -1 WITHSCORES = [cxxxxxxxxxxxxxxx @3000 dxxxxxxxxxxxxxxx @3000]
+		LRANGE q 0 -1 = [$c:1:1]
+		published = [ch:$c:fair~1:1 cg~01]
+
+		# a release notifies those whose turn it is now
+		semaphore_acquire [f p q v n] $d:1:2 1000 5000 0 ch cg PUBLISH g^16 h^16 = [1000 0]
+		semaphore_release [f p q v n] $b:1:2 1 ch cg PUBLISH c^16 d^16 = 1
+		semaphore_release [f p q v n] $b:1:2 1 ch cg PUBLISH c^16 x^16 = -2
+		semaphore_release [f p q v n] $b:1:2 0 ch cg PUBLISH c^16 d^16 = 1
+		GET f = 3
+		published = [ch:$d:fair~1:2 cg~03]
+		semaphore_release [f p q v n] $b:1:2 0 ch cg PUBLISH c^16 d^16 = -2
+		published = []
+
+		# one that leaves the queue lets those behind it go
+		semaphore_release [f p q v n] $c:1:1 0 ch cg PUBLISH e^16 = -2
+		LRANGE q 0 -1 = [$d:1:2]
+		published = [ch:$d:fair~1:2]
+		FLUSHALL
+
+		# the caller that frees what is over, and cannot take it, notifies the first in the queue, and itself stays there
+		SET f 0
+		ZADD p @1990 a^16 @9000 b^16 @9000 c^16
+		RPUSH q $a:1:2 $b:1:1 $c:1:3
+		ZADD v @9000 $a:1:2 @9000 $b:1:1 @9000 $c:1:3
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16 = [7000 0]
+		GET f = 1
+		published = [cg~01]
+		ZADD p @2000 b^16
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16 = [1 0]
+		published = []
+		ZADD p @2000 c^16
+		semaphore_acquire [f p q v n] $b:1:1 1000 5000 0 ch cg PUBLISH d^16 = [1 0]
+		published = []
+		LRANGE q 0 -1 = [$a:1:2 $b:1:1 $c:1:3]
+		GET f = 1
+
+		# a waiter that is dead is dropped, and who is behind it is notified
+		FLUSHALL
+		SET f 1
+		ZADD p @9000 a^16
+		RPUSH q $a:1:2 $b:1:1 $c:1:1
+		ZADD v @2000 $a:1:2 @2001 $b:1:1 @9000 $c:1:1
+		semaphore_acquire [f p q v n] $c:1:1 1000 5000 0 ch cg PUBLISH d^16 = [7000 0]
+		published = [ch:$b:fair~1:1 cg~01]
+		LRANGE q 0 -1 = [$b:1:1 $c:1:1]
+		wait 1
+		semaphore_acquire [f p q v n] $c:1:1 1000 5000 0 ch cg PUBLISH d^16 = 0
+		LRANGE q 0 -1 = []
+		published = []
+
+		# the heartbeat keeps places, reclaims permits and says whose turn it is
+		FLUSHALL
+		SET f 0
+		ZADD p @2001 a^16 @9000 b^16
+		RPUSH q $a:1:1 $b:1:1 $c:1:1
+		ZADD v @9000 $a:1:1 @9000 $b:1:1 @9000 $c:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:1 4000 $c:1:1 1000 $d:1:1 = [1 0 0 -2]
+		ZRANGE v 0 -1 WITHSCORES = [$c:1:1 @6001 $b:1:1 @7001 $a:1:1 @9000]
+		PTTL q = 3605000
+		PTTL v = 3605000
+		GET f = 0
+		published = []
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1 5000 $b:1:1 4000 $c:1:1 = [6999 0 0]
+		GET f = 1
+		published = [ch:$a:fair~1:1 cg~01]
+		semaphore_keep [f p q v n] ch cg PUBLISH 2 1 5000 $a:1:1 = [6999 1]
+		semaphore_keep [f p q v n] ch cg PUBLISH 3 1 5000 $b:1:1 = [6999 1]
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1 = [6999]
+		published = []
+		LREM q 1 $a:1:1
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 1 5000 $b:1:1 = [6999 1]
+		RPUSH q $a:1:3
+		ZADD v @9000 $a:1:3
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $a:1:3 = [6999 -2]
+		DEL f
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $b:1:1 = [0 1]
+
+		# the number of permits is set once before a time; with fewer than are held, the number of free ones is negative
+		FLUSHALL
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH 0 = @2001
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @2001 = @2001
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @2002 = 1
+		GET f = 3
+		published = [cg~3]
+		ZADD p @9000 a^16 @9000 b^16
+		SET f 1 PX 70000
+		RPUSH q $a:1:2
+		ZADD v @9000 $a:1:2
+		semaphore_resize [f p q v n] 4 ch cg PUBLISH @9999 = 1
+		GET f = 2
+		PTTL f = 70000
+		published = [ch:$a:fair~1:2 cg~2]
+		semaphore_resize [f p q v n] 1 ch cg PUBLISH @9999 = 1
+		GET f = -1
+		published = [cg~1]
+		DEL f
+		PEXPIRE p 60000
+		semaphore_resize [f p q v n] 1 ch cg PUBLISH @9999 = 1
+		GET f = -1
+		PTTL f = 60000
+
+		# leases are renewed, and none is shortened or brought back
+		semaphore_renew [p] 1000 1 a^16 = [1]
+		ZSCORE p a^16 = @9000
+		semaphore_renew [p x s] 10000 1 a^16 1 b^16 0 = [3 2 -2]
+		SET s 1
+		semaphore_renew [p s p x] 20000 2 a^16 b^16 1 a^16 2 a^16 c^16 1 a^16 = [4 2 -4 3 -2 4 -2]
+		ZRANGE p 0 -1 WITHSCORES = [axxxxxxxxxxxxxxx @22001 bxxxxxxxxxxxxxxx @22001]
+		without ZADD
+		semaphore_renew [p] 30000 1 a^16 = !NOPERM
+		without ZREM
+		semaphore_renew [p] 10 1 a^16 = [1]
+		without
+
+		# a permit has the lowest free slot, with a larger token than any holder before
+		FLUSHALL
+		ZADD p @3000 a^16 @3000 b^16 @2001 c^16
+		semaphore_slots [p s] a^16 b^16 = [0 @2001000us 1 @2001000us]
+		HGETALL s = [0 @2001000us~axxxxxxxxxxxxxxx 1 @2001000us~bxxxxxxxxxxxxxxx]
+		semaphore_slots [p s] b^16 a^16 = [1 @2001000us 0 @2001000us]
+		semaphore_slots [p s] c^16 = -2
+		semaphore_slots [p s] x^16 = -2
+		ZADD p @2002 c^16
+		semaphore_slots [p s] c^16 = [2 @2001000us]
+		wait 1
+		ZADD p @3000 d^16
+		HSET s 2 @999000000us~cxxxxxxxxxxxxxxx
+		semaphore_slots [p s] d^16 = [2 @999000001us]
+		HSET s 7 @1000us~gone
+		semaphore_slots [p s] d^16 = [2 @999000001us]
+		HSET s x @1000us~y
+		semaphore_slots [p s] d^16 = -4
+		HDEL s x
+		HSET s 8 y
+		semaphore_slots [p s] d^16 = -4
+		HDEL s 8
+		EVAL for~i=10,9009~do~redis.call('HSET',KEYS[1],i,'1~'..i)~end 1 s = nil
+		semaphore_slots [p s] d^16 = [2 @999000001us]
+		HSET s x y
+		semaphore_slots [p s] d^16 = -4
+		SET s 1
+		semaphore_slots [p s] d^16 = -4
+		semaphore_slots [s p] d^16 = -4
+		without ZREM
+		semaphore_slots [p s] d^16 = !NOPERM
+		without ZMSCORE
+		semaphore_slots [p s] d^16 = !NOPERM
+		without HGETALL
+		semaphore_slots [p t] d^16 = !NOPERM
+		without
+
+		# another key is left alone
+		FLUSHALL
+		SET s 1
+		SET t 01
+		ZADD z 1 short
+		semaphore_acquire [f s q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = -4
+		semaphore_acquire [z p q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = -4
+		semaphore_acquire [f z q v n] $a:1:1 1000 0 3 ch cg PUBLISH a^16 = -4
+		semaphore_release [t p q v n] $a:1:1 1 ch cg PUBLISH a^16 = -4
+		SET t 12345678901
+		semaphore_inspect [t p q v n] 0 0 = [12345678901 0 [] []]
+		SET t 123456789012
+		semaphore_inspect [t p q v n] 0 0 = -4
+		semaphore_keep [t p q v n] ch cg PUBLISH 0 0 5000 $a:1:1 = [0 1]
+		semaphore_resize [t p q v n] 1 ch cg PUBLISH @99999 = -4
+		FLUSHALL
+
+		# a semaphore that was stopped has no permit, and lets callers wait
+		semaphore_inspect [f p q v n] 0 0 = ['' 0 [] []]
+		SET f 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = [-1 0]
+		SET f -1
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = [-1 0]
+		without GET
+		semaphore_keep [f p q v n] ch cg PUBLISH 0 0 5000 $a:1:1 = !NOPERM
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without
+
+		# a member that is no waiter counts as one that wants a single permit, and is dead without a deadline
+		SET f 1
+		RPUSH q odd $b:1:1 lost
+		ZADD v @9000 odd @9000 $b:1:1
+		semaphore_release [f p q v n] $c:1:1 0 ch cg PUBLISH a^16 = -2
+		semaphore_resize [f p q v n] 2 ch cg PUBLISH @99999 = 1
+		published = [cg~1 ch:$b:fair~1:1 cg~2]
+		LRANGE q 0 -1 = [odd $b:1:1]
+		RPUSH q lost
+		semaphore_inspect [f p q v n] 0 0 = [2 0 [] [odd 6998 $b:1:1 6998 lost 0]]
+		without ZREM
+		semaphore_release [f p q v n] $b:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without
+		FLUSHALL
+
+		# a resize reclaims what is over, and keeps an expiry
+		SET f 1
+		ZADD p @10 a^16 @9000 b^16
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = 1
+		sent SET = 0
+		GET f = 2
+		published = [cg~2]
+		RPUSH q $c:1:3
+		ZADD v @9000 $c:1:3
+		ZADD p @11 c^16
+		SET f 1
+		semaphore_resize [f p q v n] 3 ch cg PUBLISH @99999 = 1
+		published = [cg~2]
+		FLUSHALL
+
+		# a waiter without a deadline leaves the queue, too
+		SET f 0
+		RPUSH q $d:1:1 $e:1:1
+		ZADD v @99999 $e:1:1
+		without ZREM
+		semaphore_release [f p q v n] $d:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		LRANGE q 0 -1 = [$d:1:1 $e:1:1]
+		without
+		semaphore_release [f p q v n] $d:1:1 0 ch cg PUBLISH a^16 = -2
+		LRANGE q 0 -1 = [$e:1:1]
+		FLUSHALL
+
+		# a waiter whose place was deleted by hand enters again
+		SET f 0
+		ZADD p @9000 a^16
+		ZADD v @9000 $a:1:1
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = [6998 0]
+		LRANGE q 0 -1 = [$a:1:1]
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = [6998 0]
+		LRANGE q 0 -1 = [$a:1:1]
+		FLUSHALL
+
+		# the first in the queue, which cannot take all its permits yet, keeps those behind it out
+		SET f 0
+		ZADD p @1990 a^16 @9000 b^16 @9000 c^16
+		RPUSH q $b:1:2 $c:1:1
+		ZADD v @9000 $b:1:2 @9000 $c:1:1
+		semaphore_acquire [f p q v n] $b:1:2 1000 5000 0 ch cg PUBLISH d^16 e^16 = [6998 0]
+		published = [cg~01]
+
+		# an owner that has all its permits looks at no other
+		RPUSH q $d:1:1
+		ZADD v @10 $d:1:1 @10 $b:1:2
+		semaphore_acquire [f p q v n] $a:1:1 1000 5000 0 ch cg PUBLISH b^16 = 0
+		LRANGE q 0 -1 = [$b:1:2 $c:1:1 $d:1:1]
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [bxxxxxxxxxxxxxxx 6998 cxxxxxxxxxxxxxxx 6998] [$b:1:2 0 $c:1:1 6998 $d:1:1 0]]
+		wait 8000
+		semaphore_inspect [f p q v n] 0 0 = [1 2 [bxxxxxxxxxxxxxxx 0 cxxxxxxxxxxxxxxx 0] [$b:1:2 0 $c:1:1 0 $d:1:1 0]]
+		FLUSHALL
+
+		# up to a thousand dead are dropped from before a living waiter
+		SET f 1
+		ZADD p @99000 a^16
+		RPUSH q $a:{1..150}:1 $b:1:1
+		ZADD v @99000 $b:1:1
+		semaphore_acquire [f p q v n] $c:1:1 1000 0 0 ch cg PUBLISH d^16 = [88998 0]
+		LRANGE q 0 -1 = [$b:1:1]
+		published = [ch:$b:fair~1:1 cg~01]
+		FLUSHALL
+
+		# a script of an application runs only while each permit is held
+		ZADD p @10050 a^16 @10040 b^16
+		include_semaphore_body [p] a^16 b^16 2 = nil
+		include_semaphore_body [p] c^16 b^16 2 = !NOPERMIT
+		wait 39
+		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
+		wait 1
+		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
+		include_semaphore_body [p] b^16 a^16 2 = !NOPERMIT
+		FLUSHALL
+
+		# Redisson's score of a permit without a lease
+		SET f 0
+		ZADD p 92233720368547758 a^16
+		semaphore_inspect [f p q v n] 0 0 = [0 1 [axxxxxxxxxxxxxxx -1] []]
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH b^16 = [-1 0]
+
+		# what Redisson made with an expiry keeps it
+		FLUSHALL
+		SET f 2 PX 50000
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = 0
+		PTTL p = 50000
+		PTTL f = 50000
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH b^16 = 0
+		PTTL p = 50000
+		PEXPIRE p 40000
+		SET f 1 PX 50000
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH c^16 = 0
+		PTTL p = 40000
+		SET f 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH d^16 = [1000 0]
+		SET f -1
+		semaphore_acquire [f p q v n] $a:1:5 1000 0 0 ch cg PUBLISH c^16 d^16 e^16 f^16 g^16 = !PERMITS
+	`)
 }

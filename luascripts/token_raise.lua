@@ -24,6 +24,6 @@ redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old,
 if held == 0 then return -2 end
 local text = redis.call('GET', register)
 if text and not string.find(text, '^%d+$') then return -4 end
-local latest = tonumber(text or nil)
+local latest = tonumber(text)
 if not latest or latest < token then redis.call('SET', register, string.format('%.0f', token)) end
 return 1

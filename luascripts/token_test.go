@@ -118,3 +118,28 @@ func TestToken_andItsRegister(t *testing.T) {
 		}
 	}
 }
+
+// The register of tokens never goes down, and only a holder raises it.
+func TestToken_transcript(t *testing.T) {
+	play(t, `
+		HSET l $a:1 1
+		token_raise [l r] $a:1 5 = 1
+		GET r = 5
+		token_raise [l r] $a:1 5 = 1
+		sent SET = 0
+		token_raise [l r] $a:1 4 = 1
+		GET r = 5
+		token_raise [l r] $a:1 6 = 1
+		GET r = 6
+		token_raise [l r] $b:1 9 = -2
+		SET r x
+		token_raise [l r] $a:1 9 = -4
+		GET r = x
+		SET s 1
+		token_raise [s r] $a:1 9 = -4
+		without HEXISTS
+		token_raise [l r] $a:1 9 = !NOPERM
+		without HDEL
+		token_raise [l r] $b:1 9 = !NOPERM
+	`)
+}

@@ -28,7 +28,7 @@ local text, held, answer = used(value, permits)
 if not held then return answer end
 local alive = redis.call('HGET', config, 'keepAliveTime') or '0'
 local left, since = rate, string.format('(%.0f', now - interval)
-if was then
+if was then -- mutant: always: speed
   for _, one in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(one) end
 end
 redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', alive)

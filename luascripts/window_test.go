@@ -669,3 +669,229 @@ func TestWindow_used(t *testing.T) {
 		}
 	})
 }
+
+// What each script of a window does at the very end of an interval, and with entries that say something else than the value.
+func TestWindow_transcript(t *testing.T) {
+	play(t, `
+		# there is no window until it has a rate
+		window_take [w v p n] 1 1 a^16 0 = -3
+		window_inspect [w v p n] = -3
+		window_refund [w v p n] 1 a^16 = -3
+		window_init [w v p n] 5 1000 0 = 1
+		HGETALL w = [interval 1000 keepAliveTime 0 rate 5 type 0]
+		window_init [w v p n] 5 1000 0 = 0
+		window_init [w v p n] 5 2000 0 = [5 1000 @0]
+		window_inspect [w v p n] = [5 0 0 5 1000 0]
+
+		# units are taken once for each call, and come back after the interval
+		window_take [w v p n] 3 3 a^16 0 = [3 2 0 1000 5 1000 1000]
+		GET v = 2
+		window_take [w v p n] 3 3 a^16 0 = [3 2 0 1000 5 1000 1000]
+		wait 10
+		window_take [w v p n] 3 1 b^16 0 = [2 0 0 1000 5 1000 990]
+		window_take [w v p n] 3 1 b^16 10 = [2 0 0 1000 5 1000 990]
+		window_take [w v p n] 1 1 c^16 0 = [0 0 990 1000 5 1000 990]
+		window_take [w v p n] 4 4 c^16 0 = [0 0 1000 1000 5 1000 990]
+		window_take [w v p n] 6 6 c^16 0 = [0 0 -1 1000 5 1000 990]
+		window_take [w v p n] 0 0 c^16 0 = [0 0 0 1000 5 1000 990]
+		window_inspect [w v p n] = [0 990 1000 5 1000 1]
+		wait 989
+		window_inspect [w v p n] = [0 1 11 5 1000 1]
+		window_take [w v p n] 1 1 c^16 0 = [0 0 1 11 5 1000 1]
+		wait 1
+		window_inspect [w v p n] = [3 0 10 5 1000 1]
+		window_take [w v p n] 0 0 c^16 0 = [0 3 0 10 5 1000 10]
+		ZCARD p = 1
+		window_take [w v p n] 3 3 d^16 0 = [3 0 0 1000 5 1000 10]
+		GET v = 0
+
+		# a refund returns the units of a call once
+		window_refund [w v p n] 2 d^16 = 0
+		window_refund [w v p n] 3 d^16 = 1
+		window_refund [w v p n] 3 d^16 = 0
+		GET v = 3
+		SET v 4
+		window_refund [w v p n] 2 b^16 = 1
+		GET v = 5
+		window_take [w v p n] 2 2 b^16 0 = [2 3 0 1000 5 1000 1000]
+		DEL v
+		window_refund [w v p n] 2 b^16 = 1
+		EXISTS v = 0
+
+		# a copy of a call finds its entry as long as that is not older than the call, and a second
+		window_take [w v p n] 1 1 e^16 0 = [1 4 0 1000 5 1000 1000]
+		window_take [w v p n] 9 1 f^16 0 = [4 0 0 1000 5 1000 1000]
+		wait 900
+		window_take [w v p n] 9 1 f^16 900 = [4 0 0 100 5 1000 100]
+		window_take [w v p n] 9 1 e^16 900 = [1 0 0 100 5 1000 100]
+		window_take [w v p n] 9 9 f^16 900 = [0 0 -1 100 5 1000 100]
+		DEL p v
+		window_init [w v p n] 5 10000 @99999 = 1
+		window_take [w v p n] 2 1 g^16 0 = [2 3 0 10000 5 10000 10000]
+		wait 2000
+		window_take [w v p n] 2 2 g^16 0 = [2 3 0 8000 5 10000 8000]
+		window_take [w v p n] 3 1 g^16 1000 = [2 3 0 8000 5 10000 8000]
+		wait 1
+		window_take [w v p n] 3 1 g^16 1000 = [3 0 0 10000 5 10000 7999]
+		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 5 10000 7999]
+
+		# another rate counts what was taken; the old one stays from the given time on
+		window_init [w v p n] 6 10000 @3901 = [5 10000 @3901]
+		window_init [w v p n] 6 10000 @3902 = 1
+		GET v = 1
+		window_init [w v p n] 1 10000 @99999 = 1
+		GET v = 0
+		window_init [w v p n] 7 1001 @99999 = 1
+		ZCARD p = 1
+		GET v = 4
+		window_init [w v p n] 7 2000 @99999 = 1
+		GET v = 4
+
+		# a value that cannot be right is counted again
+		DEL p v
+		ZADD p @3900 entry(a^16,2) @3901 entry(b^16,256)
+		window_init [w v p n] 300 10000 @99999 = 1
+		SET v 301
+		window_inspect [w v p n] = [42 0 10000 300 10000 1]
+		window_take [w v p n] 0 0 c^16 0 = [0 42 0 10000 300 10000 9999]
+		GET v = 42
+		SET v -1
+		window_inspect [w v p n] = [42 0 10000 300 10000 1]
+		window_take [w v p n] 0 0 c^16 0 = [0 42 0 10000 300 10000 9999]
+		SET v 0
+		window_take [w v p n] 42 42 c^16 0 = [42 0 0 10000 300 10000 9999]
+		SET v 5
+		window_take [w v p n] 9 9 d^16 0 = [0 5 10000 10000 300 10000 9999]
+		PTTL v = -1
+		DEL v
+		PEXPIRE p 5000
+		window_take [w v p n] 0 0 d^16 0 = [0 0 0 10000 300 10000 9999]
+		PTTL v = 5000
+		SET v 0 PX 70000
+		window_take [w v p n] 0 0 d^16 0 = [0 0 0 10000 300 10000 9999]
+		wait 9998
+		window_take [w v p n] 0 0 d^16 0 = [0 0 0 0 300 10000 0]
+		PTTL v = 60002
+
+		# units that Redisson gave back do not come back once more with their entries
+		FLUSHALL
+		window_init [w v p n] 10 1000 0 = 1
+		ZADD p @12900 entry(a^16,4) @13500 entry(b^16,3)
+		SET v 7
+		window_inspect [w v p n] = [7 0 601 10 1000 1]
+		wait 1
+		window_inspect [w v p n] = [7 0 600 10 1000 1]
+		window_take [w v p n] 0 0 d^16 0 = [0 7 0 600 10 1000 600]
+
+		# the state lives as long as Redisson's keepAliveTime says, or as its configuration
+		HSET w keepAliveTime 5000
+		window_take [w v p n] 1 1 e^16 0 = [1 6 0 1000 10 1000 600]
+		PTTL w = 5000
+		PTTL v = 5000
+		PTTL p = 5000
+		PEXPIRE w 4000
+		window_take [w v p n] 99 99 e^16 0 = [0 6 -1 1000 10 1000 600]
+		PTTL w = 5000
+		PTTL v = 5000
+		HSET w keepAliveTime 0
+		PEXPIRE w 3000
+		window_take [w v p n] 1 1 f^16 0 = [1 5 0 1000 10 1000 600]
+		PTTL w = 3000
+		PTTL v = 3000
+		PTTL p = 3000
+		PERSIST w
+		window_take [w v p n] 1 1 g^16 0 = [1 4 0 1000 10 1000 600]
+		PTTL p = 3000
+		window_refund [w v p n] 1 g^16 = 1
+
+		# what is denied takes nothing
+		GET v = 5
+		ZCARD p = 3
+		without SET
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		window_refund [w v p n] 1 e^16 = !NOPERM
+		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		without ZREM
+		window_refund [w v p n] 1 e^16 = !NOPERM
+		without HGET
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		window_take [w v p n] 9 9 h^16 0 = !NOPERM
+		window_refund [w v p n] 1 e^16 = !NOPERM
+		without PTTL
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		without PEXPIRE
+		HSET w keepAliveTime 5000
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		without ZREMRANGEBYSCORE
+		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		without HMGET
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		window_delete [w v p n] @99999 = !NOPERM
+		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		without GET
+		window_take [w v p n] 1 1 h^16 0 = !NOPERM
+		window_inspect [w v p n] = !NOPERM
+		window_refund [w v p n] 1 e^16 = !NOPERM
+		without ZRANGE
+		window_delete [w v p n] @99999 = !NOPERM
+		without
+		GET v = 5
+		ZCARD p = 3
+		HGETALL w = [interval 1000 keepAliveTime 5000 rate 10 type 0]
+
+		# a window is deleted before the given time
+		window_delete [w v p n] 0 = @13900
+		window_delete [w v p n] @13900 = @13900
+		KEYS * = [p v w]
+		window_delete [w v p n] @13901 = 1
+		KEYS * = []
+		window_delete [w v p n] @13902 = 1
+		SET v 1
+		window_delete [w v p n] @13902 = 1
+		KEYS * = []
+
+		# a window that is full again says so, and one that was never used has no value
+		window_init [w v p n] 10 1000 0 = 1
+		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
+		EXISTS v = 0
+		HDEL w keepAliveTime
+		window_take [w v p n] 3 3 a^16 0 = [3 7 0 1000 10 1000 1000]
+		wait 1000
+		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
+		GET v = 10
+		FLUSHALL
+
+		# another key is left alone
+		SET s 1
+		HSET h a 1
+		HSET i rate 5 interval 1000 type 1
+		HSET j rate 0 interval 1000 type 0
+		HSET k rate 5 interval 12345678901234567 type 0
+		HSET l rate 5 interval 1234567890123456 type 0
+		HSET m rate 5 type 0
+		HSET o rate 5 interval 1000 type 0
+		ZADD z 1 member
+		SET x 1x
+		SET y 12345678901234567
+		window_take [s v p n] 1 1 a^16 0 = -4
+		window_take [h v p n] 1 1 a^16 0 = -4
+		window_take [i v p n] 1 1 a^16 0 = -5
+		window_take [j v p n] 1 1 a^16 0 = -4
+		window_take [k v p n] 1 1 a^16 0 = -4
+		window_inspect [l v p n] = [5 0 0 5 1234567890123456 0]
+		window_take [m v p n] 1 1 a^16 0 = -4
+		window_take [o v z n] 1 1 a^16 0 = -4
+		window_take [o v s n] 1 1 a^16 0 = -4
+		window_refund [o x p n] 1 a^16 = -4
+		window_inspect [o y p n] = -4
+		SET y 1234567890123456
+		window_inspect [o y p n] = [5 0 0 5 1000 1]
+		window_inspect [o h p n] = -4
+		window_init [o h p n] 6 1000 @99999 = -4
+		window_init [s v p n] 6 1000 @99999 = -4
+		window_delete [o h p n] @99999 = -4
+		window_delete [s v p n] @99999 = -4
+		window_delete [i v p n] @99999 = -5
+	`)
+}

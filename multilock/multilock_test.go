@@ -804,7 +804,7 @@ func TestNew_permitsOfOneSemaphore(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		one, two := w.locks("one")[0].(*fake), w.locks("two")[0].(*fake)
 		_, err := multilock.New(permits{one, 1}, permits{two, 2}).TryLock(w.Context())
-		if err == nil || !strings.Contains(err.Error(), "locks 1 and 2 of 2 take permits of one semaphore") {
+		if err == nil || !strings.Contains(err.Error(), "locks 1 and 2 of 2 are permits of one semaphore") {
 			w.Errorf("twice: %v", err)
 		}
 		h, err := multilock.New(permits{one, 1}).TryLock(w.Context())

@@ -69,7 +69,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		err := mayGiveBack(l)
 		if c, ok := l.(lockimpl.Counted); ok {
 			if _, permits := c.Semaphore(); permits != 1 {
-				err = errors.Join(err, fmt.Errorf("semaphore has %d permits: a quorum supports only semaphores with 1 permit", permits))
+				err = errors.Join(err, fmt.Errorf("semaphore of %d permits: a quorum supports only semaphores with 1 permit", permits))
 			}
 		}
 		if err != nil {

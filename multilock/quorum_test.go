@@ -187,7 +187,7 @@ func TestQuorum_majorityFails(t *testing.T) {
 		"frozen":  {(*site).freeze, "no usable reply from Redis: 2 of 5 votes; server", "no vote within 10ms"},
 		"taken":   {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, "of 5 votes; server", "not acquired"},
 		"young":   {(*site).restart, "no usable reply from Redis: ", "the server started recently"},
-		"replica": {func(s *site) { s.replica = true }, "no usable reply from Redis: ", "it is a replica"},
+		"replica": {func(s *site) { s.replica = true }, "no usable reply from Redis: ", "server is a replica"},
 		"silent":  {func(s *site) { s.denied = true }, "no majority: ", "NOPERM"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1601,7 +1601,7 @@ func TestNewQuorum_fencingOfSome(t *testing.T) {
 		locks := w.locks("one")
 		locks[1].(*fake).forFenced()
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
-		if err == nil || !strings.Contains(err.Error(), "1 of 3 locks are made with lock.WithFencing") {
+		if err == nil || !strings.Contains(err.Error(), "1 of 3 locks use lock.WithFencing") {
 			w.Error(err)
 		}
 	})
@@ -1718,7 +1718,7 @@ func TestQuorum_tokensThatCannotBeRaised(t *testing.T) {
 			locks[i] = noRegister{l.(*fake).forFenced()}
 		}
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
-		if err == nil || !strings.Contains(err.Error(), "cannot raise a token") {
+		if err == nil || !strings.Contains(err.Error(), "must implement lockimpl.Fenced") {
 			w.Error(err)
 		}
 		time.Sleep(lease)
@@ -1796,8 +1796,8 @@ func TestQuorum_durableServers(t *testing.T) {
 				locks[i] = nameless{l.(*fake)}
 			}
 			for says, q := range map[string]*multilock.Quorum{
-				"its lease is longer than the longest lease": long,
-				"cannot read the server's run ID":            multilock.NewQuorum(locks, with(opts)...),
+				"lease is longer than the maximum lease": long,
+				"cannot read the server's run ID":        multilock.NewQuorum(locks, with(opts)...),
 			} {
 				h, err := q.TryLock(w.Context())
 				if durable && err != nil || !durable && (err == nil || !strings.Contains(err.Error(), says)) {

@@ -1005,7 +1005,7 @@ func TestInAMultilock_refused(t *testing.T) {
 	}
 	s.ResetStats(t)
 	for says, l := range map[string]lock.Locker{
-		"use its N":              multilock.New(gpus, c.NewLock("orders"), gpus.N(2)),
+		"use its method N":       multilock.New(gpus, c.NewLock("orders"), gpus.N(2)),
 		"of one semaphore":       multilock.New(multilock.New(gpus), c.NewSemaphore("gpus", 5)),
 		"semaphore of 2 permits": quorum(2),
 		"semaphore of 0 permits": quorum(0),

@@ -224,7 +224,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
 		case r.Kind == admin.WaitGroup && len(r.Lost) > len(before.Lost):
-			all = append(all, happening{now.at, r.Name, "has lost a member: " + clientName(r.Lost[len(r.Lost)-1].Client)})
+			all = append(all, happening{now.at, r.Name, "has lost a worker: " + clientName(r.Lost[len(r.Lost)-1].Client)})
 		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
 			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
 		}

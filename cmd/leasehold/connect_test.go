@@ -117,7 +117,7 @@ func TestConnect_says(t *testing.T) {
 	}{
 		"redis://" + s.Addr() + "?tls=true":          {exitUsage, `unknown URL parameter "tls"; for TLS the URL begins with rediss://`},
 		"redis://user:12#secret@" + s.Addr():         {exitUsage, "write %23"},
-		"redis://" + addr:                            {exitBroken, "the server speaks TLS at this port; with TLS it is rediss://"},
+		"redis://" + addr:                            {exitBroken, "the server uses TLS on this port: use rediss://"},
 		"redis://" + s.Addr() + "?master_set=orders": {exitBroken, "is not a Sentinel"},
 	} {
 		tool := connects(t, c.want, []string{"LEASEHOLD_REDIS_URL=" + url})

@@ -289,7 +289,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 		return prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr()}, "unlock", "rw", "--yes").start()
 	}
 	cut := unlock(func() redistest.Action { return redistest.Action{DropReply: true} }, order[1])
-	says(t, cut, 1, "1 of 3 holders lost it; ", "it is not known whether billing on ")
+	says(t, cut, 1, "1 of 3 holders lost it; ", "unknown outcome for holder billing on ")
 	if text := cut.stderr.String(); strings.Contains(text, "TLS") {
 		t.Errorf("a connection that broke says that the server wants TLS: %s", text)
 	}
@@ -298,7 +298,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 	c := unlock(func() redistest.Action { close(asked); return redistest.Action{HoldReply: t.Context().Done()} }, order[2])
 	<-asked
 	c.signal(os.Interrupt)
-	says(t, c, 130, "it is not known whether billing on ", "ended by a signal (interrupt)")
+	says(t, c, 130, "unknown outcome for holder billing on ", "ended by a signal (interrupt)")
 }
 
 // A shell is told no name that it could not type: it would cut it, or print what moves its cursor.
@@ -384,7 +384,7 @@ func TestWatch(t *testing.T) {
 	w.stderr.await(t, "key has the wrong type")
 	w.signal(os.Interrupt)
 	says(t, w, exitInterrupted)
-	if n := strings.Count(w.stderr.String(), "something else"); n != 1 {
+	if n := strings.Count(w.stderr.String(), "wrong type"); n != 1 {
 		t.Errorf("it says so %d times", n)
 	}
 	says(t, on(t, s, "watch"), 2, "requires at least 1 arg")

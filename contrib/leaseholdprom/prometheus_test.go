@@ -76,6 +76,15 @@ func TestBoard(t *testing.T) {
 			p.until(t, title+": "+q, func() bool { return len(p.query(t, q)) > 0 })
 		}
 	}
+	rules, err := os.ReadFile("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, bucket, _ := strings.Cut(string(rules), "renewal_margin_seconds_bucket{") // Prometheus 2 and 3 write the label in two ways
+	bucket, _, _ = strings.Cut(bucket, "}")
+	p.until(t, "the bucket of LeaseholdRenewalMarginLow", func() bool {
+		return len(p.query(t, "leasehold_lock_renewal_margin_seconds_bucket{"+bucket+"}")) > 0
+	})
 	for _, alert := range []string{"LeaseholdLockLost", "LeaseholdHoldAbandoned"} {
 		p.until(t, alert, func() bool {
 			return len(p.query(t, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing",job="shop"}`, alert))) > 0

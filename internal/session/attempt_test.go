@@ -273,7 +273,7 @@ func TestGroup_aSilentServerIsLogged(t *testing.T) {
 		time.Sleep(3 * opTime)
 		cancel()
 		w.wantEnd("LockAll", <-ended, []error{lock.ErrUnavailable, context.Canceled})
-		if !strings.Contains(text.String(), "Redis is unavailable") {
+		if !strings.Contains(text.String(), "redis unavailable") {
 			w.Errorf("the log says %q", text)
 		}
 		w.wire.Freeze(false)

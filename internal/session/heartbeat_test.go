@@ -45,7 +45,7 @@ func TestHeartbeat_reportsSilence(t *testing.T) {
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")
 		time.Sleep(3 * pollTime)
 		w.mini.SetError("")
-		if lines := log.lines("Redis is unavailable"); len(lines) != 1 {
+		if lines := log.lines("redis unavailable"); len(lines) != 1 {
 			t.Errorf("it is reported %d times: %q", len(lines), lines)
 		}
 		w.unlock(h)

@@ -56,8 +56,8 @@ func TestNewSpec_wrong(t *testing.T) {
 		}{
 			"no name":                            {"", nil, "", lock.ErrBadName},
 			"no name, and replicas for too long": {"", []lock.Option{lock.WithReplicas(1, half+time.Millisecond)}, "", lock.ErrBadName},
-			"replicas for too long":              {"orders", []lock.Option{lock.WithReplicas(1, half+time.Millisecond)}, "which is 30s", nil},
-			"longer than half a fixed lease":     {"orders", []lock.Option{lock.WithFixedLease(time.Second), lock.WithReplicas(1, time.Second)}, "which is 1s", nil},
+			"replicas for too long":              {"orders", []lock.Option{lock.WithReplicas(1, half+time.Millisecond)}, "half of the lease (30s)", nil},
+			"longer than half a fixed lease":     {"orders", []lock.Option{lock.WithFixedLease(time.Second), lock.WithReplicas(1, time.Second)}, "half of the lease (1s)", nil},
 		} {
 			spec := w.a.NewSpec(plain, c.name, c.opts)
 			if spec.Err == nil || !strings.Contains(spec.Err.Error(), c.says) || c.is != nil && !errors.Is(spec.Err, c.is) {

@@ -284,7 +284,7 @@ func TestReport_deniedSubscriptions(t *testing.T) {
 		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
 		w.a.unhinted(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
 		lines := log.lines("subscription denied")
-		if len(lines) != 2 || !strings.Contains(lines[0], "forced unlock at its next renewal") || !strings.Contains(lines[1], "ask once a second") {
+		if len(lines) != 2 || !strings.Contains(lines[0], "force-unlocks are detected at the next renewal") || !strings.Contains(lines[1], "polling once per second") {
 			t.Errorf("%q", lines)
 		}
 		if strings.Contains(strings.Join(lines, ""), w.a.id) {

@@ -417,8 +417,8 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 		}
 		names := r.pick(b, s)
 		reached += len(names)
-		for len(names) > 0 {
-			some := names[:min(len(names), 12)]
+		for many := 4; len(names) > 0; many *= 4 { // mostly one of the first notices it
+			some := names[:min(len(names), many)]
 			names = names[len(some):]
 			for len(some) > 0 {
 				red, err := r.fails(ctx, b, env, some)

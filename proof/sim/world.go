@@ -437,7 +437,7 @@ func (w *world) refused(who string, c int, o Op, ctx context.Context, err error)
 	case w.alive[c].Err() != nil, ctx.Err() != nil:
 	case o.Do == "try" && errors.Is(err, lock.ErrNotAcquired):
 	case errors.Is(err, lock.ErrUnavailable) && len(w.plan.Faults) > 0 && o.Do == "try":
-	case o.Fixed > 0 && strings.Contains(err.Error(), "granted, but the answer took"): // the lease is too short for this network
+	case o.Fixed > 0 && strings.Contains(err.Error(), "granted too late: the reply took"): // the lease is too short for this network
 	default:
 		w.wrong("%s: %s: %v", who, o.Do, err)
 	}
