@@ -403,8 +403,8 @@ func TestBadInput(t *testing.T) {
 		match    error
 		says     string
 	}{
-		"count 0":      {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, 0); return err }, nil, "a count of 0"},
-		"count -1":     {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, -1); return err }, nil, "a count of -1"},
+		"count 0":      {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, 0); return err }, nil, "count 0: must be"},
+		"count -1":     {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, -1); return err }, nil, "count -1: must be"},
 		"a huge count": {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, latch.MaxCount+1); return err }, nil, "9007199254740991"},
 		"no part":      {"count down", "good", func(ctx context.Context) error { _, err := good.CountDownOnce(ctx, ""); return err }, nil, "0 bytes"},
 		"a long part": {"count down", "good", func(ctx context.Context) error {
@@ -415,7 +415,7 @@ func TestBadInput(t *testing.T) {
 		"half a brace": {"wait", "la}tch", func(ctx context.Context) error { return c.NewLatch("la}tch").Wait(ctx) }, lock.ErrBadName, "braces"},
 		"a prefix":     {"wait", "x", func(ctx context.Context) error { return prefixed.NewLatch("x").Wait(ctx) }, lock.ErrBadName, "braces"},
 		"no name":      {"delete", "", func(ctx context.Context) error { return c.NewLatch("").Delete(ctx) }, lock.ErrBadName, "empty"},
-		"a trace":      {"count down", "leasehold_latch:x", func(ctx context.Context) error { _, err := c.NewLatch("leasehold_latch:x").CountDown(ctx); return err }, lock.ErrBadName, "keep their state"},
+		"a trace":      {"count down", "leasehold_latch:x", func(ctx context.Context) error { _, err := c.NewLatch("leasehold_latch:x").CountDown(ctx); return err }, lock.ErrBadName, "is reserved for"},
 		"an ended wait": {"wait", "good", func(ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)
 			cancel()

@@ -600,7 +600,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}(), lock.ErrBadName, "empty"},
 		"another key": {"leader", func() error { _, _, err := c.NewElection("foreign").Leader(t.Context()); return err }(), lock.ErrWrongType, ""},
-		"its own key": {"lock", c.NewElection("leasehold_leader:x").Run(t.Context(), "", none), lock.ErrBadName, "keep their state"},
+		"its own key": {"lock", c.NewElection("leasehold_leader:x").Run(t.Context(), "", none), lock.ErrBadName, "is reserved for"},
 	} {
 		var e *lock.Error
 		if !errors.As(bad.err, &e) || e.Op != bad.op || bad.match != nil && !errors.Is(bad.err, bad.match) || !strings.Contains(bad.err.Error(), bad.says) {

@@ -245,16 +245,16 @@ func TestBadInput(t *testing.T) {
 		"none for a hold":            {c.NewSemaphore("x", 3).N(0), nil, "0 permits for one hold", false},
 		"less than none":             {c.NewSemaphore("x", 3).N(-1), nil, "-1 permits for one hold", false},
 		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MaxPermitsPerHold + 1), nil, "1001 permits for one hold", false},
-		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermitCount, "4 for one hold", false},
+		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermitCount, "call wants 4", false},
 		"at least":                   {c.NewSemaphore("x", 3, lock.WithMinHold(time.Second)), nil, "WithMinHold", false},
 		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "not supported by", false},
 		"no name":                    {c.NewSemaphore("", 3), lock.ErrBadName, "empty", false},
 		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrBadName, "timeout", false},
-		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "keep their state", false},
+		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "is reserved for", false},
 		"half a brace":               {c.NewSemaphore("x}y", 3), lock.ErrBadName, "without a {", false},
 		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
 		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermitCount, "semaphore has 5, handle wants 4", true},
-		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermitCount, "the call wants 6", true},
+		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermitCount, "call wants 6", true},
 		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
 		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrWrongType, "hash", true},
 		"a text":                     {c.NewSemaphore("text", 3), lock.ErrWrongType, "", true},
@@ -916,7 +916,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("after the release: %v", err)
 	}
 	plain := kindtest.MustLock(t, c.NewLock("plain"))
-	if err := write(plain, "late"); err == nil || !strings.Contains(err.Error(), "no hold of a semaphore") {
+	if err := write(plain, "late"); err == nil || !strings.Contains(err.Error(), "is not a hold of this semaphore") {
 		t.Errorf("with another lock: %v", err)
 	}
 	kindtest.MustUnlock(t, plain)
@@ -1115,7 +1115,7 @@ func TestSlots(t *testing.T) {
 	heir := kindtest.MustLock(t, other)
 	slots(other, heir, 0)
 	plain := kindtest.MustLock(t, a.NewLock("plain"))
-	if _, err := one.Slots(t.Context(), plain); err == nil || !strings.Contains(err.Error(), "no hold of a semaphore") {
+	if _, err := one.Slots(t.Context(), plain); err == nil || !strings.Contains(err.Error(), "is not a hold of this semaphore") {
 		t.Errorf("of another lock: %v", err)
 	}
 	for _, value := range [][]string{{"SET", "leasehold_semaphore_slots:{gpus}", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "0", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "x", "1 x"}} {

@@ -22,7 +22,7 @@ go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this
 
 "Wrong" counts what must never happen: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was
 believed after the end of its promise, a lock that was gone while its lease lasted, a fair lock that was granted out of turn, a latch that was open before its parts were
-counted, a wait group that was done before its members were, a member that was called lost and was not. "Two owners for a while" counts
+counted, a wait group that was done before its workers were, a worker that was called lost and was not. "Two owners for a while" counts
 what no lock on Redis can prevent: after a failover that forgot the last writes, an empty restart, a clock that was set forward, or a lock that was deleted or unlocked by
 force, the earlier owner believes in its lock until it is told, for one lease at the most. Package ` + "`integration/chaos`" + ` says how a round goes and what is checked.
 `
@@ -70,7 +70,7 @@ func page(r results) string {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
 	}
 
-	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a wait group its members.\n")
+	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a wait group its workers.\n")
 	b.WriteString("\n| rounds of | number | time | acquisitions | wrong | two owners for a while | the longest | holds lost | killed | by Porcupine too |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
 		c := r.Chaos[key]
