@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -352,10 +353,12 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	s := redistest.Start(t)
 	p := inTerminal(t, s).begin()
 	p.types("echo | $leasehold run " + lockName(t) + " -- sh -c 'echo p\"\"id $$.; exec sleep 60'\n")
-	p.stdout.await(t, "pid ")
-	p.stdout.await(t, ".")
-	_, pid, _ := strings.Cut(p.stdout.String(), "\npid ")
-	pid, _, _ = strings.Cut(pid, ".")
+	var pid string
+	for found := []string(nil); found == nil; time.Sleep(5 * time.Millisecond) { // the shell's prompt can come before it
+		if found = regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(p.stdout.String()); found != nil {
+			pid = found[1]
+		}
+	}
 	p.types(ctrlZ)
 	p.stdout.await(t, "the command is stopped, and leasehold with it: ")
 	p.stdout.await(t, "Stopped")
