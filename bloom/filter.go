@@ -42,7 +42,9 @@ var (
 type ConfigError struct{ Config Config }
 
 // Error names the parameters.
-func (e *ConfigError) Error() string { return fmt.Sprintf("%v: filter has %+v", ErrConfigMismatch, e.Config) }
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("%v: filter has %+v", ErrConfigMismatch, e.Config)
+}
 
 // Is reports whether target is [ErrConfigMismatch].
 func (e *ConfigError) Is(target error) bool { return target == ErrConfigMismatch }

@@ -53,7 +53,7 @@ var shownBy = map[string]string{
 	"leaseholdprom.Metrics":            "Example",              //
 	"leaseholdprom.Option":             "ExampleWithNameLabel", //
 	"bridge.OldLock":                   "ExampleDo",            //
-	"admin.WithProgress":               "ExampleAdmin_Survey", // what a display does
+	"admin.WithProgress":               "ExampleAdmin_Survey",  // what a display does
 	"httplock.Option":                  "ExampleWithErrorResponse",
 	"ratelimit.HandlerOption":          "ExampleWithErrorResponse",
 	"ratelimit.Policy":                 "ExampleNew",               //
