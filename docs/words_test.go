@@ -43,7 +43,7 @@ func userPage(path string) bool {
 	return path == "README.md" || path == "SECURITY.md" || strings.HasPrefix(path, "docs/") && !strings.HasPrefix(path, "docs/evidence/") && !strings.HasPrefix(path, "docs/internals/")
 }
 
-var skipped = regexp.MustCompile("\\]\\([^)]*\\)|(?ms:^<!-- (?:replies|errors) -->$.*?^<!-- end of)")
+var skipped = regexp.MustCompile(`\]\([^)]*\)|(?ms:^<!-- (?:replies|errors) -->$.*?^<!-- end of)`)
 
 // prose returns text without what a program prints: the blocks without a language, and the log messages of the runbook.
 func prose(text string) string {
