@@ -456,10 +456,10 @@ func TestRun_maxHold(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
-			c := on(t, s, append([]string{"run", "--max-hold", "500ms", "-k", "50ms", lock, "--"}, command(kind, "TERM")...)...)
+			c := on(t, s, append([]string{"run", "--max-hold", "3s", "-k", "50ms", lock, "--"}, command(kind, "TERM")...)...)
 			c.stdout.await(t, "ready")
 			c.ends(exitMaxHold)
-			if said := c.stderr.String(); !strings.Contains(said, "500ms of --max-hold") || (kind == "stopped") != strings.Contains(said, "because of --max-hold") {
+			if said := c.stderr.String(); !strings.Contains(said, "3s of --max-hold") || (kind == "stopped") != strings.Contains(said, "because of --max-hold") {
 				t.Errorf("run says %q", said)
 			}
 			noKeys(t, s, lock)
@@ -468,7 +468,7 @@ func TestRun_maxHold(t *testing.T) {
 	t.Run("held until the command is over", func(t *testing.T) {
 		t.Parallel()
 		lock := lockName(t)
-		c := on(t, s, "run", "--lease", "600ms", "--max-hold", "100ms", "-k", "1h", lock, "--", "sh", "-c", `trap 'echo told; read line; exit' TERM; while :; do sleep 0.01; done`)
+		c := on(t, s, "run", "--lease", "600ms", "--max-hold", "3s", "-k", "1h", lock, "--", "sh", "-c", `trap 'echo told; read line; exit' TERM; while :; do sleep 0.01; done`)
 		c.stdout.await(t, "told")
 		if !held(t, s, lock) {
 			t.Error("the lock is free, and the command goes on")
