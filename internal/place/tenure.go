@@ -128,6 +128,9 @@ func (t *Tenure) Raised() uint64 { return t.grant.raised }
 // MayLive returns for how long a command that was sent for t can keep the lock.
 func (t *Tenure) MayLive() time.Duration { return max(t.longest, t.patience) }
 
+// Longest returns the longest lease that a command for t has asked for, or that a release offered it.
+func (t *Tenure) Longest() time.Duration { return t.longest }
+
 // MayTake notes that a command asks for a lease of d.
 func (t *Tenure) MayTake(d time.Duration) { t.longest = max(t.longest, d) }
 

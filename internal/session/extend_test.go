@@ -347,3 +347,32 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 		})
 	}
 }
+
+// A release offers the lock to a waiter with a lease of its own, in whose place a fixed lease takes it. The lock is free when the fixed lease is over,
+// and not when the offer is.
+func TestFixedLease_afterAnOffer(t *testing.T) {
+	const fixed = pollTime / 2
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waiting(w.b, ctx)
+		synctest.Wait()
+		short := w.waiting(w.b, w.Context(), lock.WithFixedLease(fixed))
+		time.Sleep(pollTime / 2)
+		cancel()
+		if h := <-gone; h != nil {
+			w.unlock(h)
+		}
+		w.unlock(h)
+		got := w.next(short)
+		began := time.Now()
+		next := w.take(w.a, plain, w.Context())
+		if after := time.Since(began) - fixed; after > 0 { // it is released as soon as it counts as lost
+			w.Errorf("the next has it %v after the end", after)
+		}
+		if err := got.Err(); !errors.Is(err, lock.ErrExpired) {
+			w.Error(err)
+		}
+		w.unlock(next)
+	})
+}

@@ -84,11 +84,12 @@ func (t *tenure) isUnsure() bool {
 	return t.Unsure()
 }
 
-// isConfirmed reports whether the lease in Redis is no longer than that of t.
-func (t *tenure) isConfirmed() bool {
+// endsByItself reports whether the fixed lease of t is the one that the lock has in Redis: no extension is unconfirmed, and no release offered
+// the lock to another waiter in its name, with a longer lease.
+func (t *tenure) endsByItself() bool {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.unconfirmed == 0
+	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease
 }
 
 // since returns when this process was granted the lock, by a clock that nobody sets back.
@@ -168,8 +169,8 @@ func (t *tenure) Lost(cause error) {
 		return
 	}
 	// A lease that nobody renews ends by itself in Redis, when its time is over. Here it ended a little before, as the clocks may differ.
-	// After an extension without a reply that time can be much later.
-	itself := len(ended) > 0 && t.isConfirmed() && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *place.Hold) bool { return !h.Fixed })
+	// After an extension without a reply, or an offer, that time can be much later.
+	itself := len(ended) > 0 && t.endsByItself() && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *place.Hold) bool { return !h.Fixed })
 	defer t.afterLoss(cause, counted, itself) // also when the logger or the observer panics
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
