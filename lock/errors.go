@@ -21,7 +21,7 @@ var (
 	// ErrNotAcquired nor ErrUnavailable.
 	ErrUnavailable = errors.New("no usable reply from Redis")
 
-	// ErrNotHeld is returned when the hold was released or lost before the call. There is nothing left
+	// ErrNotHeld is returned by Unlock and Extend when the hold was released or lost before the call. There is nothing left
 	// to release.
 	ErrNotHeld = errors.New("not held")
 
