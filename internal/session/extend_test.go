@@ -376,3 +376,20 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 		w.unlock(next)
 	})
 }
+
+// A writer with a fixed lease whose owner also reads stops writing when that lease is over, although the reader goes on.
+func TestFixedLease_ofAWriterThatReads(t *testing.T) {
+	inBubble(t, func(w *world) {
+		write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))
+		owner := context.WithoutCancel(write.Context())
+		read := w.take(w.a, reading, owner)
+		<-write.Context().Done()
+		time.Sleep(time.Second)
+		other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
+		if err != nil {
+			w.Fatalf("another reader after the fixed lease: %v", err)
+		}
+		w.unlock(other)
+		w.unlock(read)
+	})
+}

@@ -85,11 +85,11 @@ func (t *tenure) isUnsure() bool {
 }
 
 // endsByItself reports whether the fixed lease of t is the one that the lock has in Redis: no extension is unconfirmed, and no release offered
-// the lock to another waiter in its name, with a longer lease.
+// the lock to another waiter in its name, with a longer lease. A writer whose owner reads as well stays there for as long as the reader.
 func (t *tenure) endsByItself() bool {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease
+	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Tenure.Owner().OnBothSides())
 }
 
 // since returns when this process was granted the lock, by a clock that nobody sets back.
