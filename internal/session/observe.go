@@ -258,8 +258,8 @@ func (s *Session) tellGivenBack(h *hold, err error) {
 	s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
 }
 
-// tellPassedOn tells the observer that the Unlock of h passed the lock on.
-func (s *Session) tellPassedOn(h *hold) {
+// tellHandedOff tells the observer that the Unlock of h handed the lock off.
+func (s *Session) tellHandedOff(h *hold) {
 	if s.Observer != nil {
 		h.tell(s.Observer.HandedOff, lock.Event{})
 	}

@@ -439,7 +439,7 @@ func TestObserver_costsNothing(t *testing.T) {
 			c.tellFailed(lock.ErrNotAcquired)
 			c.tellGranted(h)
 			w.a.tellGivenBack(h, nil)
-			w.a.tellPassedOn(h)
+			w.a.tellHandedOff(h)
 			w.a.tellEnded(h.tenure().Holds(), nil)
 			w.a.tellClosed(h.tenure().Holds(), nil)
 			h.tenure().Renewed(time.Time{}, 0)

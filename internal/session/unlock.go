@@ -46,7 +46,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	}
 	switch remains, passed := t.remove(h, now); {
 	case passed:
-		s.tellPassedOn(h)
+		s.tellHandedOff(h)
 		return nil
 	case remains == place.SharersHold: // others came to share it after drop looked
 		return nil
