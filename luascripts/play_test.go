@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,9 +64,13 @@ func play(t *testing.T, transcript string) {
 }
 
 type playing struct {
-	mini      *redistest.Mini
-	rdb       rueidis.Client
-	start     time.Time
+	mini  *redistest.Mini
+	rdb   rueidis.Client
+	start time.Time
+
+	// mu guards what follows: each connection of the client has its goroutine
+	// in the server, and one of them sends PING while the transcript waits.
+	mu        sync.Mutex
 	published []string
 	sent      []string
 	denied    []string
@@ -75,6 +80,8 @@ type playing struct {
 
 // seen sees each command, and those of scripts.
 func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sent = append(p.sent, command)
 	if slices.Contains(p.denied, command) {
 		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(command) + "' command")
@@ -134,39 +141,16 @@ func (p *playing) line(t *testing.T, words []string) string {
 		}
 		words[i] = word
 	}
-	switch words[0] {
-	case "wait":
+	if words[0] == "wait" {
 		ms, err := strconv.Atoi(words[1])
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(ms) * time.Millisecond)
 		return "OK"
-	case "without":
-		p.denied = words[1:]
-		return "OK"
-	case "listeners":
-		p.listeners = map[string]int{}
-		for i := 1; i < len(words); i += 2 {
-			n, _ := strconv.Atoi(words[i+1])
-			p.listeners[words[i]] = n
-		}
-		return "OK"
-	case "info":
-		p.info = "# Section\r\n" + strings.Join(words[1:], "\r\n") + "\r\n"
-		return "OK"
-	case "published":
-		all := p.published
-		p.published = nil
-		return p.relative("[" + strings.Join(all, " ") + "]")
-	case "sent":
-		n := 0
-		for _, command := range p.sent {
-			if command == words[1] {
-				n++
-			}
-		}
-		return strconv.Itoa(n)
+	}
+	if got, told := p.tell(words); told {
+		return got
 	}
 	if _, err := os.Stat(words[0] + ".lua"); err != nil {
 		m, _ := p.rdb.Do(t.Context(), p.rdb.B().Arbitrary(words...).Build()).ToMessage()
@@ -179,9 +163,46 @@ func (p *playing) line(t *testing.T, words []string) string {
 		inside = !strings.HasSuffix(key, "]")
 		keys = append(keys, strings.TrimSuffix(key, "]"))
 	}
+	p.mu.Lock()
 	p.sent = nil
+	p.mu.Unlock()
 	m, _ := luascripts.Exec(t.Context(), p.rdb, words[0], keys, args).ToMessage()
 	return p.relative(shown(m))
+}
+
+// tell runs a line that is not for the server, if it is one: it changes what
+// the server replies, or asks what it was sent.
+func (p *playing) tell(words []string) (got string, told bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch words[0] {
+	case "without":
+		p.denied = words[1:]
+		return "OK", true
+	case "listeners":
+		p.listeners = map[string]int{}
+		for i := 1; i < len(words); i += 2 {
+			n, _ := strconv.Atoi(words[i+1])
+			p.listeners[words[i]] = n
+		}
+		return "OK", true
+	case "info":
+		p.info = "# Section\r\n" + strings.Join(words[1:], "\r\n") + "\r\n"
+		return "OK", true
+	case "published":
+		all := p.published
+		p.published = nil
+		return p.relative("[" + strings.Join(all, " ") + "]"), true
+	case "sent":
+		n := 0
+		for _, command := range p.sent {
+			if command == words[1] {
+				n++
+			}
+		}
+		return strconv.Itoa(n), true
+	}
+	return "", false
 }
 
 var (
