@@ -1,6 +1,7 @@
 package guides
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -40,11 +41,11 @@ func TestConnect(t *testing.T) {
 		config = append(config, "--rename-command", missing, "")
 	}
 	s := redistest.Start(t, config...)
-	waiting := make(chan string, 10)
+	waiting := map[string]chan struct{}{"plain": make(chan struct{}, 1), "fair": make(chan struct{}, 1), "write": make(chan struct{}, 1), "semaphore": make(chan struct{}, 1)}
 	var clients []*client.Client
 	for range 2 { // processes
 		c, rdb, err := connect(s.URL(), client.WithObserver(lock.Observer{
-			Waiting: func(_ context.Context, e lock.Event) { waiting <- e.Kind },
+			Waiting: func(_ context.Context, e lock.Event) { waiting[e.Kind] <- struct{}{} },
 		}))
 		if err != nil {
 			t.Fatal(err)
@@ -63,19 +64,22 @@ func TestConnect(t *testing.T) {
 		"write":     func(c *client.Client) lock.Locker { return c.NewRWLock("rw").Write() },
 		"semaphore": func(c *client.Client) lock.Locker { return c.NewSemaphore("gpus", 1) },
 	} {
-		h, err := of(clients[0]).Lock(t.Context())
-		if err != nil {
-			t.Fatal(kind, err)
-		}
-		done := make(chan error)
-		go func() { done <- lock.Do(t.Context(), of(clients[1]), func(context.Context) error { return nil }) }()
-		<-waiting
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Error(kind, err)
-		}
-		if err := <-done; err != nil {
-			t.Error(kind, err)
-		}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			h, err := of(clients[0]).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error)
+			go func() { done <- lock.Do(t.Context(), of(clients[1]), func(context.Context) error { return nil }) }()
+			<-waiting[kind]
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 
 	l := clients[0].NewLatch("import")
@@ -106,7 +110,12 @@ func TestConnect_errorOfTheProxy(t *testing.T) {
 	if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
 		t.Fatal(err)
 	}
-	proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{Refuse: "upstream failure", Execute: true}))
+	proxy.OnRequest(func(request [][]byte) (act redistest.Action) {
+		if bytes.Contains(bytes.Join(request, nil), []byte("orders:42")) {
+			act = redistest.Action{Refuse: "upstream failure", Execute: true}
+		}
+		return act
+	})
 	if _, err := c.NewLock("orders:42").TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("the proxy reports an error: %v", err)
 	}
