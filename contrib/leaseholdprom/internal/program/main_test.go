@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"go.uber.org/goleak"
 )
 
 // programEnv in the environment makes this binary the program.
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	goleak.VerifyTestMain(m, redistest.NotOurs())
+	redistest.VerifyTestMain(m)
 }
 
 // Two processes take turns, and their metrics show who holds the lock and who waits. The page of metrics also works without Redis,
