@@ -321,9 +321,6 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Asks reports true.
-func (r reentry) Asks() bool { return true }
-
 // Joins reports whether the question travels with others. If the tenure is over, Send says so.
 func (r reentry) Joins() (node uint16, joins bool) {
 	if node, joins = r.t.s.joins(r.t.spec); joins && !r.t.isLive() {

@@ -67,9 +67,6 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return reply, err
 }
 
-// Asks reports true.
-func (q question) Asks() bool { return true }
-
 // Joins reports whether the question travels with others.
 func (q question) Joins() (node uint16, joins bool) {
 	if q.Replicas > 0 {
@@ -116,14 +113,7 @@ func (a *attempt) ask(p *part) error {
 	if a.limit > 0 {
 		limit = a.timeLeft()
 	}
-	var reply luascripts.Acquired
-	var answered bool
-	var err error
-	if q.Replicas == 0 {
-		reply, answered, err = command.Await[luascripts.Acquired](a.waiting, s.sender, limit, q)
-	} else { // it takes a connection of its own, for which the library waits without regard to a context
-		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
-	}
+	reply, answered, err := command.Await[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	a.now = time.Now()
 	resent := answered && q.resent(a.now)
 	if resent {

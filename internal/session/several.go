@@ -197,9 +197,6 @@ func (q questions) Send(ctx context.Context) (acquiredAll, error) {
 	return acquiredAll{a, at}, err
 }
 
-// Asks reports true.
-func (q questions) Asks() bool { return true }
-
 // Late hears the answer for which the call did not wait, as question.Late does.
 func (q questions) Late(reply acquiredAll, err error) {
 	for _, t := range q.tenures {
