@@ -173,10 +173,8 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 // a caller knows that no command was carried out.
 func undialled(err error) error {
 	var failed *net.OpError
-	if _, refused := rueidis.IsRedisErr(err); refused {
-		return err
-	}
-	if !errors.As(err, &failed) || failed.Op != "dial" {
+	_, replied := rueidis.IsRedisErr(err)
+	if !replied && (!errors.As(err, &failed) || failed.Op != "dial") {
 		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
 	return retry.Undialled{Err: err}
