@@ -9,33 +9,10 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/redis/rueidis"
 )
 
-// connect opens a client behind a proxy that looks like one server, and supports no more than RESP2, scripts and PING.
-func connect(url string, opts ...client.Option) (*client.Client, rueidis.Client, error) {
-	option, err := client.ParseURL(url)
-	if err != nil {
-		return nil, nil, err
-	}
-	option.AlwaysRESP2 = true                           // instead of HELLO 3
-	option.ForceSingleClient = true                     // no CLUSTER SLOTS
-	option.ClientName = ""                              // no CLIENT SETNAME
-	option.ClientSetInfo = rueidis.DisableClientSetInfo // no CLIENT SETINFO
-	rdb, err := rueidis.NewClient(option)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := client.New(rdb, opts...)
-	if err != nil {
-		rdb.Close()
-		return nil, nil, err
-	}
-	return c, rdb, nil // close c first
-}
-
 // A server without the commands that a proxy may lack. Waiters get no notifications there, and poll.
-func TestConnect(t *testing.T) {
+func TestProxy_withoutCommands(t *testing.T) {
 	var config []string
 	for _, missing := range []string{"HELLO", "CLIENT", "CLUSTER", "SUBSCRIBE", "SSUBSCRIBE", "ROLE"} {
 		config = append(config, "--rename-command", missing, "")
@@ -44,7 +21,7 @@ func TestConnect(t *testing.T) {
 	waiting := map[string]chan struct{}{"plain": make(chan struct{}, 1), "fair": make(chan struct{}, 1), "write": make(chan struct{}, 1), "semaphore": make(chan struct{}, 1)}
 	var clients []*client.Client
 	for range 2 { // processes
-		c, rdb, err := connect(s.URL(), client.WithObserver(lock.Observer{
+		c, err := client.Open(t.Context(), s.URL(), client.WithObserver(lock.Observer{
 			Waiting: func(_ context.Context, e lock.Event) { waiting[e.Kind] <- struct{}{} },
 		}))
 		if err != nil {
@@ -54,7 +31,6 @@ func TestConnect(t *testing.T) {
 			if err := c.Close(context.Background()); err != nil {
 				t.Error(err)
 			}
-			rdb.Close()
 		})
 		clients = append(clients, c)
 	}
@@ -98,16 +74,15 @@ func TestConnect(t *testing.T) {
 
 // A proxy can report an error although the server executed the command. After a text that leasehold knows, the call retries; after any other it
 // fails, and the lock is released in the background.
-func TestConnect_errorOfTheProxy(t *testing.T) {
+func TestProxy_errors(t *testing.T) {
 	s := redistest.Start(t)
 	for text, known := range map[string]bool{"upstream failure": true, "ERR no luck": false} {
 		t.Run(text, func(t *testing.T) {
 			proxy := redistest.NewProxy(t, s.Addr())
-			c, rdb, err := connect("redis://" + proxy.Addr())
+			c, err := client.Open(t.Context(), "redis://"+proxy.Addr())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer rdb.Close()
 			defer c.Close(context.Background())
 			if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
 				t.Fatal(err)

@@ -133,9 +133,9 @@ var Replies = []Row{
 var ProxyReplies = []Row{
 	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", passesUnsure},
 	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
-	{"Connection timed out", "ERR Connection timed out", "Twemproxy: the server did not reply in time", passesUnsure},
-	{"Connection reset by peer", "ERR Connection reset by peer", "Twemproxy: the connection to the server broke", passesUnsure},
-	{"Connection refused", "ERR Connection refused", "Twemproxy: the server cannot be reached", passes},
+	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors, such as Twemproxy: the server did not reply in time", passesUnsure},
+	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", passesUnsure},
+	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passes},
 	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", passesUnsure},
 	{"no server", "ERR no server connection avaliable", "Predixy: no server is available", passes},
 	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", passesUnsure},
