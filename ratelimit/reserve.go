@@ -28,8 +28,9 @@ const MaxWait = time.Hour
 //
 // While Redis is unavailable, the Policy decides: with Open, Wait returns immediately; with Local,
 // the caller waits for its turn in this process; with Closed, Wait retries, at least once per
-// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If a connection
-// broke, or Redis or a proxy replied with an error after which the outcome is unknown, Wait fails: the permits may be taken, and are refilled over time.
+// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If the outcome of
+// its command is unknown, as after a connection broke, Wait fails: the permits may be taken, and are
+// refilled over time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -55,8 +56,8 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	return nil
 }
 
-// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is canceled. If the units
-// may be taken, as after a connection broke, it does not take them again.
+// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is
+// canceled. If the units may be taken, it does not take them again.
 func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Reservation, error) {
 	pause := retry.Backoff{Most: longestPause}
 	var last error

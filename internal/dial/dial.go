@@ -267,7 +267,7 @@ func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
 }
 
 // noName is what servers and proxies reply to CLIENT SETNAME if they do not have it, or the user lacks the permission.
-var noName = regexp.MustCompile("(?i)(unknown|unsupported|the|command) ['`]client['`|]")
+var noName = regexp.MustCompile("(?i)(command|the) ['`]client['`|]")
 
 // Client connects before ctx ends.
 func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {

@@ -135,7 +135,7 @@ var ProxyReplies = []Row{
 	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
 	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors, such as Twemproxy: the server did not reply in time", passesUnsure},
 	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", passesUnsure},
-	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passes},
+	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passesUnsure},
 	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", passesUnsure},
 	{"no server", "ERR no server connection avaliable", "Predixy: no server is available", passes},
 	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", passesUnsure},
