@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ func TestTerminal_progress(t *testing.T) {
 		"clients":                "listing clients for ",
 		"doctor --slow 1h":       "checking the server for ",
 		"bench --duration 1s -y": "measuring hot, 3 of 4: ",
+		"demo --only job,queue":  "… the job runs for ",
 	} {
 		name, _, _ := strings.Cut(args, " ")
 		t.Run(name, func(t *testing.T) {
@@ -25,6 +28,13 @@ func TestTerminal_progress(t *testing.T) {
 			slow := redistest.NewProxy(t, s.Addr())
 			p := inTerminal(t, s, strings.Fields(args)...)
 			switch name {
+			case "demo": // whose lines go elsewhere
+				lines, err := os.Create(filepath.Join(t.TempDir(), "lines"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer lines.Close()
+				p.cmd.Stdout = lines
 			case "ls", "clients", "doctor":
 				p.cmd.Args = append(p.cmd.Args, "--url", "redis://"+slow.Addr())
 				slow.OnRequest(func(req [][]byte) (a redistest.Action) {
