@@ -25,7 +25,7 @@ RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock .
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade
+.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ bench: server ## next to its peers and the floors, in forty minutes, into docs/e
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
+
+picture: server ## play a session of the tool in a terminal, and draw it into docs/pictures/tool.svg
+	cd cmd/leasehold && LEASEHOLD_PICTURES='$(CURDIR)/docs/pictures' go test -count=1 -run '^TestPicture$$' .
 
 fmt: ## gofmt everything
 	gofmt -w .
