@@ -111,7 +111,7 @@ chaosmutants: server ## break the locks in several ways; make chaos and make upg
 
 upgrade: export LEASEHOLD_REQUIRE_REDIS = 1
 upgrade: export LEASEHOLD_UPGRADE = 1
-upgrade: server ## clients of the latest release, or of OLD=v0.1.0 or a commit, on the same keys as those of this version
+upgrade: server ## clients of the latest release, or of OLD=v0.1.0 or a commit, on the same keys as clients of this version
 	@cd integration && OLD=$(OLD) SEED=$(SEED) go test -count=1 -timeout 25m -v -run '^TestUpgrade$$' ./chaos
 
 fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there are processors

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// oldest is the commit whose clients share keys with those of today, as long as there is no release.
+// oldest is the commit whose clients must share keys with today's clients, until there is a release.
 const oldest = "c06f736ad90402ff887e39c38ccb0ce613ad39ab"
 
 // oldSuffix marks the names of processes of an older version.
@@ -47,7 +47,7 @@ func (o *oldWorker) knows(kind string) bool {
 	return strings.Contains(o.source, "case "+strconv.Quote(kind)+":")
 }
 
-// oldVersion is the version that OLD names, or the latest release, or the oldest commit that has to work.
+// oldVersion is the version that OLD names, or else the latest release, or else oldest.
 func oldVersion() string {
 	if given := os.Getenv("OLD"); given != "" {
 		return given
@@ -56,7 +56,7 @@ func oldVersion() string {
 	return cmp.Or(strings.TrimSpace(string(tag)), oldest)
 }
 
-// buildOld builds the worker of an older version, which broken has changed.
+// buildOld builds the worker of an older version, changed by broken if that is not nil.
 func buildOld(t *testing.T, version string, broken *mutant) *oldWorker {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,8 +106,8 @@ func fieldsOf(source string) string {
 	return strings.Join(strings.Fields(comments.ReplaceAllString(fields, "")), " ")
 }
 
-// Clients of an older version share the keys with those of this version: rounds of chaos in which each process that dies
-// makes room for one of the other version, and then a deploy and its rollback. OLD names the version: a tag or a commit.
+// Clients of an older version share keys with clients of this version: in a deploy and its rollback, and then in rounds of
+// chaos, in which a process that is killed is replaced by a process of the other version. OLD names the older version.
 func TestUpgrade(t *testing.T) {
 	if os.Getenv("LEASEHOLD_UPGRADE") == "" {
 		t.Skip("make upgrade runs it: it builds an older version first")
@@ -120,7 +120,7 @@ func TestUpgrade(t *testing.T) {
 	old := buildOld(t, oldVersion(), broken)
 	each := setting(t, "ROUND_TIME", 15*time.Second, time.ParseDuration)
 	seed := setting(t, "SEED", rand.Uint64()>>32, number)
-	t.Logf("SEED=%d  commit %s beside %s", seed, commit(), old.version)
+	t.Logf("SEED=%d  clients of %s next to clients of %s", seed, old.version, commit())
 	t.Run("deploy", func(t *testing.T) { deploy(t, seed, old) })
 	for round := 0; round < 4 && !t.Failed(); round++ {
 		p := newPlan(seed, round, each)
@@ -134,7 +134,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// deploy replaces the processes of an older version by today's, one after the other while all contend, and then back again.
+// deploy replaces the processes of an older version by processes of this version, one by one while all contend, and then rolls back.
 func deploy(t *testing.T, seed uint64, old *oldWorker) {
 	p := newPlan(seed, 0, time.Second)
 	for round := 1; p.Topology != "standalone"; round++ {
@@ -179,7 +179,7 @@ func deploy(t *testing.T, seed uint64, old *oldWorker) {
 	t.Logf("locks that went from the old version to the new one and back: %s", strings.Join(all, ", "))
 }
 
-// replace ends a process as a deploy does, or kills it, and starts the next one in its place.
+// replace ends a process as a deploy does, or kills it, and starts another one in its place.
 func (s *scene) replace(i int, kill bool) {
 	s.mu.Lock()
 	p := s.processes[i]
@@ -199,7 +199,7 @@ func (s *scene) contend() {
 	lacks := func(p *process) (name string) {
 		records, err := readRecords(p.file)
 		if err != nil {
-			return err.Error() // it has just been started
+			return err.Error() // the process has not made the file yet
 		}
 		granted := make([]bool, len(s.plan.Places))
 		for _, r := range records {
