@@ -20,7 +20,7 @@ func TestTerminal_progress(t *testing.T) {
 		"clients":                "listing clients for ",
 		"doctor --slow 1h":       "checking the server for ",
 		"bench --duration 1s -y": "measuring hot, 3 of 4: ",
-		"demo --only job,queue":  "… the job runs for ",
+		"demo --only job,queue":  "  … ",
 	} {
 		name, _, _ := strings.Cut(args, " ")
 		t.Run(name, func(t *testing.T) {
