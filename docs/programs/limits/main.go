@@ -18,21 +18,32 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	c, err := client.Open(ctx, os.Getenv("REDIS_URL"))
-	if err != nil {
+	if err := run(os.Getenv("REDIS_URL"), os.Getenv("ADDR"), fetch); err != nil {
 		log.Fatal(err)
 	}
-	server := &http.Server{Addr: os.Getenv("ADDR"), Handler: handler(c)}
-	go func() {
-		log.Print(server.ListenAndServe())
-		stop()
-	}()
-	err = poll(ctx, c, fetch) // until SIGTERM
+}
+
+// run serves requests and calls fetch until SIGTERM.
+func run(url, addr string, fetch func(ctx context.Context) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c, err := client.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.Background())
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler(c)}
+	go server.Serve(listener)
+	if err := poll(ctx, c, fetch); !errors.Is(err, context.Canceled) {
+		return err
+	}
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	log.Print(errors.Join(err, server.Shutdown(end), c.Close(end)))
+	return server.Shutdown(end)
 }
 
 // handler limits each address: log-ins to 5 per minute, searches to 10 per second and 1000 per hour, across all replicas.

@@ -5,17 +5,24 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/docs/programs/programtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
+func TestMain(m *testing.M) {
+	programtest.Child(func() error {
+		return run(os.Getenv("REDIS_URL"), "127.0.0.1:0", func(ctx context.Context) error { return programtest.Work(ctx, "prices") })
+	})
+	goleak.VerifyTestMain(m, redistest.NotOurs())
+}
 
 // open returns the client of one process.
 func open(t *testing.T, s *redistest.Server) *client.Client {
@@ -94,4 +101,13 @@ func TestPoll(t *testing.T) {
 	if !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without Redis, a worker ended with %v", err)
 	}
+}
+
+// SIGTERM ends the program.
+func TestLimits_sigterm(t *testing.T) {
+	s := redistest.Start(t)
+	p := programtest.Start(t, "REDIS_URL="+s.URL())
+	p.Await("working on prices")
+	p.Terminate()
+	p.End()
 }
