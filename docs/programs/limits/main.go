@@ -48,7 +48,7 @@ func run(url, addr string, fetch func(ctx context.Context) error) error {
 
 // handler limits each address: log-ins to 5 per minute, searches to 10 per second and 1000 per hour, across all replicas.
 func handler(c *client.Client) http.Handler {
-	logins := c.NewRateLimiter("logins", ratelimit.FailClosed(), ratelimit.PerMinute(5))
+	logins := c.NewRateLimiter("logins", ratelimit.FailClosed().After(time.Second), ratelimit.PerMinute(5))
 	searches := c.NewRateLimiter("searches", ratelimit.FailLocal(3), ratelimit.PerSecond(10), ratelimit.PerHour(1000)) // 3 replicas
 	failed := func(r *http.Request, err error) { slog.Error("rate limit", "path", r.URL.Path, "err", err) }
 	mux := http.NewServeMux()
@@ -68,7 +68,8 @@ func byAddress(r *http.Request) (key string, n int64) {
 
 // poll calls fetch as often as a partner allows: 100 times per hour, and 10 times at once, across all workers.
 func poll(ctx context.Context, c *client.Client, fetch func(ctx context.Context) error) error {
-	partner := c.NewRateLimiter("partner", ratelimit.FailClosed(), ratelimit.Limit{Rate: 100, Per: time.Hour, Burst: 10})
+	limit := ratelimit.Limit{Rate: 100, Per: time.Hour, Burst: 10}
+	partner := c.NewRateLimiter("partner", ratelimit.FailClosed().After(time.Second), limit)
 	for {
 		if err := partner.Wait(ctx, "prices", 1); err != nil {
 			return err // ctx is canceled
