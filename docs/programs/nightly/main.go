@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log"
 	"log/slog"
 	"os"
@@ -74,7 +75,7 @@ func run(url string, at time.Duration, job func(ctx context.Context, night strin
 		if err == nil {
 			due = due.Add(day)
 			wait = time.Until(due)
-		} else if ctx.Err() == nil {
+		} else if ctx.Err() == nil || !errors.Is(err, context.Canceled) { // SIGTERM is no failure
 			slog.Error("nightly job failed, will retry", "night", night, "err", err)
 		}
 		select {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log"
 	"log/slog"
 	"os"
@@ -55,7 +56,7 @@ func run(url string, do func(ctx context.Context, order string) error) error {
 		for _, job := range jobs { // at most one
 			err = process(ctx, c, rdb, job, do)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) { // SIGTERM is no failure
 			slog.Warn("job not done, will be delivered again", "err", err)
 			select {
 			case <-time.After(time.Second):
@@ -88,7 +89,7 @@ func receive(ctx context.Context, rdb rueidis.Client) ([]rueidis.XRangeEntry, er
 	return streams["jobs"], err
 }
 
-// process does a job under the lock of its order, and acknowledges it. A job that was done before is only acknowledged.
+// process does a job under the lock of its order, and removes it. A job that was done before is only removed.
 func process(ctx context.Context, c *client.Client, rdb rueidis.Client, job rueidis.XRangeEntry, do func(ctx context.Context, order string) error) error {
 	mark, order := "jobs:done:"+job.FieldValues["id"], job.FieldValues["order"]
 	err := lock.TryDo(ctx, c.NewLock("orders:"+order, lock.WithMaxHold(10*time.Minute)), func(ctx context.Context) error {
@@ -105,5 +106,7 @@ func process(ctx context.Context, c *client.Client, rdb rueidis.Client, job ruei
 	if err != nil {
 		return err // not acknowledged: delivered again after a minute
 	}
-	return rdb.Do(context.WithoutCancel(ctx), rdb.B().Xack().Key("jobs").Group("workers").Id(job.ID).Build()).Error()
+	ack, del := rdb.B().Xack().Key("jobs").Group("workers").Id(job.ID).Build(), rdb.B().Xdel().Key("jobs").Id(job.ID).Build()
+	replies := rdb.DoMulti(context.WithoutCancel(ctx), ack, del)
+	return errors.Join(replies[0].Error(), replies[1].Error())
 }
