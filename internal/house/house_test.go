@@ -47,6 +47,7 @@ var floors = map[string]struct {
 	"docs/programs/programtest":         {why: "runs the program of a guide as a process; only tests import it"},
 	"docs/programs/queue":               {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "the program of a guide"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
+	"docs/programs/serverless":          {ours: []string{"client", "lock"}, why: "the program of a guide"},
 	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},
 	"lock":                              {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
 	"watchdog":                          {ours: []string{"lock"}, why: "knows leases, time and the causes of a loss, no Redis, so that it can be tested on virtual time alone"},
