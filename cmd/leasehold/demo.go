@@ -17,17 +17,17 @@ type scene struct {
 
 var scenes = []scene{
 	{"A flash sale", flashSale},
-	{"Unique ids", uniqueIDs},
+	{"Unique IDs", uniqueIDs},
 	{"A job that outlives its lease", longJob},
 	{"A call within a call", nestedCall},
 	{"A stolen lock", stolenLock},
-	{"A queue", fairQueue},
+	{"A fair queue", fairQueue},
 	{"A library", library},
 	{"A quorum", quorum},
 	{"A stale holder", staleHolder},
 	{"A few GPUs", shareGPUs},
-	{"A burst at the border", borderBurst},
-	{"A crawl", crawl},
+	{"A burst at the window boundary", borderBurst},
+	{"A web crawl", crawl},
 	{"A team", team},
 	{"An election", elections},
 }
@@ -36,15 +36,20 @@ func demoCommand() *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show locks at work, and check everything that is shown",
-		Long: `Show locks at work, and check all that is shown.
+		Short: "Show locks at work, and check the results",
+		Long: `Show locks at work, and check the results.
 
-The demo plays a few scenes. In each of them several clients compete, and the demo
-checks what it claims about them. It takes about half a minute. You need to install
-nothing: by default the demo brings a small Redis of its own, in memory.
+The demo plays short scenes. In each scene, several clients compete, and the demo checks
+what it prints about them. It takes about half a minute. Nothing must be installed: by
+default, the demo starts a small Redis-compatible server in memory.
 
-Its keys begin with "leasehold:demo:". The demo leaves none behind. It exits with 1 if
-a claim turns out to be false.`,
+Its keys begin with "leasehold:demo:", and it leaves none of them. With --url, it needs
+the permissions of an application on these keys.
+
+Exit codes:
+  0  all checks passed
+  1  a check failed
+  2  wrong arguments`,
 		Example: `  leasehold demo
   leasehold demo --url redis://127.0.0.1:6379`,
 		Args: cobra.NoArgs,
@@ -52,7 +57,7 @@ a claim turns out to be false.`,
 			return demo(cmd.Context(), newScreen(cmd.OutOrStdout()), address, scenes)
 		},
 	}
-	cmd.Flags().StringVar(&address, "url", "", "URL of a Redis or Valkey to use instead of the one in memory")
+	cmd.Flags().StringVar(&address, "url", "", "URL of a Redis or Valkey server (default a small server in memory)")
 	return cmd
 }
 
@@ -66,7 +71,7 @@ func demo(ctx context.Context, out *screen, address string, scenes []scene) erro
 			return err
 		}
 		defer server.Close()
-		place = "a small one in memory, at " + server.Addr()
+		place = "in memory, at " + server.Addr()
 		address = "redis://" + server.Addr()
 	}
 
