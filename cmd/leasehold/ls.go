@@ -21,40 +21,44 @@ func lsCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
-		Short: "List locks: their holders, when these asked for them, and how many wait; and limiters and filters",
+		Short: "List locks, rate limiters and Bloom filters",
 		Example: `  leasehold ls
   leasehold ls --kind redisson-ratelimit
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
-		Long: `List the locks that are held, on one server or on a whole cluster.
+		Long: `List the held locks of a server, or of all primaries of a cluster. Locks of Redisson are
+listed too. A latch is listed until it is released, and a wait group while it has active
+or lost workers. A lock whose leader has published a value is listed as an election. A
+fair lock of Redisson without waiters looks like a plain lock in Redis, and is listed as one.
 
-PATTERN is a pattern of Redis for the names: * is any text, ? any character, [ab] one
-of these. Quote it, or the shell expands it. A name is that of the key, with the prefix
-of the application if it has one.
+PATTERN is a Redis pattern for names: * matches any text, ? any character, and [ab] one
+of these. Quote it to protect it from the shell. Names include the key prefix.
 
-ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
-leaves out all other keys. A fair lock that Redisson holds and nobody waits
-for looks like a plain lock. A latch
-is listed while it is closed, a wait group while members are at work, or are lost. A lock
-whose holder says something as a leader is shown as an election.
+--kind also lists rate limiters and Bloom filters, with their state:
+  ratelimit           keys of rate limiters with used quota
+  redisson-ratelimit  Redisson-compatible rate limiters
+  bloom               Bloom filters, with the number of elements estimated from 64 KB
 
-Rate limiters and filters are listed only if --kind names them, with how they stand:
-ratelimit has the keys of which a limiter is owed something, as there can be one for
-each user; window the rate limiters that Redisson shares; bloom the Bloom filters, with
-an estimate of their elements from 64 KB of their bits.
+REQUESTED is the time since the holder requested the lock, by the clock of its machine.
+It includes the wait, because Redis does not store when the lock was granted. WAITING
+also shows how many waiters are gone: their clients have no registry entry, because they
+were killed or never had one.
 
-ASKED is the time since the holder asked for the lock, by the clock of its machine. It
-includes the wait: Redis does not know when the holder got the lock.
+ls changes nothing. It sends SCAN in small steps, which takes time on a server with many
+keys but hardly slows down other clients. -o jsonl and name print lines unsorted, as they
+arrive; the other formats are sorted, and show progress on a terminal after two seconds.
+If a primary of a cluster does not respond, ls lists what the others store, names the
+primary on standard error, and exits with 1.
 
-ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
-takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
-line; the other formats are sorted, and tell on a terminal how far they are after two
-seconds. WAITING tells how many of the waiters are gone: their clients have no entry
-any more, because they were killed, or never had one. If a primary of a cluster does not respond, ls lists
-what the others store, names the missing one on standard error, and exits with 1.
+On a terminal, long names and holders are shortened in the middle to fit the width. With
+-o wide, in a file and in a pipe, they are complete.
 
-On a terminal, a table has at most as many columns as the terminal: long names and
-holders are shortened in the middle. wide, and a table in a file or a pipe, are whole.
+Permissions: leasehold doctor --print-acl exporter prints them.
+
+Exit codes:
+  0  all locks listed, even if there are none
+  1  Redis unavailable, or part of a cluster does not respond
+  2  wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -106,7 +110,7 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 		},
 	}
 	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
+	kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)
 	return cmd
@@ -142,13 +146,13 @@ func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 func (c *connection) noMatch(q admin.Query) string {
 	switch pattern := q.Match; {
 	case unheld(q.Kind):
-		return fmt.Sprintf("nothing of the kind %s that matches %s is on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
+		return fmt.Sprintf("no key of type %s matches %s on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
 	case pattern == "":
 		return "no lock is held on " + c.server()
 	case strings.ContainsAny(pattern, "*?["):
-		return fmt.Sprintf("no lock that is held matches %s on %s", shown(pattern), c.server())
+		return fmt.Sprintf("no held lock matches %s on %s", shown(pattern), c.server())
 	default:
-		return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
+		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
 	}
 }
 

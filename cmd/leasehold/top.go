@@ -42,31 +42,42 @@ func topCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN]",
-		Short: "Show locks, or limiters or filters, in a terminal, again and again",
+		Short: "Show a live table of locks in the terminal",
 		Example: `  leasehold top
   leasehold top --kind redisson-ratelimit
   leasehold top 'orders:*' --sort waiting`,
-		Long: `Show the locks that are held, again and again, until top is interrupted. The lock whose
-holder asked for it first comes first; the time since then includes the wait.
+		Long: `Show the held locks in a table, refreshed every --interval until top is interrupted. The
+lock with the oldest request comes first (--sort); the time since the request includes
+the wait.
 
---kind ratelimit, window or bloom shows limiters or filters instead. First comes the one
-that is nearest to its end: the largest part of its units taken or of its elements
-there, or the longest time until nothing is owed.
+--kind ratelimit, redisson-ratelimit or bloom shows limiters or filters instead. The one
+closest to its limit comes first: with the longest time until it is refilled, the largest
+used quota, or the largest number of elements.
 
-Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
-the order, p pauses, q quits, Ctrl-Z suspends. / keeps the locks whose name, holder,
-host or label has what you type. u unlocks a lock by force, as leasehold unlock does:
-it asks for a reason and for a y. --operator sets who did it, for the holder and the note.
+Keys:
+  up, down, PgUp, PgDn   select a lock, or scroll the details
+  Enter, Esc             show the details; go back
+  s                      sort by the next column
+  /                      filter by name, holder, host or label
+  u                      force-unlock, after a reason and a confirmation
+  p, q, Ctrl-Z           pause; quit; suspend
 
-On a server with many keys the table fills while top scans them. After that, top reads
-the locks that it knows at each look, and scans for others for a twentieth of the time.
+On a server with many keys, the table fills while top scans them. After that, top reads
+the known locks at each refresh, and scans for new ones for a twentieth of the time.
 
-The table has at most as many columns as the terminal: long names and holders are
-shortened in the middle, and are whole in the details.
+Long names and holders are shortened in the middle to fit the width; the details show
+them in full. On a terminal that cannot move its cursor (TERM=dumb), each table is
+printed below the previous one. There, without a keyboard, and on a terminal without a
+size, top reads no keys. Without a terminal, use leasehold ls or leasehold watch.
 
-On a terminal that cannot move its cursor (TERM=dumb), each table comes below the one
-before. There, without a keyboard, and on a terminal without a size, top takes no keys.
-Off a terminal, use leasehold ls for a list, or leasehold watch for events.
+Permissions: leasehold doctor --print-acl exporter prints those for the table, and
+--print-acl operator those for the details and a force-unlock.
+
+Exit codes:
+  0    you quit
+  1    Redis unavailable at the start
+  2    wrong arguments, or no terminal
+  130  interrupted
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -77,9 +88,9 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 			f, ok := cmd.OutOrStdout().(*os.File)
 			switch {
 			case every < 100*time.Millisecond:
-				return usagef("--interval %v: the least is 100ms", every)
+				return usagef("--interval %v: must be at least 100ms", every)
 			case !ok || !term.IsTerminal(int(f.Fd())):
-				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
+				return usagef("top requires a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
 			q := admin.Query{Idle: true, Kind: kind.kind()}
 			if len(args) > 0 {
@@ -116,12 +127,12 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 		},
 	}
 	by.init("since", "since", "waiting", "lease", "name")
-	by.addFlag(cmd, "sort", "", "what comes first: the holder that asked first, the most waiting, the shortest lease, the name")
+	by.addFlag(cmd, "sort", "", "sort order")
 	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
-	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "how long to wait between two looks, and longer if Redis is slow")
-	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
-	cmd.Flags().StringVar(&as, "operator", "", "the operator that unlocks, for the holder and for the note in Redis (default: your user and this machine)")
+	kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
+	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "time between refreshes; longer if Redis is slow")
+	cmd.Flags().BoolVar(&wide, "wide", false, "additional columns: count, process ID, label and owner")
+	cmd.Flags().StringVar(&as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
 	via.addFlags(cmd)
 	return cmd
 }
@@ -187,9 +198,9 @@ func pressing(l admin.Lock) float64 {
 // sum says how many locks there are, or limiters or filters.
 func sum(k admin.Kind, seen admin.Surveyed) string {
 	held, waiting, oldest := sums(seen.Locks)
-	text := fmt.Sprintf("%d held, %d waiting, the oldest asked %s ago", held, waiting, short(oldest))
+	text := fmt.Sprintf("%d held, %d waiting, oldest request %s ago", held, waiting, short(oldest))
 	if unheld(k) {
-		text = fmt.Sprintf("%s of the kind %s", number(len(seen.Locks)), k)
+		text = fmt.Sprintf("%s of type %s", number(len(seen.Locks)), k)
 	}
 	if !seen.Complete {
 		text += "; " + scannedText(seen.Scanned)
