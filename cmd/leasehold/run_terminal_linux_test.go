@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -329,17 +328,18 @@ func TestTerminal_devTTY(t *testing.T) {
 	}
 }
 
-// A pager at the end of a pipeline reads its keys from /dev/tty.
+// A pager at the end of a pipeline reads its keys from /dev/tty, one by one and without an echo.
 func TestTerminal_pager(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("less"); err != nil {
-		t.Skip("there is no less")
-	}
 	s := redistest.Start(t)
 	lock := lockName(t)
 	s.Do(t, "HSET", lock+"listed", redissonOwner, "1")
-	p := inTerminal(t, s).begin("LESS=", "TERM=xterm")
-	p.types("$leasehold ls | $leasehold run " + lock + " -- less; echo code $?\n")
+	pager := filepath.Join(t.TempDir(), "pager")
+	if err := os.WriteFile(pager, []byte(`stty -icanon -echo </dev/tty; cat; key=$(dd bs=1 count=1 </dev/tty 2>/dev/null); stty icanon echo </dev/tty; test "$key" = q`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := inTerminal(t, s).begin()
+	p.types("$leasehold ls | $leasehold run " + lock + " -- sh " + pager + "; echo code $?\n")
 	p.stdout.await(t, "HOLDER")
 	p.types("q")
 	p.stdout.await(t, "code 0")
