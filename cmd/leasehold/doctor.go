@@ -19,14 +19,17 @@ var doctorCodes = map[doctor.Status]int{
 	doctor.OK: exitOK, doctor.Unknown: exitOK, doctor.Warning: 1, doctor.Failure: 2,
 }
 
+// checkup is one call of doctor.
+type checkup struct {
+	via     connection
+	out     output
+	options doctor.Options
+	limit   time.Duration
+	acl     string // the role whose ACL rule to print
+}
+
 func doctorCommand() *cobra.Command {
-	var (
-		via     connection
-		out     output
-		options doctor.Options
-		limit   time.Duration
-		acl     string
-	)
+	c := &checkup{}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether a server is configured safely for locking",
@@ -66,58 +69,72 @@ Exit codes, as for monitoring plugins:
 ` + connectionHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, kind := range options.Kinds {
-				if !slices.Contains(doctor.Kinds(), kind) {
-					return usagef("--for %q: must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
-				}
-			}
-			for flag, role := range map[string]string{"--role": options.Role, "--print-acl": acl} {
-				if role != "" && !slices.Contains(doctor.Roles(), role) {
-					return usagef("%s %q: must be one of %s", flag, role, strings.Join(doctor.Roles(), ", "))
-				}
-			}
-			if acl != "" {
-				if strings.ContainsFunc(options.Prefix, func(c rune) bool { return !unicode.IsGraphic(c) || unicode.IsSpace(c) || c == '"' || c == '\'' }) {
-					return usagef("--prefix %q: spaces and quotes are not supported by --print-acl; write the ACL rule yourself", options.Prefix)
-				}
-				options.Role = acl
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), options.ACL())
+			if err := c.check(); err != nil {
 				return err
 			}
-			if options.Slow <= 0 {
-				return usagef("--slow %v: must be positive", options.Slow)
-			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("timed out after %v", limit))
-			defer cancel()
-			report, err := examine(ctx, &via, options)
-			if err != nil {
+			if c.acl != "" {
+				c.options.Role = c.acl
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), c.options.ACL())
 				return err
 			}
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
-			}
-			if err := out.write(cmd.OutOrStdout(), chart(report)); err != nil {
-				return err
-			}
-			if code := doctorCodes[report.Status]; code != exitOK {
-				return &exitError{code: code}
-			}
-			return nil
+			return c.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&options.Prefix, "prefix", "", "prefix of the lock names that the user may access (default none)")
-	f.StringSliceVar(&options.Kinds, "for", nil, "types of locks and options that the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default unknown)")
-	f.StringVar(&options.Role, "role", "", "role of the user: "+strings.Join(doctor.Roles(), ", ")+" (default unknown)")
-	f.StringVar(&acl, "print-acl", "", "role whose ACL rule to print, without connecting: "+strings.Join(doctor.Roles(), ", ")+" (default none)")
-	f.DurationVar(&options.Slow, "slow", 100*time.Millisecond, "maximum time of a script with its round trip, above which doctor warns")
-	f.DurationVar(&limit, "timeout", 30*time.Second, "maximum time for all checks")
+	f.StringVar(&c.options.Prefix, "prefix", "", "prefix of the lock names that the user may access (default none)")
+	f.StringSliceVar(&c.options.Kinds, "for", nil, "types of locks and options that the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default unknown)")
+	f.StringVar(&c.options.Role, "role", "", "role of the user: "+strings.Join(doctor.Roles(), ", ")+" (default unknown)")
+	f.StringVar(&c.acl, "print-acl", "", "role whose ACL rule to print, without connecting: "+strings.Join(doctor.Roles(), ", ")+" (default none)")
+	f.DurationVar(&c.options.Slow, "slow", 100*time.Millisecond, "maximum time of a script with its round trip, above which doctor warns")
+	f.DurationVar(&c.limit, "timeout", 30*time.Second, "maximum time for all checks")
 	for _, flag := range []string{"role", "print-acl"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(doctor.Roles(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	}
-	out.addFlag(cmd)
-	via.addFlags(cmd)
+	c.out.addFlag(cmd)
+	c.via.addFlags(cmd)
 	return cmd
+}
+
+// check returns an error if the flags are not valid.
+func (c *checkup) check() error {
+	for _, kind := range c.options.Kinds {
+		if !slices.Contains(doctor.Kinds(), kind) {
+			return usagef("--for %q: must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
+		}
+	}
+	for flag, role := range map[string]string{"--role": c.options.Role, "--print-acl": c.acl} {
+		if role != "" && !slices.Contains(doctor.Roles(), role) {
+			return usagef("%s %q: must be one of %s", flag, role, strings.Join(doctor.Roles(), ", "))
+		}
+	}
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == '"' || r == '\'' }
+	switch {
+	case c.acl != "" && strings.ContainsFunc(c.options.Prefix, odd):
+		return usagef("--prefix %q: spaces and quotes are not supported by --print-acl; write the ACL rule yourself", c.options.Prefix)
+	case c.acl == "" && c.options.Slow <= 0:
+		return usagef("--slow %v: must be positive", c.options.Slow)
+	}
+	return nil
+}
+
+// run examines the server within the limit, and prints the report.
+func (c *checkup) run(ctx context.Context, w io.Writer) error {
+	limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("timed out after %v", c.limit))
+	defer cancel()
+	report, err := examine(limited, &c.via, c.options)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := c.out.write(w, chart(report)); err != nil {
+		return err
+	}
+	if code := doctorCodes[report.Status]; code != exitOK {
+		return &exitError{code: code}
+	}
+	return nil
 }
 
 // examine connects, and examines the server. It returns an error for a mistake of the caller;
