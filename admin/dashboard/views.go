@@ -381,7 +381,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if v.Found != v.All {
 		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), v.Summary)
 	}
-	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Requested", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
+	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Requested", "since", "number"}, {"Remaining lease", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
 		if c.sort != "" {
 			hd.URL = "./locks?" + changed(changed(q, "page", ""), "sort", c.sort).Encode()
