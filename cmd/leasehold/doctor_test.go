@@ -90,7 +90,7 @@ func TestCompletion(t *testing.T) {
 		"do":             "doctor\t",
 		"run ":           ":4\n",                   // no files where the name of a lock stands
 		"run name -- ":   ":0\n",                   // files behind it
-		"version --out":  "--output\thow to print", // with what it is
+		"version --out":  "--output\toutput format", // with what it is
 	} {
 		c := prepare(t, nil, append([]string{"__complete"}, strings.Split(args, " ")...)...).start()
 		c.ends(0)
