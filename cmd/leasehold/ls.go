@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -13,12 +15,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// listing is one call of ls.
+type listing struct {
+	via  connection
+	out  output
+	kind choice
+}
+
 func lsCommand() *cobra.Command {
-	var (
-		via  connection
-		out  output
-		kind choice
-	)
+	l := &listing{}
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
 		Short: "List locks, rate limiters and Bloom filters",
@@ -63,57 +68,67 @@ Exit codes:
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, kind.kind())
+			return l.via.completeNames(cmd, args, begin, l.kind.kind())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := admin.Query{Idle: true, Kind: kind.kind()}
+			q := admin.Query{Idle: true, Kind: l.kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
-			w := cmd.OutOrStdout()
-			shows := newProgress(cmd.ErrOrStderr())
-			if out.format.value == "jsonl" || out.format.value == "name" { // whose lines come at once
-				shows.w = nil
-			}
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				locks := a.Locks(cmd.Context(), q)
-				switch out.format.value {
-				case "jsonl":
-					return forEach(locks, func(l admin.Lock) error { return jsonLine(w, toJSON(l)) })
-				case "name":
-					return forEach(locks, func(l admin.Lock) error {
-						_, err := fmt.Fprintln(w, shown(l.Name))
-						return err
-					})
-				}
-				all, lacks := sorted(locks)
-				shows.end()
-				if lacks != nil && !incomplete(lacks) {
-					return lacks
-				}
-				if out.format.value == "json" {
-					list := make([]lockJSON, len(all))
-					for i, l := range all {
-						list[i] = toJSON(l)
-					}
-					return cmp.Or(writeJSON(w, list), lacks)
-				}
-				if len(all) == 0 && lacks == nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
-				}
-				wide := out.format.value == "wide"
-				if unheld(q.Kind) {
-					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
-				}
-				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
-			}, admin.WithProgress(shows.show))
+			return l.list(cmd.Context(), q, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
-	out.addFlag(cmd, "wide", "jsonl", "name")
-	via.addFlags(cmd)
+	l.kind.initKinds()
+	l.kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
+	l.out.addFlag(cmd, "wide", "jsonl", "name")
+	l.via.addFlags(cmd)
 	return cmd
+}
+
+// list writes what matches q to w, line by line or as a whole.
+func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) error {
+	shows := newProgress(stderr)
+	each := map[string]func(admin.Lock) error{
+		"jsonl": func(one admin.Lock) error { return jsonLine(w, toJSON(one)) },
+		"name": func(one admin.Lock) error {
+			_, err := fmt.Fprintln(w, shown(one.Name))
+			return err
+		},
+	}[l.out.format.value]
+	if each != nil { // whose lines come at once
+		shows.w = nil
+	}
+	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
+		locks := a.Locks(ctx, q)
+		if each != nil {
+			return forEach(locks, each)
+		}
+		all, lacks := sorted(locks)
+		shows.end()
+		if lacks != nil && !incomplete(lacks) {
+			return lacks
+		}
+		if len(all) == 0 && lacks == nil && l.out.format.value != "json" {
+			fmt.Fprintln(stderr, "leasehold:", l.via.noMatch(q))
+		}
+		return cmp.Or(l.write(w, q.Kind, all), lacks)
+	}, admin.WithProgress(shows.show))
+}
+
+// write writes the locks as a table, or as JSON.
+func (l *listing) write(w io.Writer, kind admin.Kind, all []admin.Lock) error {
+	wide := l.out.format.value == "wide"
+	switch {
+	case l.out.format.value == "json":
+		list := make([]lockJSON, len(all))
+		for i, one := range all {
+			list[i] = toJSON(one)
+		}
+		return writeJSON(w, list)
+	case unheld(kind):
+		return listStates(w, columnsOf(w, wide), all)
+	}
+	return listLocks(w, columnsOf(w, wide), all, wide)
 }
 
 // incomplete reports whether err only says that some servers of a cluster do not respond: a list has what the others store.
