@@ -31,15 +31,18 @@ var byWhat = map[string]func(a, b admin.Lock) int{
 	"name": func(admin.Lock, admin.Lock) int { return 0 },
 }
 
+// tops is one call of top.
+type tops struct {
+	via   connection
+	as    string
+	by    choice
+	kind  choice
+	every time.Duration
+	wide  bool
+}
+
 func topCommand() *cobra.Command {
-	var (
-		via   connection
-		as    string
-		by    choice
-		kind  choice
-		every time.Duration
-		wide  bool
-	)
+	t := &tops{}
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN]",
 		Short: "Show a live table of locks in the terminal",
@@ -82,59 +85,64 @@ Exit codes:
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin)
+			return t.via.completeNames(cmd, args, begin)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, ok := cmd.OutOrStdout().(*os.File)
 			switch {
-			case every < 100*time.Millisecond:
-				return usagef("--interval %v: must be at least 100ms", every)
+			case t.every < 100*time.Millisecond:
+				return usagef("--interval %v: must be at least 100ms", t.every)
 			case !ok || !term.IsTerminal(int(f.Fd())):
 				return usagef("top requires a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
-			q := admin.Query{Idle: true, Kind: kind.kind()}
+			q := admin.Query{Idle: true, Kind: t.kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
 			var opts []admin.Option
-			if as != "" {
-				opts = append(opts, admin.WithOperator(as))
+			if t.as != "" {
+				opts = append(opts, admin.WithOperator(t.as))
 			}
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
-				if in, ok := cmd.InOrStdin().(*os.File); ok && err == nil && width > 0 && height > 0 && os.Getenv("TERM") != "dumb" && isTerminal(in) {
-					t := &topView{ctx: cmd.Context(), admin: a, query: q, survey: newSurvey(a, q, every), wide: wide, sort: by.value}
-					return t.follow(in, f)
-				}
-				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb", kind: q.Kind}
-				again := newSurvey(a, q, every)
-				t.begin()
-				defer t.end()
-				for {
-					seen, rest, err := again.look(cmd.Context())
-					if cmd.Context().Err() != nil {
-						return context.Cause(cmd.Context())
-					}
-					slices.SortStableFunc(seen.Locks, byWhat[by.value])
-					t.show(seen, wide, err)
-					select {
-					case <-time.After(rest):
-					case <-cmd.Context().Done():
-						return context.Cause(cmd.Context())
-					}
-				}
+			return t.via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				return t.show(cmd.Context(), a, q, cmd.InOrStdin(), f)
 			}, opts...)
 		},
 	}
-	by.init("since", "since", "waiting", "lease", "name")
-	by.addFlag(cmd, "sort", "", "sort order")
-	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
-	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "time between refreshes; longer if Redis is slow")
-	cmd.Flags().BoolVar(&wide, "wide", false, "additional columns: count, process ID, label and owner")
-	cmd.Flags().StringVar(&as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
-	via.addFlags(cmd)
+	t.by.init("since", "since", "waiting", "lease", "name")
+	t.by.addFlag(cmd, "sort", "", "sort order")
+	t.kind.initKinds()
+	t.kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
+	cmd.Flags().DurationVar(&t.every, "interval", 2*time.Second, "time between refreshes; longer if Redis is slow")
+	cmd.Flags().BoolVar(&t.wide, "wide", false, "additional columns: count, process ID, label and owner")
+	cmd.Flags().StringVar(&t.as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
+	t.via.addFlags(cmd)
 	return cmd
+}
+
+// show shows the locks on the terminal f until ctx is canceled or the user quits. It reads keys if it can.
+func (t *tops) show(ctx context.Context, a *admin.Admin, q admin.Query, stdin io.Reader, f *os.File) error {
+	again, moves := newSurvey(a, q, t.every), os.Getenv("TERM") != "dumb"
+	width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
+	if in, ok := stdin.(*os.File); ok && err == nil && width > 0 && height > 0 && moves && isTerminal(in) {
+		view := &topView{ctx: ctx, admin: a, query: q, survey: again, wide: t.wide, sort: t.by.value}
+		return view.follow(in, f)
+	}
+	screen := &topScreen{f: f, moves: moves, kind: q.Kind}
+	screen.begin()
+	defer screen.end()
+	for {
+		seen, rest, err := again.look(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		slices.SortStableFunc(seen.Locks, byWhat[t.by.value])
+		screen.show(seen, t.wide, err)
+		select {
+		case <-time.After(rest):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // A survey looks at the locks again and again. One goroutine at a time uses it.
