@@ -18,12 +18,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// inspection is one call of inspect.
+type inspection struct {
+	via    connection
+	out    output
+	limits limitFlag
+}
+
 func inspectCommand() *cobra.Command {
-	var (
-		via    connection
-		out    output
-		limits limitFlag
-	)
+	i := &inspection{}
 	cmd := &cobra.Command{
 		Use:   "inspect NAME",
 		Short: "Show one lock, rate limiter or Bloom filter",
@@ -64,10 +67,10 @@ Exit codes:
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
+			return i.via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
+			return i.via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
 				l, err := a.Inspect(cmd.Context(), args[0])
 				if err != nil {
 					return noLock(args[0], err)
@@ -75,34 +78,38 @@ Exit codes:
 				if twin := besides(cmd.Context(), a, rdb, args[0]); twin != "" {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", twin)
 				}
-				switch {
-				case len(limits) > 0 && l.Limit == nil:
-					return fmt.Errorf("%s is not a rate limiter key with used quota: remove --limit", shown(args[0]))
-				case out.format.value == "json":
-					j := toJSON(l)
-					if len(limits) > 0 {
-						left, next := standing(l.Limit, limits)
-						j.Limit.Left, j.Limit.NextMS = &left, milliseconds(next)
-					}
-					return writeJSON(cmd.OutOrStdout(), j)
-				}
-				if l.Limit != nil {
-					return stateTable(cmd.OutOrStdout(), l, limits)
-				}
-				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
-					return err
-				}
-				if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
-				}
-				return nil
+				return i.show(l, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
 	}
-	cmd.Flags().Var(&limits, "limit", "limit of the rate limiter, such as 10/1m; repeat it for each limit (default none)")
-	out.addFlag(cmd)
-	via.addFlags(cmd)
+	cmd.Flags().Var(&i.limits, "limit", "limit of the rate limiter, such as 10/1m; repeat it for each limit (default none)")
+	i.out.addFlag(cmd)
+	i.via.addFlags(cmd)
 	return cmd
+}
+
+// show writes l, a lock, a limiter or a filter, as the flags say.
+func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
+	switch {
+	case len(i.limits) > 0 && l.Limit == nil:
+		return fmt.Errorf("%s is not a rate limiter key with used quota: remove --limit", shown(l.Name))
+	case i.out.format.value == "json":
+		j := toJSON(l)
+		if len(i.limits) > 0 {
+			left, next := standing(l.Limit, i.limits)
+			j.Limit.Left, j.Limit.NextMS = &left, milliseconds(next)
+		}
+		return writeJSON(w, j)
+	case l.Limit != nil:
+		return stateTable(w, l, i.limits)
+	}
+	if err := detail(l).table(w); err != nil {
+		return err
+	}
+	if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
+		fmt.Fprintln(stderr, "leasehold:", i.via.nothing(l.Name))
+	}
+	return nil
 }
 
 // besides returns a warning if both x and {x} are names of locks, limiters or filters. By the rule of Redisson's names the two share
