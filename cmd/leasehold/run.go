@@ -101,6 +101,12 @@ Exit codes:
 			return r.run(cmd.Context())
 		},
 	}
+	r.addFlags(cmd)
+	return cmd
+}
+
+// addFlags gives cmd the flags of run.
+func (r *runner) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVarP(&r.wait, "wait", "w", 0, "maximum time to wait, such as 90s or 5m; 0 tries once (default no limit)")
 	f.BoolVarP(&r.noWait, "no-wait", "n", false, "one attempt, as with --wait 0")
@@ -124,7 +130,6 @@ Exit codes:
 	f.BoolVarP(&r.quiet, "quiet", "q", false, "no messages")
 	f.BoolVarP(&r.verbose, "verbose", "v", false, "messages about each step, on standard error")
 	r.connection.addFlags(cmd)
-	return cmd
 }
 
 // completeRun completes the words of the command as a shell does, and the name of the lock with those
