@@ -243,7 +243,7 @@ func wanted(pattern, name string) bool {
 // unsure says what speaks against a filter.
 func unsure(o one) string {
 	if o.length == 0 {
-		return "it has no bits: nothing was added, or they are lost"
+		return "no bits: nothing was added, or they were lost"
 	}
 	return ""
 }

@@ -15,7 +15,7 @@ var wrong = map[string]string{
 	`gives? back|given back`:            "release",
 	`silent|silence`:                    "unavailable, does not respond",
 	`no answer|answers?`:                "reply, response",
-	`is told|hears?`:                    "is notified, detects",
+	`told|hears?|learns? of`:            "is notified, detects",
 	`stands?`:                           "is, is stored, is queued",
 	`beside|besides`:                    "next to, in addition to",
 	`anew|once more`:                    "again",

@@ -156,10 +156,10 @@ func TestPages(t *testing.T) {
 				s.says("locks?q=nothing", 200, "No matching locks."),
 				s.says("locks?page=-7&sort=nonsense&client="+c.ID(), 200, "2 locks", "held by &lt;b&gt;bil"),
 				s.says("clients", 200, "&lt;b&gt;bil&lt;/b&gt;", "zone=a", "1 client of leasehold"),
-				s.says("graph", 200, "Nobody waits."),
+				s.says("graph", 200, "No waiters."),
 				s.says("lock?name="+url.QueryEscape(odd), 200, escaped, "exclusive", "redis-cli HGETALL", "leasehold_client:"+c.ID()),
 				s.says("lock?name=catalogue", 200, "held by 1 reader", "--scan --pattern"),
-				s.says("lock?name=orders:9", 200, "free", "No key."),
+				s.says("lock?name=orders:9", 200, "free", "No keys."),
 			}
 			s.says("lock?name=leasehold_client:"+c.ID(), 400, "bad lock name")
 			s.says("lock", 400, "bad lock name")
@@ -194,7 +194,7 @@ func TestPages_faults(t *testing.T) {
 	wire := redistest.NewProxy(t, server.Addr())
 	server.Do(t, "SET", "text", "x")
 	s := serve(t, server.Client(t, redistest.Via(wire)))
-	s.says("lock?name=text", 404, "no lock")
+	s.says("lock?name=text", 404, "not a lock")
 	s.says("", 200)
 	wire.Refuse(true)
 	wire.CutAll()
@@ -270,7 +270,7 @@ func TestUnlock(t *testing.T) {
 
 	token := strings.Repeat("A", 26)
 	cookie := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "leasehold_csrf", Value: token}) }
-	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "only shows") {
+	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "read-only") {
 		t.Errorf("a page that only shows: %d %s", status, text)
 	}
 	if text := serve(t, rdb).says("lock?name=orders:42", 200); strings.Contains(text, "<form method=\"post\"") {
@@ -320,11 +320,11 @@ func TestUnlock(t *testing.T) {
 		form url.Values
 		says string
 	}{
-		"another name": {with("typed", "orders:43"), "another one"},
-		"no name":      {with("typed", ""), "another one"},
+		"another name": {with("typed", "orders:43"), "the typed name does not match"},
+		"no name":      {with("typed", ""), "the typed name does not match"},
 		"nobody seen":  {with("seen", ""), "no longer hold the lock"},
 		"other seen":   {with("seen", strings.Repeat("0", 32)), "no longer hold the lock"},
-		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be text on one line of up to 256 bytes"},
+		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be one line of at most 256 bytes"},
 	} {
 		if status, text := s.post(test.form, alice); status != 200 || !strings.Contains(text, test.says) {
 			t.Errorf("%s: %d %s", name, status, text)
@@ -360,11 +360,11 @@ func TestUnlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	page.Header.Set("X-User", "al<ice>")
-	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded as that of al&lt;ice&gt;.") {
+	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded under the name al&lt;ice&gt;.") {
 		t.Errorf("the page does not say as whom: %s", text)
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was force-unlocked for 2 holders. Then Redis was unavailable or rejected the command.")
-	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
+	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
 }
 
 // A name need not be text. The page shows the line that asks Redis for that name, and for no other.
@@ -471,7 +471,7 @@ func TestFollow(t *testing.T) {
 		t.Error(err)
 	}
 	await(t, locks, func(html string) bool { return strings.Contains(html, "No held locks.") })
-	await(t, one, func(html string) bool { return strings.Contains(html, "gave it back") })
+	await(t, one, func(html string) bool { return strings.Contains(html, "released or lost it") })
 	s.says("events?view=nothing", 404)
 }
 
@@ -524,7 +524,7 @@ func TestFollow_bounded(t *testing.T) {
 	for range 256 {
 		s.follow(t, "view=clients")
 	}
-	s.says("events?view=clients", 503, "follow a page already")
+	s.says("events?view=clients", 503, "too many open pages")
 }
 
 // Two clients that each hold what the other waits for, for some time, may be deadlocked. A client that waits for its own lock is not.
@@ -633,7 +633,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 active<") && strings.Count(html, `>worker<`) == 3 && strings.Contains(html, "This marks all workers as lost")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks all workers as lost")
 	})
 	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {

@@ -66,10 +66,10 @@ func TestLimits(t *testing.T) {
 	s.says("limits?q=nothing", 200, "No matches.")
 	s.says("lock?name=sms", 200, `href="./limits"`, "10 per 1h", "ZRANGE &#39;{sms}:permits&#39;", `class="low" max="1"`)
 	s.says("lock?name=calls", 200, "Ambiguous:", "unused: only")
-	s.says("lock?name=seen", 200, "STRLEN &#39;seen&#39;", "HGETALL &#39;{seen}:config&#39;", "1 % when it has 100 elements", "120 bytes", `class="late" max="1"`)
+	s.says("lock?name=seen", 200, "STRLEN &#39;seen&#39;", "HGETALL &#39;{seen}:config&#39;", "1 % with 100 elements", "120 bytes", `class="late" max="1"`)
 	s.says("lock?name=crawl", 200, "Shards</dt><dd>2")
 	s.says("lock?name=api:%3Cb%3E%7Da", 200, "Limit 1", "Limit 2", "4 used, resets in", "unknown: Redis stores the used quota", "GET &#39;api:&lt;b&gt;}a&#39;")
-	s.says("lock?name=java", 200, "each client of Redisson has the rate for itself")
+	s.says("lock?name=java", 200, "each Redisson client has its own quota")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -87,5 +87,5 @@ func TestLimits(t *testing.T) {
 	cancel()
 	<-done
 	server.Do(t, "HSET", "leasehold_leader:{old}", "token", "1", "value", "x", "since", "1000")
-	s.says("lock?name=old", 200, "The word of a leader that is gone")
+	s.says("lock?name=old", 200, "Earlier leader (no leader now)")
 }

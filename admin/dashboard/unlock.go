@@ -116,7 +116,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		log.WarnContext(r.Context(), "force-unlock failed", "err", err)
 		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
 	default:
-		q := url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}}
+		q := url.Values{"unlocked": {strconv.Itoa(done)}, "notified": {strconv.Itoa(told)}}
 		if u.RecordErr != nil {
 			q.Set("note", "none")
 		}
@@ -137,7 +137,7 @@ const worksOn = ". A paused process, or one that ignores its context, keeps runn
 // resultOf returns what the page prints about a force-unlock. The words are fixed, so that a link cannot inject others.
 func resultOf(q url.Values) (text string, failed bool) {
 	done, err1 := strconv.Atoi(q.Get("unlocked"))
-	told, err2 := strconv.Atoi(q.Get("told"))
+	told, err2 := strconv.Atoi(q.Get("notified"))
 	switch q.Get("failed") {
 	case "typed":
 		return "Nothing was changed: the typed name does not match.", true

@@ -88,8 +88,8 @@ func TestCompletion(t *testing.T) {
 		"run --on-lost ": "ignore\n",
 		"doctor -o ":     "json\n",
 		"do":             "doctor\t",
-		"run ":           ":4\n",                   // no files where the name of a lock stands
-		"run name -- ":   ":0\n",                   // files behind it
+		"run ":           ":4\n",                    // no files where the name of a lock stands
+		"run name -- ":   ":0\n",                    // files behind it
 		"version --out":  "--output\toutput format", // with what it is
 	} {
 		c := prepare(t, nil, append([]string{"__complete"}, strings.Split(args, " ")...)...).start()

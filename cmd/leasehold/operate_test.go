@@ -235,7 +235,7 @@ func TestUnlock(t *testing.T) {
 	c := billing(t, rdb, seldom)
 	h := mustLock(t, c.NewLock("orders:1"))
 	knows(t, rdb, c)
-	says(t, on(t, s, "unlock", "orders:1"), 2, "holder  billing on ", "no terminal to confirm on; use --yes")
+	says(t, on(t, s, "unlock", "orders:1"), 2, "holder  billing on ", "not a terminal, nothing was changed; use --yes")
 	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", redissonOwner), 1, "is not held by owner "+redissonOwner+"; nothing was changed")
 	if h.Err() != nil {
 		t.Fatal(h.Err())

@@ -87,7 +87,7 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 	}
 	if !r.yes {
 		if !isTerminal(in) {
-			return usagef("%s: nothing was changed: no terminal to confirm on; use --yes", shown(r.name))
+			return usagef("%s: not a terminal, nothing was changed; use --yes", shown(r.name))
 		}
 		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), plural(l.Permits, "permit"), r.permits)
 		if err := agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(r.name))); err != nil {

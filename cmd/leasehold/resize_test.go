@@ -17,7 +17,7 @@ func TestResize(t *testing.T) {
 	says(t, on(t, s, "inspect", "gpus"), 0, idle)
 	says(t, on(t, s, "inspect", "gpus", "-o", "json"), 0, `"permits": 4`)
 	says(t, on(t, s, "unlock", "gpus", "--yes"), 1, "gpus is not held; nothing was changed")
-	says(t, on(t, s, "resize", "gpus", "8"), 2, "nothing was changed: no terminal to confirm on; use --yes")
+	says(t, on(t, s, "resize", "gpus", "8"), 2, "not a terminal, nothing was changed; use --yes")
 	says(t, on(t, s, "resize", "gpus", "8", "--yes"), 0, idle, "gpus has 8 permits, 8 free")
 	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(exitBroken)
 

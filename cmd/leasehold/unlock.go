@@ -183,7 +183,7 @@ func takeOf(name string, holders int) string {
 // confirm asks whether to go on.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, holders int) error {
 	if !isTerminal(in) {
-		return usagef("%s: nothing was changed: no terminal to confirm on; use --yes", shown(u.name))
+		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))
 	}
 	return agreed(ctx, in, out, takeOf(u.name, holders), fmt.Errorf("%s: nothing was changed", shown(u.name)))
 }
