@@ -133,7 +133,9 @@ func (p *Place) Join(w *Waiter, now time.Time) {
 	case l.queues:
 		l.enter(w)
 	}
-	l.arm(now)
+	if s.held != nil {
+		l.arm(now)
+	}
 }
 
 // Try has w make one attempt. It reports false if the kind's waiters stand in line, and others
@@ -167,7 +169,9 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 	if l == nil {
 		return
 	}
-	l.unqueue(w)
+	if w.queued.as != nil || w.queued.own {
+		l.unqueue(w)
+	}
 	if w.Owner.waits == w {
 		w.Owner.waits = nil
 	}
@@ -208,7 +212,9 @@ func (l *Line) end() {
 	if l.beat.on {
 		s.p.act(Action{Verb: Beat, Line: l}) // for the last time
 	}
-	l.refuse()
+	if l.hand != (hand{}) {
+		l.refuse()
+	}
 	// A question that is under way, and what the session has of the line, may refer to it and its waiter.
 	known := l.listens || l.when.timed || l.queues || l.Ears != nil || s.p.flying > 0
 	*l = Line{waiters: l.waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Ears: l.Ears}

@@ -116,7 +116,9 @@ func (p *Place) Refused(w *Waiter, t *Tenure, r Refusal, now time.Time) {
 	if !t.Lives() {
 		p.giveBack(t) // the question may have put it into the queue again, after what the end took back
 	}
-	p.land(w, t, landing{refused: true, left: r.Left}, now)
+	if t.Terms.Reads {
+		p.land(w, t, landing{refused: true, left: r.Left}, now)
+	}
 	p.Waits(w, r, now)
 }
 
@@ -142,7 +144,9 @@ func (p *Place) Broke(w *Waiter, t *Tenure, mayHaveRun bool, err error) {
 	if mayHaveRun {
 		p.doubt(t)
 	}
-	p.land(w, t, landing{err: err}, time.Time{})
+	if t.Terms.Reads {
+		p.land(w, t, landing{err: err}, time.Time{})
+	}
 }
 
 // GaveBack records that a question of w for t was answered by a grant that w had no use for, as
@@ -155,7 +159,11 @@ func (p *Place) GaveBack(w *Waiter, t *Tenure, confirmed bool, err error) {
 
 // CutOff records that the caller of w does not wait any longer for the answer to the
 // question for t, which is for Unheard. The readers that ride along ask themselves.
-func (p *Place) CutOff(w *Waiter, t *Tenure) { p.land(w, t, landing{}, time.Time{}) }
+func (p *Place) CutOff(w *Waiter, t *Tenure) {
+	if t.Terms.Reads {
+		p.land(w, t, landing{}, time.Time{})
+	}
+}
 
 // Unheard records the answer to a question of w for t for which the call did not wait. wrote
 // says that the script may have written: it granted the lock, or queued the waiter, or the
@@ -217,20 +225,26 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 		t.grant.token = max(t.grant.token, token) // others may have had the lock since the release that offered it
 	case late:
 		t.Doubt() // so that its end takes the grant back
-		p.land(w, t, landing{}, now)
+		if t.Terms.Reads {
+			p.land(w, t, landing{}, now)
+		}
 		return TooLate
 	default:
 		t.grant.token, t.grant.since, t.counted = token, now, 1
 		t.grant.alive = !t.Terms.Fixed
 		if p.closed {
 			t.Doubt()
-			p.land(w, t, landing{}, now)
+			if t.Terms.Reads {
+				p.land(w, t, landing{}, now)
+			}
 			return Shut
 		}
 		if t.Lives() {
 			t.phase, t.owner = Held, o
 			o.hold(t)
-			p.readOn(t)
+			if t.Terms.Sided && !t.Terms.Reads {
+				p.readOn(t)
+			}
 			if t.Terms.Passes {
 				s.held = t
 			}
@@ -240,7 +254,9 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 	if !added && !known {
 		t.Doubt()
 	}
-	p.land(w, t, landing{granted: added}, now)
+	if t.Terms.Reads {
+		p.land(w, t, landing{granted: added}, now)
+	}
 	switch {
 	case added:
 		if w != nil && w.line != nil && !t.grant.writes { // else it was let in because its owner writes, which says nothing about the others
@@ -260,7 +276,9 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 func (p *Place) Cross(w *Waiter, t *Tenure) {
 	t.answered(p)
 	p.doubt(t)
-	p.land(w, t, landing{}, time.Time{})
+	if t.Terms.Reads {
+		p.land(w, t, landing{}, time.Time{})
+	}
 }
 
 // doubt notes that a question for t was or may be carried out, and its caller does not use

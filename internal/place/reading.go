@@ -111,9 +111,6 @@ func (p *Place) WaitToRead(w *Waiter, writes bool) {
 
 // readOn has the owner of t, which came to write just now, ask to read if it waits for that.
 func (p *Place) readOn(t *Tenure) {
-	if !t.Terms.Sided || t.Terms.Reads {
-		return
-	}
 	if o := t.owner.other(); o != nil && o.waits != nil {
 		p.Prompt(o.waits)
 	}
@@ -191,12 +188,12 @@ func (p *Place) depart(w *Waiter, now time.Time) {
 	s.trips++
 }
 
-// land records the answer to the question of w for t. A grant lets in the readers that rode
+// land records the answer to the question of w, a reader, for t. A grant lets in the readers that rode
 // along, and opens t to others. A refusal ends that others join.
 func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
-	s := p.side(t.Terms.Reads)
+	s := p.side(true)
 	if w == nil || w.own == nil {
-		if how.refused && t.Terms.Reads && t.Terms.Yield {
+		if how.refused && t.Terms.Yield {
 			s.refuse()
 		}
 		return

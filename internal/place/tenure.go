@@ -304,7 +304,9 @@ func (p *Place) end(t *Tenure, how Phase) {
 	if t.owner != nil && t.owner.tenure == t {
 		t.owner.tenure = nil
 	}
-	p.unshare(t)
+	if t.Terms.Reads {
+		p.unshare(t)
+	}
 }
 
 // Fail ends t, which no owner came to hold, and has given back what Redis may have of it.

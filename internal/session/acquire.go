@@ -19,28 +19,33 @@ import (
 
 // Lock waits until the lock is held, or ctx or the wait that spec allows ends.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	c := s.observe(ctx, spec)
-	h, err := s.acquire(ctx, spec, true, c)
-	return s.acquired(ctx, spec, "lock", h, err, c)
+	return s.lock(ctx, spec, "lock")
 }
 
 // TryLock makes one attempt, within the operation time-out. A question that broke off is
 // asked again within that time.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	c := s.observe(ctx, spec)
-	h, err := s.acquire(ctx, spec, false, c)
-	return s.acquired(ctx, spec, "trylock", h, err, c)
+	return s.lock(ctx, spec, "trylock")
 }
 
-// acquired returns what Lock or TryLock returns, after an acquisition that came to h or err.
-func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error, c *call) (lock.Hold, error) {
-	if err == nil {
+// lock is Lock or TryLock, as op says: it acquires a hold, applies what the options say about it, and tells the observer.
+func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, error) {
+	var c *call
+	if s.Observer != nil {
+		c = s.observe(ctx, spec)
+	}
+	h, err := s.acquire(ctx, spec, op == "lock", c)
+	if err == nil && spec.limits() {
 		s.limit(h, spec)
+	}
+	if err == nil && spec.Config.MinHold > 0 {
 		err = s.stand(ctx, h, spec)
 	}
 	if err == nil {
 		s.hearSoon()
-		c.tellGranted(h)
+		if c != nil {
+			c.tellGranted(h)
+		}
 		return h, nil
 	}
 	if ctx.Err() != nil {
@@ -213,7 +218,7 @@ func (a *attempt) oneTurn() (h *hold, err error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first() (*hold, error) {
-	if !a.fresh && !a.spec.reads() && a.at.beside(a.owner, a.spec) != nil {
+	if !a.fresh && a.spec.Mode == lock.Write && a.at.beside(a.owner) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
 	if !a.start() {
@@ -236,7 +241,9 @@ func (a *attempt) start() bool {
 		return a.at.place.Try(a.w, a.now)
 	}
 	a.at.place.Join(a.w, a.now)
-	a.at.place.WaitToRead(a.w, a.owner.Beside() != nil)
+	if a.spec.reads() {
+		a.at.place.WaitToRead(a.w, a.owner.Beside() != nil)
+	}
 	return true
 }
 

@@ -31,7 +31,7 @@ func (a *attempt) prepare(step *place.Step) {
 	a.t = tenureOf(step.Tenure)
 	q := &a.question
 	*q = question{s: s, t: a.t, spec: spec, w: a.w, sent: a.now}
-	q.Question = luascripts.Question{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare()}
+	q.Question = luascripts.Question{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare}
 	if step.Beside != nil {
 		q.Writer = step.Beside.Name
 	}
@@ -170,7 +170,9 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 	if err := a.grant(a.w, q.sent, reply.Token); err != nil {
 		return err
 	}
-	a.s.follow(a.t, reply.Next)
+	if reply.Next != "" {
+		a.s.follow(a.t, reply.Next)
+	}
 	return nil
 }
 

@@ -161,9 +161,14 @@ func (a *attempt) next() (place.Step, error) {
 		if err := a.waiting.Err(); err != nil {
 			return place.Step{}, err
 		}
-		a.at.beside(a.owner, a.spec) // this very look may find that it is lost
+		var beside *place.Tenure
+		if a.spec.Beside != nil {
+			a.at.beside(a.owner) // this very look may find that it is lost
+		}
 		a.at.lock()
-		beside := a.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
+		if a.spec.Beside != nil {
+			beside = a.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
+		}
 		step := a.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
 		case place.Ask:

@@ -24,7 +24,9 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 		c.tellFailed(err)
 		return nil, err
 	}
-	s.limit(read, spec)
+	if spec.limits() {
+		s.limit(read, spec)
+	}
 	return read, nil
 }
 
@@ -51,7 +53,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, err
 	}
 	defer s.done(at)
-	c = s.observe(h.parent, spec)
+	if s.Observer != nil {
+		c = s.observe(h.parent, spec)
+	}
 	a := &attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false), ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
 	a.now = a.began
 	defer a.done()
@@ -67,7 +71,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		}
 		return nil, c, err
 	}
-	c.tellGranted(read)
+	if c != nil {
+		c.tellGranted(read)
+	}
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
 		// It was lost, perhaps before the owner came to read: another may have written.
 		_ = s.unlock(ctx, read)

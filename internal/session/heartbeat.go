@@ -101,9 +101,6 @@ func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 // follow notes which waiters of this process are next in the queue in Redis after t, which was
 // granted the lock.
 func (s *Session) follow(t *tenure, next string) {
-	if next == "" {
-		return
-	}
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.place.Follow(&t.Tenure, next, len(s.id)+1)

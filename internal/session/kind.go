@@ -134,6 +134,7 @@ type Spec struct {
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
 	slot   uint16          // on a cluster
+	spare  int             // how many tokens beyond its own a holder takes from the register, as this process gives them out when it passes the lock on
 	at     *spot           // the latest place of the lock, which may be that of another lock by now. Guarded by the mutex of places
 	terms  place.Terms     // what the place needs to know
 }
@@ -161,6 +162,9 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.Register = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
+	if spec.terms.Passes && config.Fencing {
+		spec.spare = MaxSpare // without a register, the server's clock leaves room enough
+	}
 	return spec
 }
 
@@ -187,12 +191,18 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 	return terms
 }
 
+// limits reports whether the options bound a hold.
+func (spec *Spec) limits() bool { return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 }
+
 // lease returns how long a grant of spec lives without a renewal.
 func (s *Session) lease(spec *Spec) time.Duration {
-	if spec.Config.Lease != 0 {
+	switch {
+	case spec.Config.Lease != 0:
 		return spec.Config.Lease
+	case spec.Config.MinHold != 0:
+		return max(s.Lease, s.standing(spec.Config.MinHold))
 	}
-	return max(s.Lease, s.standing(spec.Config.MinHold))
+	return s.Lease
 }
 
 const (
@@ -207,7 +217,7 @@ const (
 
 // offer returns the lease with which a release gives spec's lock to this process, if it
 // stands in the queue. The question that finds the lock given makes it a full lease.
-func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
+func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, spec.terms.Lease) }
 
 // patience returns how long a process that does not ask keeps its place in the queue, where the
 // server cannot count listeners.
@@ -215,12 +225,3 @@ func (s *Session) patience() time.Duration { return patiencePolls * s.Poll }
 
 // MaxSpare is how far the register can be ahead of the token of the holder of a plain or fair lock.
 const MaxSpare = place.MaxPasses
-
-// spare returns how many tokens beyond its own a holder takes from the register, as this
-// process gives them out when it passes the lock on.
-func (spec *Spec) spare() int {
-	if !spec.terms.Passes || spec.Keys.Register == "" {
-		return 0 // without a register the server's clock leaves room enough
-	}
-	return MaxSpare
-}

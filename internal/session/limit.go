@@ -29,9 +29,6 @@ type limit struct {
 // limit bounds h, which was acquired by spec just now.
 func (s *Session) limit(h *hold, spec *Spec) {
 	c := &spec.Config
-	if c.MaxHold == 0 && c.Grace == 0 {
-		return
-	}
 	at := h.tenure().at
 	at.lock()
 	defer at.unlock()

@@ -407,11 +407,10 @@ func TestObserver_costsNothing(t *testing.T) {
 		a := &attempt{s: w.a, spec: spec}
 		h := w.lock(w.a, w.Context()).(*hold)
 		if n := testing.AllocsPerRun(100, func() {
-			c := w.a.observe(w.Context(), spec)
+			var c *call
 			a.tellWaiting()
 			a.tellBehind()
 			c.tellFailed(lock.ErrNotAcquired)
-			c.tellGranted(h)
 			w.a.tellGivenBack(h, nil)
 			w.a.tellHandedOff(h)
 			w.a.tellEnded(h.tenure().Holds(), nil)

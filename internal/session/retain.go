@@ -20,9 +20,6 @@ import (
 // enough that after a prompt answer the lease is trusted for d. Then the lock also outlives a
 // process that dies.
 func (s *Session) standing(d time.Duration) time.Duration {
-	if d == 0 {
-		return 0
-	}
 	return d + d/50 + s.OpTimeout
 }
 
@@ -30,9 +27,6 @@ func (s *Session) standing(d time.Duration) time.Duration {
 // have less of its lease left than that.
 func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
 	d := spec.Config.MinHold
-	if d == 0 {
-		return nil
-	}
 	began := time.Now()
 	until := began.Add(d)
 	t := h.tenure()

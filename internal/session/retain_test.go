@@ -283,7 +283,7 @@ func TestMinHold_silence(t *testing.T) {
 // A call without WithMinHold has its lock stand for no time, and asks for no longer lease.
 func TestMinHold_not(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if d := w.a.standing(0); d != 0 {
+		if d := w.a.NewSpec(plain, "orders", nil).terms.Lease; d != leaseTime {
 			w.Errorf("a lease of %v", d)
 		}
 		h := w.lock(w.a, w.Context())

@@ -293,7 +293,7 @@ func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) 
 	if t.retains() {
 		return retention{t: t}.Send(ctx)
 	}
-	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare(), Served: t.served()})
+	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare, Served: t.served()})
 	return reply.Verdict, err
 }
 

@@ -265,10 +265,7 @@ func (at *spot) held(o *place.Owner) *tenure {
 
 // beside returns the tenure that the owner has on the other side of the lock; nil if it has
 // none there.
-func (at *spot) beside(o *place.Owner, spec *Spec) *tenure {
-	if spec.Beside == nil {
-		return nil
-	}
+func (at *spot) beside(o *place.Owner) *tenure {
 	at.lock()
 	t := tenureOf(o.Beside())
 	at.unlock()

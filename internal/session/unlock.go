@@ -24,7 +24,9 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		err = s.sender.Failed(ctx, began, err)
 	}
-	s.tellGivenBack(h, err)
+	if s.Observer != nil {
+		s.tellGivenBack(h, err)
+	}
 	return err
 }
 
@@ -183,7 +185,7 @@ func (s *Session) release(ctx context.Context, t *tenure, now time.Time) error {
 // newRelease returns the release of t, in favour of the line in this process if there is one.
 func (t *tenure) newRelease(now time.Time) release {
 	s := t.s
-	f := release{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
+	f := release{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
 	if !t.Terms.Passes {
 		return f
 	}
