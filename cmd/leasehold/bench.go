@@ -62,7 +62,7 @@ and continues.
 bench writes keys that begin with --prefix and "leasehold-bench:", and leaves no keys,
 even if it is interrupted.
 
-Permissions: leasehold doctor --print-acl application prints them.
+Permissions: see leasehold doctor --print-acl application.
 
 Exit codes:
   0  all cells measured

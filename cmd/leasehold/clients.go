@@ -29,7 +29,7 @@ standard error, and exits with 1.
 
 clients changes nothing.
 
-Permissions: leasehold doctor --print-acl exporter prints them.
+Permissions: see leasehold doctor --print-acl exporter.
 
 Exit codes:
   0  all clients listed, even if there are none

@@ -41,11 +41,11 @@ func doctorCommand() *cobra.Command {
 role, eviction, clock, replicas, scripts, Pub/Sub, and the permissions of the user. At the
 end, doctor acquires and releases a lock.
 
---prefix is the beginning of the lock names that the user may access. --for names the types
-of locks and the options that the user needs. Without --for, a missing permission is only a
-warning. The permissions for semaphore, latch, waitgroup, ratelimit, redisson-ratelimit and
-bloom are checked only if --for names them. If --for names nothing else, doctor acquires no
-lock.
+--prefix is the beginning of the lock names that the user may access. --for names the
+types of locks and the options that the user needs. Without --for, a missing permission
+is only a warning. The permissions for semaphore, latch, waitgroup, ratelimit,
+redisson-ratelimit and bloom are checked only if --for names them. If --for names nothing
+else, doctor acquires no lock.
 
 --role names the purpose of the user, so that a missing permission is a failure:
   application  locks of the types in --for (default plain)
@@ -60,6 +60,8 @@ user keeps its passwords; a new user has none, and needs one to connect. For a c
 
 doctor writes one key, whose name begins with --prefix and "leasehold-doctor:". It deletes
 the key, or lets it expire if the user lacks permission for DEL. It changes nothing else.
+
+Permissions: none required; what doctor is not allowed to check is reported as unknown.
 
 Exit codes, as for monitoring plugins:
   0  ok, or unknown because of a missing permission

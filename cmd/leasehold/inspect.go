@@ -57,7 +57,7 @@ their auxiliary keys, such as the queue and the tokens.
 
 inspect changes nothing.
 
-Permissions: leasehold doctor --print-acl page prints them.
+Permissions: see leasehold doctor --print-acl page.
 
 Exit codes:
   0  shown, even if the lock is free

@@ -34,20 +34,20 @@ func lsCommand() *cobra.Command {
 		Long: `List the held locks of a server, or of all primaries of a cluster. Locks of Redisson are
 listed too. A latch is listed until it is released, and a wait group while it has active
 or lost workers. A lock whose leader has published a value is listed as an election. A
-fair lock of Redisson without waiters looks like a plain lock in Redis, and is listed as one.
+fair lock of Redisson without waiters looks like a plain lock, and is listed as one.
 
 PATTERN is a Redis pattern for names: * matches any text, ? any character, and [ab] one
 of these. Quote it to protect it from the shell. Names include the key prefix.
 
---kind also lists rate limiters and Bloom filters, with their state:
+--kind selects one type of lock, or lists limiters or filters with their state:
   ratelimit           keys of rate limiters with used quota
   redisson-ratelimit  Redisson-compatible rate limiters
   bloom               Bloom filters, with the number of elements estimated from 64 KB
 
 REQUESTED is the time since the holder requested the lock, by the clock of its machine.
-It includes the wait, because Redis does not store when the lock was granted. WAITING
-also shows how many waiters are gone: their clients have no registry entry, because they
-were killed or never had one.
+It includes the wait, because Redis does not store when the lock was granted. WAITING is
+the number of waiters, with the number that are gone: their clients have no registry
+entry, because they were killed or never had one.
 
 ls changes nothing. It sends SCAN in small steps, which takes time on a server with many
 keys but hardly slows down other clients. -o jsonl and name print lines unsorted, as they
@@ -58,7 +58,7 @@ primary on standard error, and exits with 1.
 On a terminal, long names and holders are shortened in the middle to fit the width. With
 -o wide, in a file and in a pipe, they are complete.
 
-Permissions: leasehold doctor --print-acl exporter prints them.
+Permissions: see leasehold doctor --print-acl exporter.
 
 Exit codes:
   0  all locks listed, even if there are none

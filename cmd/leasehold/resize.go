@@ -43,8 +43,8 @@ current holds stay valid.
 A semaphore without holders is a number in Redis, and looks like a counter of an
 application: check NAME before you confirm.
 
-Permissions: leasehold doctor --print-acl operator --for semaphore and
---print-acl application --for semaphore print them.
+Permissions: see leasehold doctor --print-acl operator --for semaphore, and
+leasehold doctor --print-acl application --for semaphore.
 
 Exit codes:
   0  the semaphore has PERMITS permits

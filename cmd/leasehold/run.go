@@ -70,7 +70,7 @@ Environment of the command:
   LEASEHOLD_LEASE_MS       lease in milliseconds
   LEASEHOLD_HELD           holds of this run and of outer runs; keep it secret
 
-Permissions: leasehold doctor --print-acl application --for TYPE prints them.
+Permissions: see leasehold doctor --print-acl application --for TYPE.
 
 Exit codes:
   the command's own; 128+n if signal n ended the command or the wait

@@ -65,8 +65,8 @@ The audit record and the log then name the user of each force-unlock. The header
 accepted only from the addresses in --trusted-proxy; other requests are rejected. The
 proxy must set or remove the header on every request.
 
-Permissions: leasehold doctor --print-acl page prints them; with --allow-unlock, use
---print-acl operator.
+Permissions: see leasehold doctor --print-acl page, or with --allow-unlock,
+leasehold doctor --print-acl operator.
 
 Exit codes:
   128+n  signal n ended serve

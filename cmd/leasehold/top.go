@@ -73,8 +73,8 @@ them in full. On a terminal that cannot move its cursor (TERM=dumb), each table 
 printed below the previous one. There, without a keyboard, and on a terminal without a
 size, top reads no keys. Without a terminal, use leasehold ls or leasehold watch.
 
-Permissions: leasehold doctor --print-acl exporter prints those for the table, and
---print-acl operator those for the details and a force-unlock.
+Permissions: see leasehold doctor --print-acl exporter for the table, and
+leasehold doctor --print-acl operator for the details and a force-unlock.
 
 Exit codes:
   0    you quit

@@ -36,15 +36,15 @@ unlock removes only the holder it displayed, or the one named by --owner. An own
 acquires the lock in the meantime keeps it. The lock then goes to the next waiter.
 
 The holder's context is canceled with the operator and the reason: at once if it has held
-the lock for a second, and otherwise at its next renewal, within a third of the lease.
-Redisson detects it at unlock. A notification that was sent is not necessarily received:
-a paused process continues alongside the next holder until it checks its context. Force-
-unlock only a lock whose holder is stuck, and use fencing tokens to protect the data.
+the lock for a second, and otherwise as soon as it has. A client that is not subscribed
+detects the force-unlock at its next renewal, and Redisson at unlock. A paused process
+continues alongside the next holder until it checks its context. Use unlock only if the
+holder is stuck, and use fencing tokens to protect the data.
 
 An audit record stays in Redis for a week; inspect shows it. If a force-unlock fails
 halfway, unlock prints how many holders were removed; inspect shows the others.
 
-Permissions: leasehold doctor --print-acl operator prints them.
+Permissions: see leasehold doctor --print-acl operator.
 
 Exit codes:
   0  unlocked

@@ -47,7 +47,7 @@ watch reads a lock after each notification and once per second, so it can miss w
 begins and ends in between. It changes nothing in Redis. It prints an error once on
 standard error, again only if the error changes, and continues.
 
-Permissions: leasehold doctor --print-acl operator prints them.
+Permissions: see leasehold doctor --print-acl operator.
 
 Exit codes:
   128+n  signal n ended watch
