@@ -139,7 +139,7 @@ func TestPages(t *testing.T) {
 			c := billing(t, rdb, "<b>bil</b>")
 			const odd = `a<script>alert(1)</script>&"'`
 			h := mustLock(t, c.NewLock(odd))
-			mustLock(t, c.NewRWLock("catalogue").Read())
+			mustLock(t, c.NewRWLock("catalog").Read())
 			knows(t, rdb, c)
 			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // the rhythm of the survey
 				if _, text := s.get("locks"); strings.Contains(text, "2 locks") {
@@ -158,7 +158,7 @@ func TestPages(t *testing.T) {
 				s.says("clients", 200, "&lt;b&gt;bil&lt;/b&gt;", "zone=a", "1 client of leasehold"),
 				s.says("graph", 200, "No waiters."),
 				s.says("lock?name="+url.QueryEscape(odd), 200, escaped, "exclusive", "redis-cli HGETALL", "leasehold_client:"+c.ID()),
-				s.says("lock?name=catalogue", 200, "held by 1 reader", "--scan --pattern"),
+				s.says("lock?name=catalog", 200, "held by 1 reader", "--scan --pattern"),
 				s.says("lock?name=orders:9", 200, "free", "No keys."),
 			}
 			s.says("lock?name=leasehold_client:"+c.ID(), 400, "bad lock name")

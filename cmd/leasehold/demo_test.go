@@ -286,10 +286,10 @@ func TestLibrary_wrongLocks(t *testing.T) {
 		lockOf func(*client.Client) lock.Locker
 		untrue string // a claim that must turn out so
 	}{
-		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "met the librarian"},
+		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "read during a write"},
 		{"readers first", func(c *client.Client) lock.Locker {
-			return c.NewRWLock("catalogue", lock.WithReaderPreference()).Read()
-		}, "of them went in before it"},
+			return c.NewRWLock("catalog", lock.WithReaderPreference()).Read()
+		}, "of them read before it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -315,7 +315,7 @@ func TestQuorum_anotherLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	untrue(t, checkQuorum(report), "meanwhile and got it")
+	untrue(t, checkQuorum(report), "in the meantime, and acquired it")
 }
 
 // A write that only looks guarded fails the check of the stale holder.
@@ -329,9 +329,9 @@ func TestStaleHolder_noGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	claims := checkStale(report)
-	untrue(t, claims, "with a guard A was refused")
+	untrue(t, claims, "with a fencing check, the stale write")
 	untrue(t, claims, "as B wrote")
-	untrue(t, claims, "A began anew")
+	untrue(t, claims, "A started over")
 }
 
 // Each check passes what is right, and fails what is wrong in one respect.

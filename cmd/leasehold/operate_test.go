@@ -105,7 +105,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	c := billing(t, rdb)
 	mustLock(t, c.NewLock("orders:1"))
 	h := mustLock(t, c.NewLock("orders:2"))
-	mustLock(t, c.NewRWLock("catalogue").Read())
+	mustLock(t, c.NewRWLock("catalog").Read())
 	mustLock(t, c.NewLock("odd\x1b[31m\nname"))
 	for _, words := range [][]string{{"HSET", "java", redissonOwner, "1"}, {"HSET", "visits", "today", "1"}, {"SET", "text", "x"}} {
 		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words[0]).Keys(words[1]).Args(words[2:]...).Build()).Error(); err != nil {
@@ -130,7 +130,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	rw := call("ls", "--kind", "rw", "-o", "json")
 	says(t, rw, 0)
 	var list []lockJSON
-	if err := json.Unmarshal([]byte(rw.stdout.String()), &list); err != nil || len(list) != 1 || list[0].Name != "catalogue" || list[0].Holders[0].Client.Name != "billing" || list[0].Holders[0].Since == nil || *list[0].LeaseMS <= 0 {
+	if err := json.Unmarshal([]byte(rw.stdout.String()), &list); err != nil || len(list) != 1 || list[0].Name != "catalog" || list[0].Holders[0].Client.Name != "billing" || list[0].Holders[0].Since == nil || *list[0].LeaseMS <= 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	lines := call("ls", "java", "-o", "jsonl")
@@ -155,7 +155,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 		t.Errorf("%+v, %v", who, err)
 	}
 	says(t, call("__complete", "inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
-	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalogue\trw, billing on ")
+	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalog\trw, billing on ")
 	says(t, call("__complete", "run", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
 	says(t, call("__complete", "run", "orders:1", "--", ""), 0, ":0\n")
 }

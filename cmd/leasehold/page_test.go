@@ -75,7 +75,7 @@ func fall(t *testing.T, s *redistest.Server) {
 	n.waits("transfer:eu:7", n.owner(ledger, 4*time.Minute))
 	n.waits("transfer:eu:7", n.owner(search, time.Minute))
 	for i, c := range []string{search, billing, payments} {
-		n.reads("catalogue", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
+		n.reads("catalog", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
 	}
 	n.holds("stock:berlin:aisle-4", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", 26*time.Second)
 	n.holds("stock:oslo:aisle-1", n.owner(search, 41*time.Second), 5*time.Second)
