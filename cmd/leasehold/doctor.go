@@ -79,7 +79,7 @@ Exit codes, as for monitoring plugins:
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), c.options.ACL())
 				return err
 			}
-			return c.run(cmd.Context(), cmd.OutOrStdout())
+			return c.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
@@ -120,10 +120,15 @@ func (c *checkup) check() error {
 }
 
 // run examines the server within the limit, and prints the report.
-func (c *checkup) run(ctx context.Context, w io.Writer) error {
+func (c *checkup) run(ctx context.Context, w, stderr io.Writer) error {
 	limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("timed out after %v", c.limit))
 	defer cancel()
+	began := time.Now()
+	done := newProgress(stderr).follow(func() string {
+		return fmt.Sprintf("checking the server for %s, at most %s", time.Since(began).Round(time.Second), c.limit)
+	})
 	report, err := examine(limited, &c.via, c.options)
+	done()
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/redis/rueidis"
@@ -87,7 +89,7 @@ Exit codes:
 
 // list writes what matches q to w, line by line or as a whole.
 func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) error {
-	shows := newProgress(stderr)
+	var scanned atomic.Uint64 // the bits of the share of the keys
 	each := map[string]func(admin.Lock) error{
 		"jsonl": func(one admin.Lock) error { return jsonLine(w, toJSON(one)) },
 		"name": func(one admin.Lock) error {
@@ -95,16 +97,14 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 			return err
 		},
 	}[l.out.format.value]
-	if each != nil { // whose lines come at once
-		shows.w = nil
-	}
 	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
 		locks := a.Locks(ctx, q)
-		if each != nil {
+		if each != nil { // whose lines come at once
 			return forEach(locks, each)
 		}
+		done := newProgress(stderr).follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
 		all, lacks := sorted(locks)
-		shows.end()
+		done()
 		if lacks != nil && !incomplete(lacks) {
 			return lacks
 		}
@@ -112,7 +112,7 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 			fmt.Fprintln(stderr, "leasehold:", l.via.noMatch(q))
 		}
 		return cmp.Or(l.write(w, q.Kind, all), lacks)
-	}, admin.WithProgress(shows.show))
+	}, admin.WithProgress(func(share float64) { scanned.Store(math.Float64bits(share)) }))
 }
 
 // write writes the locks as a table, or as JSON.
