@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -40,6 +41,15 @@ var wrong = map[string]string{
 	`cancell(ed|ing)|initialis\w*|recognis\w*|behaviour|licences?|catalogues?`: "the American spelling",
 }
 
+// wrongPatterns has wrong, compiled: with what follows such a word.
+var wrongPatterns = sync.OnceValue(func() map[*regexp.Regexp]string {
+	patterns := make(map[*regexp.Regexp]string)
+	for words, better := range wrong {
+		patterns[regexp.MustCompile(`(?i)\b(`+words+`)\b.{0,30}`)] = better
+	}
+	return patterns
+})
+
 // userPage is whether path is a page for users.
 func userPage(path string) bool {
 	return path == "README.md" || path == "SECURITY.md" || strings.HasPrefix(path, "docs/") && !strings.HasPrefix(path, "docs/evidence/") && !strings.HasPrefix(path, "docs/internals/")
@@ -66,8 +76,8 @@ func prose(text string) string {
 // wrongWords returns the wrong words of text. It skips what a program prints, links, and tables that have a test.
 func wrongWords(text string) (found []string) {
 	text = skipped.ReplaceAllString(prose(text), "")
-	for words, better := range wrong {
-		for _, w := range regexp.MustCompile(`(?i)\b(`+words+`)\b.{0,30}`).FindAllString(text, -1) {
+	for words, better := range wrongPatterns() {
+		for _, w := range words.FindAllString(text, -1) {
 			found = append(found, w+"…: write "+better)
 		}
 	}
