@@ -317,7 +317,7 @@ type unlocked string
 func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
 	u := t.unlock
 	switch name := m.String(); {
-	case u.sure && u.owners == nil: // a y would be one to what is not known yet
+	case u.sure && u.owners == nil && name == "y": // to what is not known yet
 	case u.sure && name == "y":
 		t.unlock = nil
 		return func() tea.Msg {
