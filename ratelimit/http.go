@@ -132,7 +132,7 @@ const statusClientClosedRequest = 499
 //	the limiter rejects the request                       429 Too Many Requests, with Retry-After
 //	it costs more than a Burst                            413 Content Too Large
 //	the key is not valid                                  400 Bad Request
-//	Redis is unavailable, and the Policy is FailClosed     503 Service Unavailable, with Retry-After
+//	Redis is unavailable, and the Policy is FailClosed    503 Service Unavailable, with Retry-After
 //	any other error                                       503 Service Unavailable
 //	the client disconnected before the reply              499, in logs and metrics only
 //
