@@ -59,12 +59,12 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:   "fair",
+	Name:        "fair",
 	DisplayName: "a fair lock",
-	Mark:   luascripts.FairMark,
-	Mode:   lock.Exclusive,
+	Mark:        luascripts.FairMark,
+	Mode:        lock.Exclusive,
 	WaitPolicy:  lockstate.FairQueue,
-	Queues: true,
+	Queues:      true,
 	Scripts: session.Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,

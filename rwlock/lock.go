@@ -87,11 +87,11 @@ var reading, writing = kinds()
 
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
-		Name:   "read",
-		DisplayName: "a read/write lock",
-		Mode:   lock.Read,
-		WaitPolicy:  lockstate.AllAtOnce,
-		Queues: true,
+		Name:             "read",
+		DisplayName:      "a read/write lock",
+		Mode:             lock.Read,
+		WaitPolicy:       lockstate.AllAtOnce,
+		Queues:           true,
 		MaxRenewInterval: renewal,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
@@ -101,11 +101,11 @@ func kinds() (r, w *session.Kind) {
 		},
 	}
 	w = &session.Kind{
-		Name:   "write",
+		Name:        "write",
 		DisplayName: "a read/write lock",
-		Mode:   lock.Write,
+		Mode:        lock.Write,
 		WaitPolicy:  lockstate.OnlyFirst,
-		Queues: true,
+		Queues:      true,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
 			Acquire: luascripts.AcquireWrite,
