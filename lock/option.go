@@ -96,10 +96,10 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithWaiterTimeout sets how long a waiter counts as alive after its last heartbeat. The default is
-// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair and read/write locks support it;
-// waiters of a plain lock have no queue position to lose.
+// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks and
+// semaphores support it; waiters of a plain lock have no queue position to lose.
 //
-// A process that died keeps the waiters behind it in the queue of a fair lock waiting for that
+// A process that died keeps the waiters behind it in the queue of a fair lock or semaphore waiting for that
 // time, and a writer that died while it waited keeps new readers waiting for that time. A reader
 // that died while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat
 // every third of the time, and at least once per second. A process that was paused for longer moves
