@@ -129,10 +129,10 @@ func WithReaderPreference() Option {
 // The counter has no expiry and stays when the lock is free: 16 bytes and its key for each name
 // that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
 //
-// With this option, read holds have a token too. It is larger than that of every earlier writer,
-// smaller than that of every later one, and equal for readers with no writer between them, so a
-// resource that has seen one of them accepts the others. An owner that reads while it writes has
-// two tokens, and the reader's token is the larger one.
+// With this option, read holds have a token too. A reader's token is larger than the token of every
+// earlier writer, and smaller than the token of every later writer. Readers with no writer between
+// them have the same token, so a resource that has seen one of them accepts the others. An owner
+// that reads while it writes has two tokens, and the reader's token is the larger one.
 //
 // Without this option, tokens are the server time alone and cost nothing. They grow provided that
 // the clock of the server does not move backward.
