@@ -25,6 +25,7 @@
 //	countdown latch: wait until a count is zero       client.Client.NewLatch
 //	wait group: wait until all workers are done       client.Client.NewWaitGroup
 //	rate limiter: at most N calls per interval        client.Client.NewRateLimiter
+//	the same, shared with Java (Redisson)             client.Client.NewRedissonRateLimiter
 //	Bloom filter: approximate set membership          client.Client.NewBloomFilter
 //
 // Start with NewLock. Use a fair lock only if the order matters, because each change of holder

@@ -101,8 +101,8 @@ type Hold interface {
 // [WithFixedLease], or its client is closed. [HoldFromContext] gives fn the hold, which reports a loss
 // even after ctx is canceled.
 //
-// The error is that of Lock if fn was not called. Otherwise it joins the errors of fn and of
-// Unlock. A loss that fn returns, as the cause of its context, appears in it once.
+// If Lock fails, fn is not called, and Do returns the error of Lock. Otherwise Do joins the errors
+// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {

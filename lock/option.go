@@ -96,10 +96,10 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithWaiterTimeout sets how long a waiter counts as alive after its last heartbeat. The default is
-// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair and read/write locks support it;
-// waiters of a plain lock have no queue position to lose.
+// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks and
+// semaphores support it; waiters of a plain lock have no queue position to lose.
 //
-// A process that died keeps the waiters behind it in the queue of a fair lock waiting for that
+// A process that died keeps the waiters behind it in the queue of a fair lock or semaphore waiting for that
 // time, and a writer that died while it waited keeps new readers waiting for that time. A reader
 // that died while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat
 // every third of the time, and at least once per second. A process that was paused for longer moves
@@ -129,10 +129,10 @@ func WithReaderPreference() Option {
 // The counter has no expiry and stays when the lock is free: 16 bytes and its key for each name
 // that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
 //
-// With this option, read holds have a token too. It is larger than that of every earlier writer,
-// smaller than that of every later one, and equal for readers with no writer between them, so a
-// resource that has seen one of them accepts the others. An owner that reads while it writes has
-// two tokens, and the reader's token is the larger one.
+// With this option, read holds have a token too. A reader's token is larger than the token of every
+// earlier writer, and smaller than the token of every later writer. Readers with no writer between
+// them have the same token, so a resource that has seen one of them accepts the others. An owner
+// that reads while it writes has two tokens, and the reader's token is the larger one.
 //
 // Without this option, tokens are the server time alone and cost nothing. They grow provided that
 // the clock of the server does not move backward.

@@ -137,8 +137,8 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 func (l *Lock) Name() string { return l.read.spec.Name }
 
 // Read returns the side for reading: any number of owners at once, while no other owner writes. Its
-// holds have a fencing token only with [lock.WithFencing]. The token is larger than that of every
-// earlier writer, and equal for all readers until the next writer.
+// holds have a fencing token only with [lock.WithFencing]. The token is larger than the
+// token of every earlier writer, and equal for all readers until the next writer.
 //
 // Lock waits while another owner writes, or while a writer waits that came before. It requires one
 // round trip if it need not wait, and none while other callers of this client read. If ctx carries
