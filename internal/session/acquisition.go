@@ -13,19 +13,18 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// acquisition is an owner's time with a lock, as the session has it: the state's acquisition, and the
-// lease that the watchdog watches.
+// acquisition adds to a lockstate.Acquisition the lease that the watchdog watches.
 type acquisition struct {
 	lockstate.Acquisition
 	s         *Session        // set once
-	at        *entry          // set once: where, with its mutex for the state's part
-	spec      *Spec           // as the first hold asks for it; of a ticket, as its waiter does. Set under at.mu, and for good before lease is
-	lease     *watchdog.Lease // set under at.mu, before others see that it is granted
-	keepUntil time.Time       // until when the lock is to stay locked: lock.WithMinHold. Guarded by at.mu
-	first     hold            // memory for the first hold
-	own       watchdog.Lease  // memory for lease; that of an acquisition to which the lock was handed off is another's
+	at        *entry          // set once: its mutex guards the embedded Acquisition
+	spec      *Spec           // of the first hold; of a ticket, its waiter's. Guarded by at.mu until lease is set, then constant
+	lease     *watchdog.Lease // set under at.mu before the grant is visible to others, then constant
+	keepUntil time.Time       // the lock stays locked until then: lock.WithMinHold. Guarded by at.mu
+	first     hold            // preallocated first hold
+	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 
-	// unconfirmed is the number of extensions that Redis may have made and the lease does not know of. Guarded by at.mu.
+	// unconfirmed is the number of extensions that Redis may have executed without confirming. Guarded by at.mu.
 	unconfirmed int
 }
 
@@ -38,7 +37,7 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 	return t.Of.(*acquisition)
 }
 
-// newAcquisition returns an acquisition that is Asking, from now on.
+// newAcquisition returns an acquisition in its first phase, with a new owner string.
 func (at *entry) newAcquisition(spec *Spec, now time.Time) *acquisition {
 	t := &acquisition{s: at.s, at: at, spec: spec}
 	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
@@ -48,14 +47,14 @@ func (at *entry) newAcquisition(spec *Spec, now time.Time) *acquisition {
 	return t
 }
 
-// newTicket returns the acquisition in whose name a queue asks: lockstate.Rules.Ticket. The mutex of
-// the state is held.
+// newTicket implements lockstate.Rules.Ticket: it returns the acquisition for which a queue sends requests. The
+// caller holds the mutex of the state.
 func (s *Session) newTicket(p *lockstate.Lock, c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
 	return &p.Of.(*entry).newAcquisition(c.Of.(*Spec), now).Acquisition
 }
 
-// turn returns the right to send a command for t: t's own if owners can share it, and else
-// that of its owner.
+// turn returns the channel that serializes commands for t: the acquisition's own if readers can share t, otherwise
+// the owner's.
 func (t *acquisition) turn(o *lockstate.Owner) chan struct{} {
 	if t.Turn != nil {
 		return t.Turn
@@ -63,91 +62,90 @@ func (t *acquisition) turn(o *lockstate.Owner) chan struct{} {
 	return o.Turn
 }
 
-// isLive reports whether t is not over.
+// isLive reports whether t has not ended.
 func (t *acquisition) isLive() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Lives()
 }
 
-// phase returns the phase that t is in.
+// phase returns the phase of t.
 func (t *acquisition) phase() lockstate.Phase {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Phase()
 }
 
-// isUncertain reports whether a request for t may be executed late.
+// isUncertain reports whether a request for t may still be executed.
 func (t *acquisition) isUncertain() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Uncertain()
 }
 
-// endsByItself reports whether the fixed lease of t is the one that the lock has in Redis: no extension is unconfirmed, and no release offered
-// the lock to another waiter in its name, with a longer lease. A writer whose owner reads as well stays there for as long as the reader.
+// endsByItself reports whether Redis expires the lock no later than the fixed lease of t. That is not guaranteed after
+// an unconfirmed extension or an offer with a longer lease. A writer whose owner also reads stays in Redis as long
+// as the reader.
 func (t *acquisition) endsByItself() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
 }
 
-// since returns when this process was granted the lock, by a clock that no one sets back.
+// since returns when this process was granted the lock, with a monotonic clock reading.
 func (t *acquisition) since() time.Time {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Since()
 }
 
-// served returns the owner strings that the release of t takes out of a queue.
+// served returns the owner strings that the release of t removes from the queue.
 func (t *acquisition) served() []string {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Served()
 }
 
-// markUncertain notes that a request for t may be executed late.
+// markUncertain records that a request for t may still be executed.
 func (t *acquisition) markUncertain() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.MarkUncertain()
 }
 
-// count notes that Redis has n holds of t.
+// count records that Redis has n holds of t.
 func (t *acquisition) count(n int) {
 	t.at.lock()
 	defer t.at.unlock()
 	t.Count(n)
 }
 
-// changeDone notes that no command is under way any more that changes how many holds Redis has.
+// changeDone records that no command that changes the number of holds in Redis is in flight.
 func (t *acquisition) changeDone() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.ChangeDone()
 }
 
-// noLongerHeld notes that t does not have the lock any more.
+// noLongerHeld records that t no longer has the lock.
 func (t *acquisition) noLongerHeld() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.state.NoLongerHeld(&t.Acquisition)
 }
 
-// watch returns the lease of t. The watchdog may renew it before the goroutine that set it
-// has unlocked the state.
+// watch returns the lease of t. It needs the mutex because the watchdog may renew the lease before the goroutine that
+// set it has unlocked the state.
 func (t *acquisition) watch() *watchdog.Lease {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.lease
 }
 
-// end ends the acquisition, and all its holds with cause. It returns the holds, and the phase
-// that the acquisition was in before.
+// end ends the acquisition, and all its holds with cause. It returns the holds and the previous phase.
 //
-// counted reports that this call ended the acquisition as lost, and that Close has not come to
-// its state. Then the caller reconciles what is left in Redis, and calls s.sender.Done. Else
-// Close does that.
+// counted reports that this call ended the acquisition as lost before Close closed its entry. The caller must then
+// reconcile it and call s.sender.Done. Otherwise Close reconciles it.
 func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.Hold, before lockstate.Phase, counted bool) {
 	t.at.lock()
 	ended, _, before = t.at.state.End(&t.Acquisition, how)
@@ -161,32 +159,32 @@ func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.
 	return ended, before, counted
 }
 
-// Lost ends the acquisition: the watchdog saw the lease end, or the server said that the owner
-// does not have it. The watchdog calls it.
+// Lost ends the acquisition. The watchdog calls it when the lease has expired or the server reports that the owner
+// does not hold the lock.
 func (t *acquisition) Lost(cause error) {
 	ended, before, counted := t.end(lockstate.Lost, t.lostBy(cause))
 	if !before.Lives() {
 		return
 	}
-	// A lease that no one renews ends by itself in Redis, when its time is over. Here it ended a little before, as the clocks may differ.
-	// After an extension without a reply, or an offer, that time can be much later.
+	// A lease that is not renewed expires in Redis without a command, slightly later than here because clocks may differ.
+	// After an unconfirmed extension or an offer it can expire much later.
 	itself := len(ended) > 0 && t.endsByItself() && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
-	defer t.afterLoss(cause, counted, itself) // also when the logger or the observer panics
+	defer t.afterLoss(cause, counted, itself) // deferred: the logger or the observer may panic
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
 	}
 	t.s.tellEnded(ended, t.lostBy(cause))
 }
 
-// afterLoss has waiters ask for the lock of t, which was lost by cause, and the reconciler reconcile what
-// is left in Redis. counted is what end returned; itself says that it ends there by itself.
+// afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.
+// counted is the result of end; itself says that the lease expires in Redis without a command.
 func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.noLongerHeld()
 	t.s.mayBeFree(t.spec)
 	if counted {
 		if unsure := t.isUncertain(); unsure || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
-			// The server may have it as ours for a while yet, or again by a late copy of a
-			// request, or have some of several permits; and others would wait for no one.
+			// Redis may still have the lock or some of its permits, or a delayed duplicate may acquire it again.
+			// Other clients would wait although no one holds the lock.
 			t.s.reconcile(t, unsure)
 		}
 		t.at.tidy()
@@ -194,8 +192,8 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	}
 }
 
-// Group returns what names the leases that are renewed together with that of t: their script,
-// and on a cluster their node.
+// Group returns the renewal group of t: leases of the same kind and, on a cluster, of the same node are renewed
+// together.
 func (t *acquisition) Group() watchdog.Group {
 	g := watchdog.Group{What: t.spec.Kind, Within: t.spec.MaxRenewInterval}
 	if t.s.sliced() {
@@ -204,17 +202,17 @@ func (t *acquisition) Group() watchdog.Group {
 	return g
 }
 
-// lostBy returns the cause with which holds of t end when the lease ended by cause.
+// lostBy returns the error of holds of t whose lease ended by cause.
 func (t *acquisition) lostBy(cause error) error {
 	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))
 }
 
-// wrap returns err, which is about a hold of t, with the name of the lock.
+// wrap adds the name of the lock to err.
 func (t *acquisition) wrap(err error) error {
 	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
 }
 
-// mayBeFree tells the waiters for the lock in this process that it may be free.
+// mayBeFree notifies the waiters for the lock in this process that it may be free.
 func (s *Session) mayBeFree(spec *Spec) {
 	at := s.find(spec.id())
 	if at == nil {
@@ -225,8 +223,7 @@ func (s *Session) mayBeFree(spec *Spec) {
 	at.state.Free(&spec.terms)
 }
 
-// takeTurn waits for a turn: until ctx ends, the session closes, or limit has passed (0
-// is no limit).
+// takeTurn waits for a turn until ctx is canceled, the session closes or limit has passed. A limit of 0 means none.
 func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
 	select {
 	case turn <- struct{}{}:
@@ -251,8 +248,8 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 	}
 }
 
-// held returns the acquisition of the owner; nil if the owner does not hold the lock. It looks at
-// the clocks, and so may find that the acquisition is lost.
+// held returns the acquisition of the owner; nil if the owner does not hold the lock. It checks the lease, and may
+// detect that the acquisition is lost.
 func (at *entry) held(o *lockstate.Owner) *acquisition {
 	at.lock()
 	t := acquisitionOf(o.Acquisition())
@@ -263,8 +260,8 @@ func (at *entry) held(o *lockstate.Owner) *acquisition {
 	return t
 }
 
-// sibling returns the acquisition that the owner has on the other side of the lock; nil if it has
-// none there.
+// sibling returns the owner's acquisition on the other side of the lock; nil if there is none. Like held, it checks
+// the lease.
 func (at *entry) sibling(o *lockstate.Owner) *acquisition {
 	at.lock()
 	t := acquisitionOf(o.Sibling())

@@ -1,48 +1,50 @@
 // Package session implements acquiring, renewing and releasing locks for one client. It joins the parts: package
 // lockstate decides, package command sends, package watchdog renews, package pubsub receives messages, and the
-// reconcilers of this package clean up after calls with an unknown outcome. A type of lock adds its scripts.
+// reconcilers of this package clean up after calls with an unknown outcome. Each type of lock adds its scripts.
 //
-// # Where things are
+// # Files
 //
 //	session.go  kind.go                the session of a client; types of lock, and the options of one lock
-//	table.go  acquisition.go  hold.go  what a client has of each lock; the order of mutexes is at type lockTable
+//	table.go  acquisition.go  hold.go  the local state of each lock; type lockTable documents the lock order
 //	acquire.go                         Lock and TryLock: the owner's turn, reentry, joining other readers
 //	attempt.go  ask.go                 the wait loop; one request and its reply
 //	unlock.go  downgrade.go            Unlock; a write hold that becomes a read hold
 //	reconcile.go                       cleaning up after an unknown outcome
 //	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis
-//	renew.go  limit.go                 renewals; holds that are not unlocked
-//	extend.go  retain.go               longer leases; a minimum hold
-//	close.go  query.go  raise.go       Close; reading the state of a lock; the tokens of a quorum
+//	renew.go  limit.go                 renewals; limits of holds that are not unlocked
+//	extend.go  retain.go               lease extensions; the minimum hold time
+//	close.go  query.go  raise.go       Close; reading the state of a lock; raising the token counter for a quorum
 //	force.go                           force-unlock, and its notifications
 //	observe.go  report.go              observer events; warnings
 //
 // # Owner strings
 //
-// An owner gets an acquisition with its first request, and has it until its last hold ends; its phases are drawn in
-// package lockstate. Each acquisition has its own owner string in Redis, except that a hand-off inside the process keeps the
-// string. A command that is still in flight for an acquisition that has ended therefore cannot release or
-// acquire what comes later, and reconciling finds it by its name.
+// An acquisition begins with the owner's first request and ends with its last hold. Package lockstate documents its
+// phases. Each acquisition has its own owner string in Redis, except that a hand-off inside the process keeps the
+// string. A command still in flight for an ended acquisition therefore cannot affect a later one. Reconciling
+// finds the acquisition by its owner string.
 //
 // # Unknown outcomes
 //
-// A command was executed, was not executed, or its outcome is unknown: the connection broke, or the caller left before
-// the reply. retry.FaultOf decides which. Commands say what must result ("want 2", "leave 0"), so they are safe to
-// repeat, and repeating is how a waiting caller resolves an unknown outcome. If the caller has left, the
-// command's Late receives the reply:
+// A command was executed, was not executed, or has an unknown outcome: the connection broke, or the caller left before
+// the reply. retry.FaultOf decides which. Commands state the desired result ("want 2", "leave 0"), so they are
+// idempotent. A waiting caller resolves an unknown outcome by repeating the command. If the caller has left, the
+// command's Late method receives the reply:
 //
 //	granted, and the acquisition has ended      release it (reconcile)
-//	granted, and the acquisition lives          the next request finds that
-//	unknown, and the acquisition has ended      reconcile, and repeat that later: a delayed duplicate may arrive
-//	unknown, and the acquisition lives          remember it (Acquisition.MarkUncertain), and reconcile at its end
+//	granted, and the acquisition lives          the next request finds the grant
+//	unknown, and the acquisition has ended      reconcile, and again later: a delayed duplicate may arrive
+//	unknown, and the acquisition lives          remember it (Acquisition.MarkUncertain), and reconcile when it ends
 //
-// Reconciling repeats until the server confirms, or until the longest lease that was requested has expired. A waiter may leave
-// a trace in Redis, a position in a queue or a writer intent. It belongs to the acquisition, and is removed with it.
+// Reconciling repeats until the server confirms, or until the longest requested lease has expired. A waiter may leave
+// a queue position or a writer intent in Redis. Both belong to the acquisition and are removed with it.
 //
 // # Waiting
 //
-// A call asks the lock's state what to do next, does it, and reports the result. A notification is a message, or the
-// confirmation of a subscription. It is a reason to send a request, as are the expiry of the other owner's lease
-// and the end of a poll interval. Nothing depends on a notification. Reading and writing are two kinds and
-// two sides of one lock; an owner has one acquisition on each side, and the commands of one do not wait for those of the other.
+// The lock's state decides what a call does next; the call does it and reports the result. A call sends a request
+// when it is notified, when the other owner's lease expires, or when a poll interval ends. A notification is a message
+// or the confirmation of a subscription. Correctness does not depend on notifications.
+//
+// A read/write lock has two sides, each with its own Kind. An owner has one acquisition on each side, and commands
+// of one side do not wait for commands of the other.
 package session

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// identity is the client in the owner strings of its holds.
+// identity generates the owner strings of one client.
 type identity struct {
-	id     string        // set once: the uuid in every owner string
-	number atomic.Uint64 // the latest number that no later owner has
+	id     string        // set once: the UUID in every owner string
+	number atomic.Uint64 // later owners have larger numbers
 }
 
-// newOwner returns an owner string that never was before, for an acquisition that is asked for
-// from now on. A command that is still under way for an earlier acquisition cannot touch it.
+// newOwner returns a unique owner string for an acquisition that begins at now. A command still in flight for an
+// earlier acquisition cannot affect it.
 //
-// Its number is the clock in µs and ten random bits, so the string shows since when the owner asks, and cannot be
-// guessed. The mark comes before the number: it tells a plain lock from a fair one, whose hashes are
-// alike otherwise (luascripts.FairOwner). An owner of a semaphore
-// that wants so many permits has so many numbers, of which the string has the first, and
-// how many they are. No owner has the number after these: so the permits tell where one owner ends.
+// The number is the time in µs and ten random bits, so the string shows when the owner began to wait and is hard to
+// guess. The mark before the number distinguishes a plain lock from a fair lock (luascripts.FairOwner).
+//
+// A semaphore owner reserves one number per permit. The string has the first number and the count. The number after
+// the last one stays unused, so that adjacent permit numbers always belong to the same owner.
 func (i *identity) newOwner(now time.Time, permits int, mark string) string {
 	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
@@ -38,13 +38,13 @@ func (i *identity) newOwner(now time.Time, permits int, mark string) string {
 	return string(text)
 }
 
-// askedSince returns since when an owner asks, as its string tells; the zero time if the
-// string is not one of ours.
+// askedSince returns the time in an owner string at which the owner began to wait. It returns the zero time for
+// owner strings of other libraries.
 func askedSince(owner string) time.Time {
 	client, number, _ := strings.Cut(owner, ":")
-	number, _, _ = strings.Cut(number, ":") // behind it are the permits
+	number, _, _ = strings.Cut(number, ":") // cuts off the permit count
 	n, err := strconv.ParseUint(number, 10, 63)
-	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson's have a uuid of version 4
+	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson uses version 4 UUIDs
 		return time.Time{}
 	}
 	return time.UnixMicro(int64(n >> 10))

@@ -15,41 +15,40 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
-// The two sides of a read/write lock are a kind each. It never changes.
+// Kind describes a type of lock: its scripts, and how its waiters wait. Each side of a read/write lock has its own
+// Kind. A Kind is immutable.
 type Kind struct {
-	Name        string // as an observer knows it
-	DisplayName string // what errors call it: "a plain lock"
+	Name        string // in observer events
+	DisplayName string // in errors: "a plain lock"
 	Scripts
 
-	// Joins says that Acquire, Release and Pass are those of plain locks, so that the
-	// commands of several calls can travel together: luascripts.ChangeReentrant.
+	// Batches says that Acquire, Release and Pass are the scripts of plain locks, so commands of several calls can be
+	// sent as one batch (luascripts.ChangeReentrant).
 	Batches bool
 
-	// Waits is how the waiters wait.
+	// WaitPolicy is how waiters wait.
 	WaitPolicy lockstate.WaitPolicy
 
-	// Queues says that waiting leaves a trace in Redis for the waiter's patience, which a
-	// Release that leaves nothing takes back: a position in a fair queue, a writer's wish, a
-	// reader's claim to a turn.
+	// Queues says that a waiter leaves a trace in Redis: a position in a fair queue, a writer intent or a reader
+	// reservation. It expires after the waiter timeout. A Release of all holds removes it.
 	Queues bool
 
-	// Mode says how an owner holds the lock. Several owners can hold it for
-	// reading at once.
+	// Mode is how an owner holds the lock. Several owners can hold it in mode Read at once.
 	Mode lock.Mode
 
-	// Beside is the other side of a read/write lock. Other kinds have none.
+	// Sibling is the other side of a read/write lock; nil for other kinds.
 	Sibling *Kind
 
-	// Within says how often leases are renewed at least, however long they are: for a kind whose
-	// locks another client can shorten. 0 stands for each third of the lease.
+	// MaxRenewInterval limits the renewal interval of a kind whose leases another client can shorten. The default, 0,
+	// is a third of the lease.
 	MaxRenewInterval time.Duration
 
-	// Mark comes before the number in the owner strings of a plain or a fair lock, whose hashes are alike: luascripts.FairOwner.
+	// Mark precedes the number in owner strings. It distinguishes plain locks from fair locks, whose hashes have the
+	// same format (luascripts.FairOwner).
 	Mark string
 
-	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
-	// kind that is never entered again. Its holds carry on the owner of their caller.
+	// NonReentrant says that each Lock has a new owner, even under the context of another hold. The contexts of its
+	// holds carry the caller's owner.
 	NonReentrant bool
 }
 
@@ -60,20 +59,19 @@ type Scripts struct {
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
-	// Pass is the Release of a kind whose locks are handed off: they go from one holder to
-	// the next without becoming free in between, inside a process, and a plain lock from one
-	// process to another. Other kinds have none.
+	// Pass is the Release of a kind that supports hand-off: the lock goes to the next holder without becoming free.
+	// The next holder of a plain lock can be in another process. Nil for other kinds.
 	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 
-	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
+	// Keep is the heartbeat of a kind whose waiters queue in Redis; nil for other kinds.
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
-	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
-	// not know lock.WithMinHold.
+	// Retain ends all holds but keeps the lock until rest has passed. Nil for kinds that do not support
+	// lock.WithMinHold.
 	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
 }
 
-// knows returns the options that a lock of the kind takes.
+// knows returns the options that the kind supports.
 func (k *Kind) knows() lockimpl.Options {
 	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
 	if k.Queues {
@@ -86,15 +84,14 @@ func (k *Kind) knows() lockimpl.Options {
 		known |= lockimpl.ReaderPreference
 	}
 	if k.NonReentrant {
-		known &^= lockimpl.Fencing // several hold it at once, and no token is the latest
+		known &^= lockimpl.Fencing // several owners hold it at once, so no token is the latest
 	}
 	return known
 }
 
 func (k *Kind) reads() bool { return k.Mode == lock.Read }
 
-// free releases all holds of owner, in favour of the next owner that p names if the kind passes
-// its locks on.
+// free releases all holds of owner. If the kind supports hand-off, the lock goes to the next owner in p, if any.
 func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (r luascripts.Passed, err error) {
 	if k.Pass != nil {
 		return k.Pass(ctx, rdb, keys, owner, p)
@@ -103,7 +100,7 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	return r, err
 }
 
-// batches reports whether the changes of the lock travel with those of others, and to which node.
+// batches reports whether changes of the lock can be sent in a batch, and to which node.
 func (s *Session) batches(spec *Spec) (node uint16, joins bool) {
 	if spec.Batches && s.sliced() {
 		node = s.node(spec.slot)
@@ -111,13 +108,12 @@ func (s *Session) batches(spec *Spec) (node uint16, joins bool) {
 	return node, spec.Batches
 }
 
-// encode fills in a change of the lock.
+// encode fills in the fields of c for a change of the lock.
 func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
 }
 
-// family is the kind by which the session finds the entry of k: both sides of a
-// read/write lock are one place.
+// family returns the kind under which the table stores k: both sides of a read/write lock share one entry.
 func (k *Kind) family() *Kind {
 	if k.reads() {
 		return k.Sibling
@@ -125,21 +121,21 @@ func (k *Kind) family() *Kind {
 	return k
 }
 
-// Spec is one lock: a kind, a name and its options. It never changes, except for at.
+// Spec is one lock: a kind, a name and options. It is immutable, except for at.
 type Spec struct {
 	*Kind
-	Name   string          // as the caller gave it
-	As     string          // the kind of lock that observers are told; empty for that of Kind
-	Keys   luascripts.Keys // as it stands in Redis
-	Config lockimpl.Config // what the options say
-	Err    error           // what is wrong with the name or the options; then the fields below are zero
+	Name   string          // without the key prefix
+	As     string          // the kind in observer events; "" for Kind.Name
+	Keys   luascripts.Keys // with the key prefix
+	Config lockimpl.Config // from the options
+	Err    error           // set if the name or an option is invalid; the fields below are then zero
 	slot   uint16          // on a cluster
-	spare  int             // how many tokens beyond its own a holder takes from the register, as this process gives them out when it hands the lock off
-	at     *entry          // the latest entry of the lock, which may be that of another lock by now. Guarded by the mutex of the table
-	terms  lockstate.Terms // what the state needs to know
+	spare  int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
+	at     *entry          // caches the entry, which may have been reused for another lock. Guarded by lockTable.mu
+	terms  lockstate.Terms // for package lockstate
 }
 
-// NewSpec makes the spec of a lock. If the name or the options are wrong, Spec.Err says so.
+// NewSpec returns the spec of a lock. If the name or an option is invalid, it sets Spec.Err.
 func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	mapped := s.KeyPrefix + name
 	config, err := lockimpl.NewConfig(k.DisplayName, k.knows(), opts...)
@@ -155,7 +151,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.Publish = "SPUBLISH"
 	}
 	if s.sliced() {
-		spec.Keys.Scattered = true // its listeners can be at a replica
+		spec.Keys.Scattered = true // its subscribers can be connected to a replica
 		spec.slot = slots.OfKey(s.rdb, spec.Keys.Lock)
 	}
 	if config.Fencing {
@@ -163,12 +159,12 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
 	if spec.terms.Passes && config.Fencing {
-		spec.spare = MaxSpare // without a register, the server's clock leaves room enough
+		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
 	}
 	return spec
 }
 
-// newTerms returns what the state of a lock by spec needs to know.
+// newTerms returns the terms of spec for package lockstate.
 func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	terms := lockstate.Terms{
 		Kind:     lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, Passes: spec.Pass != nil},
@@ -179,7 +175,7 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 		Register: spec.Keys.Register,
 		Yield:    !spec.Config.ReaderPreference,
 	}
-	if spec.Queues && (terms.Yield || terms.Reads) { // a writer that lets readers go first leaves no wish
+	if spec.Queues && (terms.Yield || terms.Reads) { // with reader preference, a writer leaves no intent
 		terms.WaiterTimeout = spec.Config.WaiterTimeout
 	}
 	if !terms.Yield {
@@ -191,10 +187,10 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	return terms
 }
 
-// limits reports whether the options bound a hold.
+// limits reports whether the options limit a hold.
 func (spec *Spec) limits() bool { return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 }
 
-// lease returns how long a grant of spec lives without a renewal.
+// lease returns the lease that a grant of spec has.
 func (s *Session) lease(spec *Spec) time.Duration {
 	switch {
 	case spec.Config.Lease != 0:
@@ -206,22 +202,21 @@ func (s *Session) lease(spec *Spec) time.Duration {
 }
 
 const (
-	offerPolls    = 3  // for how many poll intervals a release gives the lock to the next process: what a dead process costs the others
-	queueTTLPolls = 10 // for how many poll intervals a process that does not ask keeps its position in the queue, where the server cannot count listeners
+	offerPolls    = 3  // how many poll intervals an offer to another process lasts; a dead process blocks the lock for that long
+	queueTTLPolls = 10 // how many poll intervals a process that does not retry keeps its queue position, if the server cannot count subscribers
 
-	// asideTime is for how long our waiters do not ask for a lock that was released for
-	// others. Redisson wakes a thread before it asks, which takes it a few times as long as
-	// us.
+	// asideTime is how long waiters of this client do not request a lock that was released for Redisson's waiters.
+	// Redisson wakes a thread before it sends a request, which takes a few times as long as a request of ours.
 	asideTime = 5 * time.Millisecond
 )
 
-// offer returns the lease with which a release gives spec's lock to this process, if it
-// stands in the queue. The request that finds the lock given makes it a full lease.
+// offer returns the lease of a lock that a release grants to the queue of this process. The request that claims the
+// lock extends it to the full lease.
 func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, spec.terms.Lease) }
 
-// queueTTL returns how long a process that does not ask keeps its position in the queue, where the
-// server cannot count listeners.
+// queueTTL returns how long a process that does not retry keeps its queue position, if the server cannot count
+// subscribers.
 func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
-// MaxSpare is how far the register can be ahead of the token of the holder of a plain or fair lock.
+// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock.
 const MaxSpare = lockstate.MaxPasses

@@ -12,43 +12,43 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Config is what a session needs to know. Package client fills and checks it.
+// Config configures a session. Package client fills in and validates it.
 type Config struct {
-	Lease         time.Duration // of a lock without a fixed lease; renewed every third of it
-	OpTimeout     time.Duration // how long one command may stay unanswered
-	Poll          time.Duration // how long a waiter relies on notifications alone
+	Lease         time.Duration // of a lock without a fixed lease; renewed every third of the lease
+	OpTimeout     time.Duration // how long to wait for the reply to one command
+	Poll          time.Duration // how long a waiter waits for a notification before it retries
 	KeyPrefix     string
-	User          string         // the name of the Redis user, for errors; "" if that is not known
-	Sharded       bool           // notifications go by sharded Pub/Sub; only on a cluster
-	Logger        *slog.Logger   // nil is slog.Default, and warnings only
-	CheckEviction bool           // ask a server once whether it evicts keys
-	Observer      *lock.Observer // nil if no one observes; it never changes
-	WatchForced   bool           // listen for messages of forced unlocks, once a hold is a second old
-	ClientName    string         // how operators see the client, as the note of a forced unlock names it; "" if they see its ID alone
+	User          string         // the Redis user, for errors; "" if unknown
+	Sharded       bool           // use sharded Pub/Sub; only on a cluster
+	Logger        *slog.Logger   // nil logs warnings and errors to slog.Default
+	CheckEviction bool           // check once whether the server evicts keys
+	Observer      *lock.Observer // nil without an observer; never changes
+	WatchForced   bool           // subscribe to force-unlock messages once a hold is a second old
+	ClientName    string         // the name of the client in audit records of force-unlocks; "" if only its ID appears there
 }
 
-// Session is one client: its identity, and what all its locks share. New sets all that does
-// not change; every other field has its own mutex, or is atomic.
+// Session is one client: its identity, and what all its locks share. The fields are set by New and then constant,
+// have their own mutex, or are atomic.
 type Session struct {
 	Config
 	identity
 	rdb         rueidis.Client
-	sender      *command.Sender    // sends, and counts calls and what goes on after them
-	dog         *watchdog.Watchdog // renews
+	sender      *command.Sender    // sends commands; counts calls and background goroutines
+	dog         *watchdog.Watchdog // renews leases
 	hub         *pubsub.Hub        // receives messages
-	table       lockTable          // the locks that this process has to do with
-	reconcilers reconcilers        // what is uncertain
+	table       lockTable          // the locks that this client uses
+	reconcilers reconcilers        // resolve unknown outcomes
 	nodes       nodes              // of a cluster
-	report      reporter           // warns
-	closer      closer             // how far Close has come
+	report      reporter           // logs
+	closer      closer             // the progress of Close
 	hearing     hearing            // see WatchForced
 }
 
-// New returns a session on rdb, which it borrows.
+// New returns a session that uses rdb. It does not close rdb.
 func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
 		Config:   c,
-		identity: identity{id: owner.NewClient()}, // of version 7, which tells the fair lock's scripts that we send heartbeats
+		identity: identity{id: owner.NewClient()}, // a version 7 UUID: it tells the fair lock's scripts that this client sends heartbeats
 		rdb:      rdb,
 	}
 	s.closer.init()

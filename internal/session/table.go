@@ -9,9 +9,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// lockID names a state: both sides of a read/write lock are one.
+// lockID identifies an entry. Both sides of a read/write lock have the same lockID.
 type lockID struct {
-	kind *Kind // as family returns it
+	kind *Kind // as returned by family
 	key  string
 }
 
@@ -19,43 +19,43 @@ func (spec *Spec) id() lockID { return lockID{spec.family(), spec.Keys.Lock} }
 
 // lockTable has an entry for each lock that the client uses.
 //
-// Its mutex guards which entries there are, and is held for a few instructions. Each entry has its own mutex for
-// everything else. The order is: the mutex of the table, then the mutex of one entry, then those of the
-// watchdog and the hub. The mutex of a hold is taken alone: under no other mutex, and with no other under it. The mutexes of the
-// reconcilers are never taken together with the mutex of an entry. No mutex is held while a command is sent, a
-// caller's function runs, or a context is canceled: a context may call Err of its parent, which may be the context
-// of a hold, and that checks its lease.
+// Lock order: the mutex of the table, then the mutex of one entry, then the mutexes of the watchdog and the hub. The
+// mutex of the table guards the set of entries and is held briefly. The mutex of a hold is never held together with
+// another mutex. The mutexes of the reconcilers are never held together with the mutex of an entry.
 //
-// Lease.Check, Lease.Lose and Lease.Answered may find that a lease has expired, and then end its acquisition, which
-// takes the mutex of the entry. Lease.Stop waits for a renewal, which may do the same. None of them is called under
-// that mutex. The other methods of a lease may be.
+// No mutex is held while a command is sent, a caller's function runs, or a context is canceled. Canceling a context
+// may call Err of its parent, which may be the context of a hold, and that checks its lease.
+//
+// Lease.Check, Lease.Lose and Lease.Answered may detect that a lease has expired, and then end its acquisition, which
+// takes the mutex of the entry. Lease.Stop waits for a renewal, which may do the same. None of these four is called
+// under that mutex.
 type lockTable struct {
 	s     *Session        // set once
 	rules lockstate.Rules // set once
 
 	mu         sync.Mutex
-	closed     bool              // by Close: no call begins any more
-	known      map[lockID]*entry // every entry that has users, or whose state is not Idle; and others, up to most
-	most       int               // how many entries stay known whose state is Idle
-	spare      []*entry          // to be reused: making an entry costs more than a free lock needs
-	remembered []*entry          // in known and without users, but not Idle for some milliseconds: the lock was released for others
+	closed     bool              // set by Close: begin and enter fail
+	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed above most
+	most       int               // tidying starts when known has more entries
+	spare      []*entry          // to be reused, because allocating an entry is expensive
+	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
 }
 
-// Up to idleEntries entries stay known whose state is Idle, because finding one costs less than making it. Up to spareEntries
-// others are kept to be reused.
+// Up to idleEntries Idle entries stay in the table, because a lookup is cheaper than an allocation. Up to spareEntries
+// removed entries are kept for reuse.
 const (
 	idleEntries  = 512
 	spareEntries = 512
 )
 
-// entry is the state of one lock, and its mutex. The methods of lockstate are pure, and need the mutex. The session's own
-// methods of an entry, an acquisition or subscriptions take it themselves, unless they say that the caller has it.
+// entry is the state of one lock, and its mutex. The methods of package lockstate do no I/O and require the mutex.
+// Methods of entry, acquisition and subscriptions lock it themselves, unless documented otherwise.
 type entry struct {
 	s *Session // set once
 
-	// Guarded by the mutex of the table.
-	id         lockID // zero while it is not known
-	users      int    // how many calls are about it
+	// Guarded by lockTable.mu.
+	id         lockID // zero if it is not in lockTable.known
+	users      int    // number of calls that use the entry
 	remembered bool   // it is in lockTable.remembered
 
 	mu    sync.Mutex
@@ -69,7 +69,7 @@ func (all *lockTable) init(s *Session) {
 	all.most = idleEntries
 }
 
-// begin enters a call about the lock of spec, unless the session is closed; done leaves it.
+// begin registers a call that uses the lock of spec. It fails if the session is closed. The caller calls done.
 func (s *Session) begin(spec *Spec) (*entry, error) {
 	all := &s.table
 	all.mu.Lock()
@@ -89,8 +89,7 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 	return at, nil
 }
 
-// enter enters a call that is about no lock in particular, unless the session is closed;
-// s.sender.Done leaves it.
+// enter registers a call that needs no entry. It fails if the session is closed. The caller calls s.sender.Done.
 func (s *Session) enter() error {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
@@ -113,7 +112,7 @@ func (all *lockTable) newLocked(id lockID) (at *entry) {
 	return at
 }
 
-// done ends what begin began.
+// done unregisters a call that begin registered.
 func (s *Session) done(at *entry) {
 	all := &s.table
 	all.mu.Lock()
@@ -123,7 +122,7 @@ func (s *Session) done(at *entry) {
 	s.sender.Done()
 }
 
-// tidy forgets the state if no one has anything to do with the lock any more.
+// tidy removes the entry from the table if it is no longer used.
 func (at *entry) tidy() {
 	all := &at.s.table
 	all.mu.Lock()
@@ -144,8 +143,8 @@ func (all *lockTable) tidyLocked(at *entry) {
 	all.forgetLocked(at, now)
 }
 
-// remembers reports whether there is something to remember of a state that no one uses. A
-// place that is used again is kept again when that ends.
+// remembers reports whether an unused entry is not Idle yet. An entry that is in use is remembered again after its
+// last use.
 func (at *entry) remembers(now time.Time) bool {
 	at.mu.Lock()
 	defer at.mu.Unlock()
@@ -172,15 +171,14 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	}
 }
 
-// find returns the state of a lock; nil if this process has nothing to do with it.
+// find returns the entry of a lock; nil if the client does not use the lock.
 func (s *Session) find(id lockID) *entry {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	return s.table.known[id]
 }
 
-// lock locks the state, which the caller then tells of events; unlock carries their actions
-// out first.
+// lock locks the state. The caller reports events to the state; unlock applies their effects before it unlocks.
 func (at *entry) lock() { at.mu.Lock() }
 
 func (at *entry) unlock() {
@@ -188,8 +186,7 @@ func (at *entry) unlock() {
 	at.mu.Unlock()
 }
 
-// apply does what the state asks for. The caller has its mutex, as it has in each method
-// that carryOut calls: so none of them waits for anything.
+// apply executes an effect. The caller holds at.mu, so neither apply nor the methods it calls may block.
 func (at *entry) apply(a lockstate.Effect) {
 	switch a.Kind {
 	case lockstate.Wake:
@@ -222,8 +219,7 @@ func (at *entry) apply(a lockstate.Effect) {
 	}
 }
 
-// releaseLater reconciles t, which is over and which no owner came to hold: Redis is to have nothing
-// of it. It does not wait for Redis.
+// releaseLater starts a goroutine that removes t, an ended acquisition without holds, from Redis.
 func (s *Session) releaseLater(t *acquisition) {
 	lease, unsure := t.lease, t.Uncertain()
 	s.sender.Go(func() {
