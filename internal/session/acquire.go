@@ -17,18 +17,17 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// Lock waits until the lock is held, or ctx or the wait that spec allows ends.
+// Lock waits until the lock is acquired, ctx is canceled, or the wait of spec times out.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 	return s.lock(ctx, spec, "lock")
 }
 
-// TryLock makes one attempt, within the operation timeout. A request that broke off is
-// asked again within that time.
+// TryLock makes one attempt within the operation timeout. It retries failed requests within that time.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 	return s.lock(ctx, spec, "trylock")
 }
 
-// lock is Lock or TryLock, as op says: it acquires a hold, applies what the options say about it, and tells the observer.
+// lock implements Lock and TryLock: it acquires a hold, applies the options of spec, and notifies the observer.
 func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, error) {
 	var c *call
 	if s.Observer != nil {
@@ -56,8 +55,9 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 	return nil, err
 }
 
-// interrupted returns the error of an acquisition that failed with last, and whose context is over. If that is what ended
-// the wait, the error matches ctx.Err() and the context's cause, and in addition ErrNotAcquired or ErrUnavailable if last does.
+// interrupted returns the error of a call that failed with last and whose context is canceled. If the cancellation ended
+// the wait, the error matches ctx.Err() and the context's cause. It also matches ErrNotAcquired or ErrUnavailable if
+// last does.
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
@@ -74,8 +74,8 @@ func interrupted(ctx context.Context, last error) error {
 	return last
 }
 
-// causeOf is the cause of a context that ended a wait. It matches what the cause matches, except for what says whether
-// this call was refused: the cause may be the error of another call.
+// causeOf is the cause of a canceled context. It matches what the cause matches, except ErrNotAcquired and
+// ErrUnavailable: the cause may be the error of another call.
 type causeOf struct{ cause error }
 
 func (e causeOf) Error() string { return e.cause.Error() }
@@ -88,10 +88,10 @@ func (e causeOf) Is(target error) bool {
 // As finds an error in the cause.
 func (e causeOf) As(target any) bool { return errors.As(e.cause, target) }
 
-// attempts is memory to be used again: nothing that outlives a call may refer to its attempt.
+// attempts pools attempts. No reference to an attempt may outlive its call.
 var attempts = sync.Pool{New: func() any { return new(attempt) }}
 
-// acquire acquires one hold for the owner that ctx carries, or for a fresh one.
+// acquire acquires one hold for the owner in ctx, or for a new owner.
 func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
 	if spec.Err != nil {
 		return nil, spec.Err
@@ -123,7 +123,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 	defer a.done()
 	if !wait || spec.Config.Once {
 		if known && at.acquires(a.owner) {
-			return nil, at.behind(spec) // another goroutine of this owner waits for it already
+			return nil, at.behind(spec) // another goroutine of this owner already waits for it
 		}
 		a.limit = s.OpTimeout
 		return a.inTurn()
@@ -138,13 +138,12 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 	return h, a.waited(err, spec.Config.Wait)
 }
 
-// waited returns err. If limit, the wait that the spec allows, ended the attempt, the error
-// says so.
+// waited returns err, wrapped in outOfTime if the attempt timed out after limit, the wait of its spec.
 func (a *attempt) waited(err error, limit time.Duration) error {
 	if err == nil || a.waiting.Err() == nil || a.ctx.Err() != nil {
 		return err
 	}
-	if err == a.waiting.Err() { // no reply at all
+	if err == a.waiting.Err() { // there was no reply
 		err = a.s.sender.Unavailable(limit, nil)
 	}
 	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
@@ -153,8 +152,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	return err
 }
 
-// enter returns the owner of this number, which leaves by attempt.done. fresh says that no other
-// call knows of it.
+// enter returns the owner with this number; attempt.done calls its Leave. fresh says that no other call uses the owner.
 func (at *entry) enter(spec *Spec, number uint64, fresh bool) *lockstate.Owner {
 	at.lock()
 	defer at.unlock()
@@ -164,7 +162,7 @@ func (at *entry) enter(spec *Spec, number uint64, fresh bool) *lockstate.Owner {
 	return at.state.Enter(spec.reads(), number)
 }
 
-// done has the attempt leave its queue, and its owner leave the state.
+// done removes the attempt from its queue, and its owner from the state.
 func (a *attempt) done() {
 	a.at.lock()
 	if a.w != nil {
@@ -174,15 +172,15 @@ func (a *attempt) done() {
 	a.at.unlock()
 }
 
-// acquires reports whether another call of o asks for the first hold.
+// acquires reports whether another call of o waits for its first hold.
 func (at *entry) acquires(o *lockstate.Owner) bool {
 	at.lock()
 	defer at.unlock()
 	return o.Acquires()
 }
 
-// inTurn takes the owner's turn, so that one command at a time is under way for the owner. If
-// the owner has the lock, inTurn re-enters it, and else acquires the first hold.
+// inTurn takes the owner's turn, so that at most one command of the owner is in flight. If the owner has the lock,
+// inTurn re-enters it; otherwise it acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
 	if a.fresh {
 		return a.first()
@@ -191,11 +189,11 @@ func (a *attempt) inTurn() (*hold, error) {
 		if h, err := a.oneTurn(); err != errReleased {
 			return h, err
 		}
-		// Take the turn again: the goroutine that gave the other holds back may wait for it.
+		// Take the turn again: the goroutine that released the other holds may be waiting for it.
 	}
 }
 
-// oneTurn takes the owner's turn, and lets go of it, also when an observer panics meanwhile.
+// oneTurn is one iteration of inTurn. It gives the turn back even if an observer panics.
 func (a *attempt) oneTurn() (h *hold, err error) {
 	err = a.s.takeTurn(a.waiting, a.owner.Turn, a.timeLeft())
 	a.now = time.Now()
@@ -230,8 +228,7 @@ func (a *attempt) first() (*hold, error) {
 	return a.h, nil
 }
 
-// start has the attempt wait in the queue for p. It reports false if the attempt is a TryLock
-// and others are ahead.
+// start puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead.
 func (a *attempt) start() bool {
 	a.at.lock()
 	defer a.at.unlock()
@@ -247,8 +244,8 @@ func (a *attempt) start() bool {
 	return true
 }
 
-// ownAcquisition makes the acquisition in whose name the waiter of p asks, unless that is the ticket
-// of its queue. The caller has the mutex of the state.
+// ownAcquisition creates the acquisition of the attempt, unless the attempt uses the ticket of its queue. The caller
+// holds the mutex of the state.
 func (a *attempt) ownAcquisition() {
 	if a.limit == 0 && a.spec.terms.Tickets() {
 		return
@@ -256,14 +253,14 @@ func (a *attempt) ownAcquisition() {
 	a.t = a.at.newAcquisition(a.spec, a.now)
 	a.w.Acquisition = &a.t.Acquisition
 	if a.spec.terms.MayShare() {
-		h := new(hold) // for when it is let in with another reader
+		h := new(hold) // used if another reader's grant admits it
 		h.init(a.ctx, false)
 		a.w.Prepared = &h.Hold
 	}
 }
 
-// joinOpen lets an owner in to read without a command, if it may: another reader of this
-// process was let in just now.
+// joinOpen admits a reader without a command if another reader of this process was granted the lock just now. It
+// returns nil if not.
 func (s *Session) joinOpen(ctx context.Context, at *entry, spec *Spec, number uint64) *hold {
 	memory := new(struct { // one allocation instead of two
 		hold
@@ -281,7 +278,7 @@ func (s *Session) joinOpen(ctx context.Context, at *entry, spec *Spec, number ui
 	return h
 }
 
-// join returns a hold of t for the owner of this number; nil if t is not open any more.
+// join returns a hold of t for the owner with this number; nil if t is no longer open.
 func (s *Session) join(ctx context.Context, at *entry, t *acquisition, number uint64) *hold {
 	if t.lease.Check() != nil {
 		return nil
@@ -297,8 +294,7 @@ func (s *Session) join(ctx context.Context, at *entry, t *acquisition, number ui
 	return h
 }
 
-// errReleased says that another goroutine of the owner gave the last hold back
-// while this goroutine wanted to re-enter.
+// errReleased is returned when another goroutine of the owner released the last hold while this one re-entered.
 var errReleased = command.Final{Err: errors.New("released in the meantime")}
 
 // reenterRequest is the command that adds a hold to an acquisition.
@@ -306,10 +302,10 @@ type reenterRequest struct {
 	t     *acquisition
 	q     luascripts.Question
 	sent  *time.Time
-	letGo func() // of the turn
+	letGo func() // gives the turn back
 }
 
-// Send sends the command, unless the acquisition is over.
+// Send sends the command, unless the acquisition has ended.
 func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if !r.t.isLive() {
 		return luascripts.Acquired{Verdict: luascripts.Gone}, nil
@@ -318,7 +314,8 @@ func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Batched reports whether the request travels with others. If the acquisition is over, Send says so.
+// Batched reports whether the request can be sent in a batch. It reports false if the acquisition has ended, so that
+// Send returns Gone.
 func (r reenterRequest) Batched() (node uint16, joins bool) {
 	if node, joins = r.t.s.batches(r.t.spec); joins && !r.t.isLive() {
 		return 0, false
@@ -337,16 +334,14 @@ func (r reenterRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error
 	return c.Acquired, c.Err
 }
 
-// Late lets go of the turn, and reconciles the acquisition: Redis may have one hold more than there
-// are.
+// Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.
 func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 	r.letGo()
 	r.t.s.reconcile(r.t, err != nil)
 }
 
-// reenter adds a hold to t. The caller has the owner's turn. If the call does not wait for
-// the reply, passed is true, and Late lets go of the turn: so no other command of this acquisition
-// can overtake the request.
+// reenter adds a hold to t. The caller has the owner's turn. If the call left before the reply, passed is true and Late
+// gives the turn back. Until then no other command of this acquisition can overtake the request.
 func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	s := a.s
 	turn := a.owner.Turn
@@ -393,7 +388,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	}
 	switch phase := t.phase(); {
 	case phase.Lives():
-		if o.Value.Verdict == luascripts.Done { // Redis counted it, and the owner has left an acquisition that others share
+		if o.Value.Verdict == luascripts.Done { // Redis counted the hold, but the owner has left an acquisition that other readers share
 			s.sender.Go(func() { s.reconcile(t, false) })
 			return nil, false, errReleased
 		}
@@ -407,8 +402,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }
 
-// goneBy returns why a hold is lost: the server gave verdict v, and so does not have it as
-// ours.
+// goneBy returns the cause of a loss that the server reported with verdict v.
 func goneBy(v luascripts.Verdict) error {
 	if v == luascripts.Foreign {
 		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)

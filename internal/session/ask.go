@@ -14,18 +14,18 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// acquireRequest is one request for the first hold of a lock: a command.Call.
+// acquireRequest is one request for the first hold of a lock. It implements command.Call.
 type acquireRequest struct {
 	luascripts.Question
 	s    *Session
-	t    *acquisition      // in whose name it asks
-	spec *Spec             // the waiter's; a ticket may have another waiter's
+	t    *acquisition      // for which it is sent
+	spec *Spec             // the waiter's; a ticket may have another waiter's spec
 	w    *lockstate.Waiter // waits for the reply
 	sent time.Time
 }
 
-// prepare makes the request of step, which says Ask, and tells the state that it is about to
-// be sent. The mutex of the state is held.
+// prepare builds the request of step, a lockstate.Send, and tells the state that it is about to be sent. The caller
+// holds the mutex of the state.
 func (a *attempt) prepare(step *lockstate.Step) {
 	s, spec := a.s, a.spec
 	a.t = acquisitionOf(step.Acquisition)
@@ -50,24 +50,22 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	}
 }
 
-// Send sends the request.
 func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if q.Replicas == 0 {
 		return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
 	}
-	// The request has a timeout of its own: for WAIT the client library has none, and without
-	// a reply this goroutine would never end.
+	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
 	within := q.ReplicaTimeout + q.s.OpTimeout
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
-	if errors.Is(err, context.DeadlineExceeded) { // the library can be faster than the context
+	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
 		err = command.NoReply{After: within}
 	}
 	return reply, err
 }
 
-// Batched reports whether the request travels with others.
+// Batched reports whether the request can be sent in a batch.
 func (q acquireRequest) Batched() (node uint16, joins bool) {
 	if q.Replicas > 0 {
 		return 0, false
@@ -83,9 +81,8 @@ func (q acquireRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error
 	return c.Acquired, c.Err
 }
 
-// Late gets the reply for which the call did not wait. The acquisition may have the lock by it,
-// or a position in a queue. If the acquisition lives, a later request finds that, and if it is over,
-// Late reconciles it. A request that was not sent leaves nothing to reconcile.
+// Late handles the reply after the call has left. The acquisition may have got the lock or a queue position. If it
+// lives, a later request finds that; if it has ended, Late reconciles it. A request that was not sent needs nothing.
 func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.WaiterTimeout > 0
 	if err != nil {
@@ -101,14 +98,14 @@ func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	}
 }
 
-// resent reports whether a copy of the request may come late, of which no one knows. With replicas, the reply takes its
-// time, and the connection is one that the client library closes under no command.
+// resent reports whether rueidis may have resent the request (ConnLifetime), so that a duplicate is in flight. With
+// replicas a slow reply is normal, and the request has a dedicated connection, which rueidis does not recycle.
 func (q acquireRequest) resent(now time.Time) bool {
 	return q.Replicas == 0 && command.Resent(now.Sub(q.sent))
 }
 
-// send sends the request for p and records the reply. It returns nil if p has its hold, and
-// errRefused if others have the lock.
+// send sends the request and records the reply. It returns nil if the attempt has its hold, and errRefused if another
+// owner has the lock.
 func (a *attempt) send() error {
 	s, q := a.s, a.request
 	limit := a.s.OpTimeout
@@ -124,14 +121,14 @@ func (a *attempt) send() error {
 	switch {
 	case !answered:
 		a.at.lock()
-		a.at.state.Abandoned(a.w, &a.t.Acquisition) // Late gets the reply
+		a.at.state.Abandoned(a.w, &a.t.Acquisition) // Late receives the reply
 		a.at.unlock()
 		return s.sender.Abandoned(err)
 	case err != nil:
 		return a.failed(resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
 		return a.granted(reply)
-	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which no one heard, and that is over
+	case reply.Verdict == luascripts.Gone: // an earlier copy was granted, but its reply was lost and the grant has ended
 		return a.failed(false, tooLate{q.Lease, a.now.Sub(a.began)})
 	case reply.Verdict != luascripts.Held:
 		return a.failed(false, command.Final{Err: lock.ErrWrongType})
@@ -142,7 +139,7 @@ func (a *attempt) send() error {
 	return errRefused
 }
 
-// failed records that the request for p was replied to with an error, and returns it.
+// failed records that the request failed with err, and returns the error for the caller.
 func (a *attempt) failed(mayHaveRun bool, err error) error {
 	err = a.s.sender.Foreign(a.waiting, a.spec.Keys.Lock, err)
 	a.at.lock()
@@ -151,8 +148,7 @@ func (a *attempt) failed(mayHaveRun bool, err error) error {
 	return err
 }
 
-// granted makes the first hold of p, unless the wait has ended, or too few replicas confirmed
-// the grant, or grant returns an error.
+// granted creates the first hold. It fails if the wait has ended, too few replicas confirmed the grant, or grant fails.
 func (a *attempt) granted(reply luascripts.Acquired) error {
 	q := &a.request
 	if err := a.waiting.Err(); err != nil {
@@ -178,8 +174,8 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 	return nil
 }
 
-// grant records that the request for p, sent at sent, was replied to by a grant, and makes the
-// first hold. It fails if the reply came too late for the lease, or the session closed.
+// grant records that a request sent at sent was granted, and creates the first hold. It fails if the reply came too late
+// for the lease, or if the session is closed.
 func (a *attempt) grant(w *lockstate.Waiter, sent time.Time, token uint64) error {
 	t, lease := a.t, a.spec.terms.Lease
 	h := &t.first
@@ -188,7 +184,7 @@ func (a *attempt) grant(w *lockstate.Waiter, sent time.Time, token uint64) error
 	late := took >= watchdog.Trusted(lease)
 	a.at.lock()
 	if t.lease == nil {
-		t.spec = a.spec // a ticket may have another waiter's
+		t.spec = a.spec // a ticket may have another waiter's spec
 	}
 	if t.lease != nil {
 		t.lease.Extend(sent, lease)
@@ -207,8 +203,7 @@ func (a *attempt) grant(w *lockstate.Waiter, sent time.Time, token uint64) error
 	return nil
 }
 
-// rollBack gives a grant for t back before the caller is notified of it: it is not to become a hold.
-// It reports whether Redis confirmed that.
+// rollBack releases a grant for t that does not become a hold. It reports whether Redis confirmed the release.
 func (s *Session) rollBack(ctx context.Context, t *acquisition) bool {
 	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 		return s.leave(ctx, t, 0, 0)

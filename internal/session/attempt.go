@@ -14,36 +14,33 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// attempt is one call for the first hold of a lock: the wait loop.
+// attempt is the wait loop of one call for the first hold of a lock.
 //
-// It asks Redis only when there is a reason to: it never asked, a notification came, the other's
-// lease expired, or a poll interval is over. The state decides when, and which waiter. A notification
-// is only a reason to ask, so a lost notification costs a poll.
+// It sends a request first, after a notification, when the other owner's lease expires, and when a poll interval ends.
+// The state decides when, and for which waiter. A lost notification delays the waiter by at most one poll interval.
 //
-// One goroutine uses an attempt. What other goroutines see of it is the waiter, which the
-// mutex of the state guards.
+// An attempt is used by one goroutine. Other goroutines use only its waiter, which the mutex of the state guards.
 type attempt struct {
 	s       *Session
 	spec    *Spec
-	call    *call // nil if no one observes
+	call    *call // nil without an observer
 	at      *entry
 	owner   *lockstate.Owner
-	ctx     context.Context // the hold is under it
-	waiting context.Context // ends the wait: ctx, or a part of it
-	limit   time.Duration   // how much time a TryLock has; 0 is a Lock
+	ctx     context.Context // the parent of the hold's context
+	waiting context.Context // ends the wait: ctx, or a child of it with a timeout
+	limit   time.Duration   // the time limit of a TryLock; 0 for a Lock
 	began   time.Time
-	now     time.Time // when it last looked at the clock: as it began, after each sleep, and after each reply
-	fresh   bool      // its owner is new, so no other call knows of it
+	now     time.Time // the current time, updated after each sleep and each reply
+	fresh   bool      // its owner is new, so no other call uses it
 
 	w       *lockstate.Waiter // nil before it waits in the queue
-	t       *acquisition      // in whose name it asks; nil before its queue asks, and after a step that came to nothing
+	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
 	request acquireRequest    // the latest
 	h       *hold             // the result
 }
 
-// run takes steps until the lock is granted, or the attempt ends with an error. A TryLock
-// ends with the first refusal. Nothing of a failed attempt stays in Redis, also when the observer
-// or the logger does not return, because it panics or calls runtime.Goexit.
+// run executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal. A failed
+// attempt leaves nothing in Redis, even if the observer or the logger panics or calls runtime.Goexit.
 func (a *attempt) run() error {
 	returned := false
 	defer func() {
@@ -56,14 +53,14 @@ func (a *attempt) run() error {
 	return err
 }
 
-// steps is run without that.
+// steps is the body of run, without the cleanup after a panic.
 func (a *attempt) steps() error {
 	pause := retry.Backoff{Most: a.s.Poll}
 	if a.limit > 0 {
 		pause.Most = a.s.OpTimeout / 4
 	}
 	late := 0
-	var last error // TryLock: of the step before
+	var last error // TryLock: the error of the previous step
 	for {
 		err := a.step()
 		switch {
@@ -81,8 +78,7 @@ func (a *attempt) steps() error {
 		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
-			// A slow reply can be chance. After three of them the lease is too short
-			// for this server.
+			// Slow replies happen. After three of them the lease is too short for this server.
 			late++
 			_ = a.giveUp(err)
 			a.restart()
@@ -95,25 +91,24 @@ func (a *attempt) steps() error {
 	}
 }
 
-// What a step can come to, other than the errors of commands.
+// Results of a step, in addition to the errors of commands.
 var (
 	errRefused = errors.New("others have the lock")
 	errAgain   = errors.New("look again")
 )
 
-// waitOver is what a step comes to when the wait is over.
+// waitOver is the result of a step whose wait has ended.
 type waitOver struct{ error }
 
 func (e waitOver) Unwrap() error { return e.error }
 
-// step waits until there is something to do, and does it. It returns nil when the lock is
-// held.
+// step waits until there is something to do, and does it. It returns nil when the lock is held.
 func (a *attempt) step() error {
 	step, err := a.next()
 	if err != nil {
 		if a.limit == 0 {
 			err = a.ended(err)
-		} // a TryLock ends with the first reply, so it has none
+		} // a TryLock fails at the first reply, so it has no refusal to report
 		return waitOver{err}
 	}
 	switch step.Do {
@@ -144,7 +139,7 @@ func (a *attempt) step() error {
 	return a.send()
 }
 
-// joined ends what the attempt asked for p before another reader let it in.
+// joined abandons the attempt's own request, because another reader's grant covers it.
 func (a *attempt) joined() {
 	a.at.lock()
 	a.at.state.Joined(a.w, a.now)
@@ -152,7 +147,7 @@ func (a *attempt) joined() {
 	_ = a.giveUp(nil)
 }
 
-// next waits until the state has something for p to do.
+// next waits until the state has a step for the attempt other than Wait.
 func (a *attempt) next() (lockstate.Step, error) {
 	for {
 		if a.s.isClosing() {
@@ -163,11 +158,11 @@ func (a *attempt) next() (lockstate.Step, error) {
 		}
 		var beside *lockstate.Acquisition
 		if a.spec.Sibling != nil {
-			a.at.sibling(a.owner) // this very look may find that it is lost
+			a.at.sibling(a.owner) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
 		if a.spec.Sibling != nil {
-			beside = a.owner.Sibling() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
+			beside = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
 		}
 		step := a.at.state.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
@@ -186,7 +181,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 	}
 }
 
-// sleep waits until due, where the zero time is never, or until the waiter is woken, or its wait ends.
+// sleep waits until due, or until the waiter is woken or its wait ends. If due is zero, there is no timeout.
 func (a *attempt) sleep(due time.Time) {
 	var timeout <-chan time.Time
 	if !due.IsZero() {
@@ -210,9 +205,8 @@ func (a *attempt) timeLeft() time.Duration {
 	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
 }
 
-// again reports whether a TryLock takes another step after err, for which it waits until d has
-// passed. If not, it fails with the error that again returns. last is the error of the step
-// before.
+// again reports whether a TryLock takes another step after err, and waits for d before it. If not, it returns the error
+// of the TryLock. last is the error of the previous step.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
 	switch {
@@ -237,10 +231,9 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	return true, err
 }
 
-// unanswered has the waiter ask again when d has passed, or when there is a reason before: err
-// came instead of a reply.
+// unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	over := a.waiting.Err() // the next step says so
+	over := a.waiting.Err() // if set, the next step returns it
 	if over != nil {
 		if err != over { // the request failed before the wait ended
 			a.at.lock()
@@ -257,7 +250,7 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	a.s.silent(a.spec, quiet, err)
 }
 
-// accept adds a hold of t, which the waiter took.
+// accept adds the hold of t, an acquisition that the waiter claimed.
 func (a *attempt) accept(t *acquisition) error {
 	h := &t.first
 	a.at.lock()
@@ -271,7 +264,7 @@ func (a *attempt) accept(t *acquisition) error {
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
-		a.restart() // lost on the way
+		a.restart() // lost before it was claimed
 		if !a.spec.terms.Tickets() {
 			a.wakeup()
 		}
@@ -279,8 +272,7 @@ func (a *attempt) accept(t *acquisition) error {
 	}
 }
 
-// newWaiter returns a waiter, with memory of the state's if there is some to be had. The
-// caller has the mutex of the state.
+// newWaiter returns a waiter, reusing one of the state if possible. The caller holds the mutex of the state.
 func (a *attempt) newWaiter() *lockstate.Waiter {
 	w := a.at.state.Waiter(&a.spec.terms, a.limit > 0)
 	if w.Wake == nil {
@@ -290,9 +282,8 @@ func (a *attempt) newWaiter() *lockstate.Waiter {
 	return w
 }
 
-// giveUp ends what the attempt asks for in Redis, for good, or until the next waiter of the
-// line goes on with it. The attempt itself may go on, with a new acquisition, or have a hold by
-// another reader's request: then it has no use for what it asked before. It returns err.
+// giveUp abandons the attempt's acquisition, unless the next waiter of the queue continues with it. The attempt itself
+// may continue with a new acquisition, or with a hold from another reader's grant. giveUp returns err.
 func (a *attempt) giveUp(err error) error {
 	var t *lockstate.Acquisition
 	if a.t != nil {
@@ -302,14 +293,14 @@ func (a *attempt) giveUp(err error) error {
 	seat := a.at.state.GiveUp(a.w, t)
 	a.at.unlock()
 	if seat != nil {
-		h := seat.Of.(*hold) // another's request let it in as the wait ended
+		h := seat.Of.(*hold) // another reader's grant admitted it as the wait ended
 		s := a.s
 		s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
 	}
 	return err
 }
 
-// restart makes the acquisition in whose name the attempt asks next.
+// restart replaces the attempt's acquisition by a new one.
 func (a *attempt) restart() {
 	a.t = nil
 	a.at.lock()
@@ -317,28 +308,28 @@ func (a *attempt) restart() {
 	a.at.unlock()
 }
 
-// wakeup gives the waiter a reason to ask, wherever it stands.
+// wakeup makes the waiter send a request, at any position in the queue.
 func (a *attempt) wakeup() {
 	a.at.lock()
 	a.at.state.Wakeup(a.w)
 	a.at.unlock()
 }
 
-// ended returns the error of an attempt whose wait err ended, between two requests.
+// ended returns the error of an attempt whose wait ended with err between two requests.
 func (a *attempt) ended(err error) error {
 	return a.s.ended(a.at, a.owner, a.spec, err)
 }
 
-// ended returns the error of a call for o whose wait err ended: err itself if nothing is known of the lock.
+// ended returns the error of a call for o whose wait ended with err. It is err itself if the cause is unknown.
 func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) error {
 	if err == lock.ErrClosed {
 		return err
 	}
 	now := time.Now()
-	_, late := err.(command.NoReply) // takeTurn gave up
+	_, late := err.(command.NoReply) // takeTurn timed out
 	at.lock()
 	defer at.unlock()
-	if t := o.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited only for Redis
+	if t := o.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited for Redis
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}
@@ -357,15 +348,14 @@ func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) er
 }
 
 var (
-	// errAhead is what an attempt fails with that does not wait, or not any longer, behind another call of this process, which waits for
-	// another owner.
+	// errAhead is returned by an attempt that stops waiting behind another call of this process.
 	errAhead = fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 
-	// errWaited is what a wait for another owner fails with.
+	// errWaited is returned by an attempt that stops waiting for another owner.
 	errWaited = fmt.Errorf("%w: another owner has the lock", lock.ErrNotAcquired)
 )
 
-// overdue returns after how long a request for spec must have been replied to.
+// overdue returns the time after which the reply to a request for spec is overdue.
 func (s *Session) overdue(spec *Spec) time.Duration {
 	if spec.terms.Replicas {
 		return s.OpTimeout + spec.Config.ReplicaTimeout
@@ -373,10 +363,11 @@ func (s *Session) overdue(spec *Spec) time.Duration {
 	return s.OpTimeout
 }
 
-// Ahead returns the error of a TryLock by spec if another call of this process waits for the lock; nil if none does.
+// Ahead returns the error of a TryLock by spec if another call of this process waits for the lock. Otherwise it returns
+// nil.
 func (s *Session) Ahead(spec *Spec) error {
 	if spec.Err != nil {
-		return nil // the attempt says so
+		return nil // the attempt returns the error
 	}
 	at, err := s.begin(spec)
 	if err != nil {
@@ -392,7 +383,7 @@ func (s *Session) Ahead(spec *Spec) error {
 	return at.behind(spec)
 }
 
-// behind returns the error of a TryLock that stands behind another call of this process.
+// behind returns the error of a TryLock that is queued behind another call of this process.
 func (at *entry) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
@@ -402,20 +393,20 @@ func (at *entry) behind(spec *Spec) error {
 	return errAhead
 }
 
-// tooLate is the error of a grant whose reply took as long as the lease is trusted.
+// tooLate is the error of a grant whose reply arrived after the usable part of the lease had passed.
 type tooLate struct{ lease, took time.Duration }
 
 func (e tooLate) Error() string {
 	return fmt.Sprintf("granted too late: the reply took %v, the lease is %v", e.took, e.lease)
 }
 
-// Final says that asking again would not help.
+// Final marks the error as permanent: a retry would not help.
 func (e tooLate) Final() {}
 
-// Is makes it match lock.ErrUnavailable: the reply was of no use.
+// Is makes the error match lock.ErrUnavailable: the reply came too late to be used.
 func (e tooLate) Is(target error) bool { return target == lock.ErrUnavailable }
 
-// outOfTime is what a wait fails with that its own limit ended.
+// outOfTime is the error of an attempt that timed out after the wait of its spec.
 type outOfTime struct {
 	limit time.Duration
 	last  error // matches lock.ErrNotAcquired or lock.ErrUnavailable
@@ -428,7 +419,6 @@ func (e outOfTime) Error() string {
 	return fmt.Sprintf("waited for %v: %v", e.limit, e.last)
 }
 
-// Unwrap returns what the error matches.
 func (e outOfTime) Unwrap() []error { return []error{os.ErrDeadlineExceeded, e.last} }
 
 func (e outOfTime) Timeout() bool { return true }

@@ -12,15 +12,15 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// closer says how far Close has come.
+// closer tracks the progress of Close.
 type closer struct {
 	closing   chan struct{} // closed when Close begins
-	givenBack chan struct{} // closed when Close has ended all holds and tried to release them
-	givenUp   chan struct{} // closed when Close could not wait any longer
+	givenBack chan struct{} // closed when Close has ended all holds and tried to release their locks
+	givenUp   chan struct{} // closed when Close stopped waiting
 	once      *sync.Once    // closes givenUp
 
 	mu   sync.Mutex
-	last map[*func(context.Context)]struct{} // what the first Close calls when all holds have ended; nil from then on; guarded by mu
+	last map[*func(context.Context)]struct{} // functions that the first Close calls after all holds have ended; nil from then on; guarded by mu
 }
 
 func (c *closer) init() {
@@ -28,8 +28,8 @@ func (c *closer) init() {
 	c.last = make(map[*func(context.Context)]struct{})
 }
 
-// AtClose has the first Close call f when it has ended all holds, and wait for it. f may send by AskLast. The caller calls
-// stop when there is no need for that any more. After Close, AtClose fails with lock.ErrClosed.
+// AtClose registers f, which the first Close calls and waits for after it has ended all holds. f may send commands with
+// AskLast. stop unregisters f. After Close, AtClose fails with lock.ErrClosed.
 func (s *Session) AtClose(f func(context.Context)) (stop func(), err error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Session) AtClose(f func(context.Context)) (stop func(), err error) {
 	}, nil
 }
 
-// callLast calls what AtClose was given.
+// callLast calls the functions registered with AtClose.
 func (c *closer) callLast(ctx context.Context) {
 	c.mu.Lock()
 	var wg sync.WaitGroup
@@ -61,11 +61,12 @@ func (c *closer) callLast(ctx context.Context) {
 	wg.Wait()
 }
 
-// closeTimeouts is for how many operation timeouts Close waits at most: one for the releases, and two for what else is under way.
+// closeTimeouts limits the time of Close, in operation timeouts: one for the releases, and two for other commands in
+// flight.
 const closeTimeouts = 3
 
-// CloseContext returns the context of a Close that was called with ctx. It is canceled with ctx, or after three operation timeouts, or,
-// if ctx is canceled already, after two.
+// CloseContext returns the context of a Close that was called with ctx. It is canceled with ctx, or after three
+// operation timeouts. If ctx is already canceled, it is canceled after two operation timeouts.
 func (s *Session) CloseContext(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
 	if _, bounded := ctx.(closing); bounded {
 		return ctx, func() {}
@@ -93,15 +94,16 @@ func (c closing) Err() error {
 	return closeTimeout{c.limit}
 }
 
-// closeTimeout is the error of a Close whose own time was up before its caller's context was canceled.
+// closeTimeout is the error of a Close that timed out before its caller's context was canceled.
 type closeTimeout struct{ limit time.Duration }
 
-// Error says how long Close waited.
+// Error reports how long Close waited.
 func (e closeTimeout) Error() string {
 	return fmt.Sprintf("%v within %v", lock.ErrUnavailable, e.limit)
 }
 
-// Is makes it match lock.ErrUnavailable and os.ErrDeadlineExceeded. The deadline is not the caller's.
+// Is makes the error match lock.ErrUnavailable and os.ErrDeadlineExceeded, but not context.DeadlineExceeded: the
+// deadline is not the caller's.
 func (e closeTimeout) Is(target error) bool {
 	return target == lock.ErrUnavailable || target == os.ErrDeadlineExceeded
 }
@@ -109,21 +111,20 @@ func (e closeTimeout) Is(target error) bool {
 // Timeout reports true.
 func (e closeTimeout) Timeout() bool { return true }
 
-// Close releases every lock still held, ends the waiters with ErrClosed, and
-// waits for all goroutines, while ctx lasts, and for three operation timeouts at most.
+// Close releases every lock still held, ends the waiters with ErrClosed, and waits for all goroutines. It waits until
+// ctx is canceled, for at most three operation timeouts. If ctx is already canceled, as is common at program exit, it
+// waits for at most two.
 //
-// The error names how many locks Redis did not confirm to be free; they end
-// with their leases. It matches ctx's error when ctx ended first, and ErrUnavailable when the time was up. A ctx that is
-// over already, as it often is when a program ends, is given two operation
-// timeouts. A second Close waits as well, and returns nil when there is nothing
-// left.
+// The error reports how many locks Redis did not confirm as released; they expire with their leases. It matches ctx's
+// error if ctx was canceled, and ErrUnavailable if Close timed out. A second Close also waits, and returns nil if
+// nothing is left.
 func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := s.CloseContext(ctx)
 	defer cancel()
 	held, first := s.table.close()
 
-	// Only the first Close gives the locks back. Until it has, the watchdog and the hub must
-	// go on, and another Close must not return.
+	// Only the first Close releases the locks. Until then, the watchdog and the hub must keep running, and no other
+	// Close may return.
 	var unconfirmed error
 	if first {
 		close(s.closer.closing)
@@ -154,7 +155,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return errors.Join(late, unconfirmed)
 }
 
-// close closes all states. If it is the first call, it returns the acquisitions that are Held.
+// close closes all states. The first call returns the acquisitions that are Held.
 func (all *lockTable) close() (held []*acquisition, first bool) {
 	all.mu.Lock()
 	first, all.closed = !all.closed, true
@@ -187,7 +188,7 @@ func (s *Session) isClosing() bool {
 	}
 }
 
-// GaveBack reports whether a Close has ended all holds. After that only reconcilers send.
+// GaveBack reports whether a Close has ended all holds. After that, only reconcilers send commands.
 func (s *Session) GaveBack() bool {
 	select {
 	case <-s.closer.givenBack:
@@ -197,10 +198,10 @@ func (s *Session) GaveBack() bool {
 	}
 }
 
-// releaseAll ends the holds of all acquisitions and releases them, many at a time. Its
-// error names how many Redis did not confirm, and why.
+// releaseAll ends the holds of all acquisitions and releases them concurrently. Its error reports how many releases
+// Redis did not confirm, and why.
 func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
-	const atOnce = 512 // so that Close can release many locks of a distant server in its time
+	const atOnce = 512 // so that Close can release many locks on a distant server in time
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed int   // guarded by mu
@@ -214,7 +215,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			if before == lockstate.Released {
 				return // an Unlock was faster, and releases it
 			}
-			// An acquisition that was lost just now may still be in Redis as ours.
+			// An acquisition that was lost just now may still be held in Redis.
 			err := s.sender.Explain(s.release(ctx, t, time.Now()))
 			s.tellClosed(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {

@@ -11,12 +11,11 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Downgrade gives the write hold w back, and returns a hold of its owner by spec, the
-// reading side of the same lock, in its state: under the context that w was taken under. ctx
-// is for the call alone.
+// Downgrade replaces the write hold w by a read hold of the same owner. spec is the read side of the same lock. The
+// read hold has the parent context of w; ctx is for the call only.
 //
-// The owner comes to read while it writes, and stops writing then. So there is no moment
-// at which another owner can write, and what fails before the second step leaves w as it was.
+// The owner first acquires the read side and then releases the write side, so no other owner can write in between. If
+// the first step fails, w is unchanged.
 func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.Hold, error) {
 	read, c, err := s.downgrade(ctx, spec, w)
 	if err != nil {
@@ -30,8 +29,8 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 	return read, nil
 }
 
-// downgrade does what Downgrade does. c is the call whose failure the observer is to be notified of; nil if it has heard of its grant, or
-// knows of no call.
+// downgrade implements Downgrade. c is the call whose failure the caller reports to the observer; nil if there is none,
+// or if its grant was already reported.
 func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read *hold, c *call, err error) {
 	if spec.Err != nil {
 		return nil, nil, spec.Err
@@ -60,7 +59,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	a.now = a.began
 	defer a.done()
 	read, err = a.inTurn()
-	if err == lock.ErrNotAcquired { // by Redis, which never refuses an owner that writes
+	if err == lock.ErrNotAcquired { // Redis never refuses a read to the writer, so the write hold is lost
 		h.acquisition().lease.Lose(s.gone(h.acquisition(), luascripts.Gone))
 	}
 	if err != nil {
@@ -75,23 +74,22 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		c.tellGranted(read)
 	}
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
-		// It was lost, perhaps before the owner came to read: another may have written.
+		// The write hold was lost, perhaps before the read side was acquired: another owner may have written.
 		_ = s.unlock(ctx, read)
 		return nil, nil, err
 	}
-	return read, nil, nil // although the reconciler may have to tell Redis that the writing is over
+	return read, nil, nil // even if the reconciler still has to release the write side
 }
 
-// over returns the error with which an Unlock of h would fail; nil if h is not over.
+// over returns the error that an Unlock of h would return; nil if h has not ended.
 func (h *hold) over() error {
-	h.look(time.Now()) // a lease that expired is lost, whichever goroutine looks first
+	h.look(time.Now()) // an expired lease is lost even if the watchdog has not detected it yet
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return notHeld(h.cause)
 }
 
-// notHeld returns the error of an Unlock of a hold that had ended before, by that cause; nil
-// if cause is nil.
+// notHeld returns the error of an Unlock of a hold that had already ended with cause; nil if cause is nil.
 func notHeld(cause error) error {
 	switch {
 	case cause == nil:
@@ -99,6 +97,6 @@ func notHeld(cause error) error {
 	case errors.Is(cause, lock.ErrUnlocked):
 		return lock.ErrNotHeld
 	default:
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without its name a second time
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without the lock's name, which would appear twice
 	}
 }

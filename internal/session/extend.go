@@ -12,13 +12,13 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// maxExtension keeps the ends of leases within what clocks can count.
+// maxExtension keeps lease expiry times from overflowing.
 const maxExtension = 100 * 365 * 24 * time.Hour
 
-// Extend makes the lease of h last for d from now on, if it does not last longer.
+// Extend extends the lease of h to d from now. It never shortens the lease.
 //
-// It is a renewal with another lease, which the server executes only while the owner has the
-// lock. So it may be repeated, and a copy that comes late finds nothing.
+// It sends a renewal with a different lease. The server executes it only while the owner has the lock, so it is safe to
+// repeat, and a delayed duplicate has no effect after a release.
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	t := h.acquisition()
 	began := time.Now()
@@ -39,11 +39,11 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	case d > maxExtension:
 		return command.Final{Err: fmt.Errorf("%v: must be at most %v", d, maxExtension)}
 	}
-	if err := h.over(); err != nil { // before ctx, which can be that of the hold
+	if err := h.over(); err != nil { // before ctx, which may be the hold's context
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return command.Final{Err: err} // no one was asked
+		return command.Final{Err: err} // no command was sent
 	}
 	t := h.acquisition()
 	at, err := s.begin(t.spec)
@@ -81,7 +81,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	return h.over()
 }
 
-// extension is the command that lengthens a lease: a command.Call.
+// extension is the command that extends a lease. It implements command.Call.
 type extension struct {
 	command.Unbatched[luascripts.Renewed]
 
@@ -91,22 +91,22 @@ type extension struct {
 	sent    time.Time
 }
 
-// Send sends the command.
+// Send sends the renewal with the longer lease.
 func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
 	e.sent = time.Now()
 	r := e.t.spec.Renew(ctx, e.t.s.rdb, []luascripts.Renewal{e.renewal}, e.lease, 1)[0]
 	return r, r.Err
 }
 
-// confirmed tells the lease, which counts from the send.
+// confirmed extends the local lease, which counts from the time of the send.
 func (e *extension) confirmed() {
 	e.t.lease.Extend(e.sent, e.lease)
 	e.t.at.lock()
 	defer e.t.at.unlock()
-	e.t.unconfirmed-- // last: a lease that ended just before must be released
+	e.t.unconfirmed-- // after Extend: if the lease expired just before, it must be released in Redis
 }
 
-// Late gets the reply for which the call did not wait.
+// Late handles the reply after the call has left.
 func (e *extension) Late(r luascripts.Renewed, err error) {
 	if err == nil && r.Verdict == luascripts.Done {
 		e.confirmed()

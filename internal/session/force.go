@@ -19,13 +19,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Force runs a script that frees spec, and reports whether anybody held it. It is sent once.
-// The holders of this session are told, and those of other clients that listen.
+// Force runs a script that force-unlocks spec, and reports whether the lock was held. The script is sent once. Force
+// notifies the holders in this session, and other clients that listen for force-unlocks.
 func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
-	// Before the script runs: an owner that comes to hold the lock after it must not be
-	// told that the lock is lost.
+	// Before the script runs: an owner that acquires the lock after it must not be reported as lost.
 	held := s.holding(spec)
-	end := time.Now().Add(s.OpTimeout) // of all three commands together
+	end := time.Now().Add(s.OpTimeout) // for all three commands together
 	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		v, _, err := command.Send[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
@@ -46,18 +45,19 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	return verdict == luascripts.Done, nil
 }
 
-// tellMost is how many owners of other clients Force tells at once. The renewals tell the rest.
+// tellMost is the maximum number of other clients' owners that Force notifies. The rest detect the loss at their next
+// renewal.
 const tellMost = 64
 
-// others returns the owners of other clients that hold spec, if Force should tell them. An owner that obtains the
-// lock later is not among them, and detects the loss from its next renewal.
+// others returns the owners of other clients that hold spec, if Force should notify them. It misses an owner that
+// acquires the lock later; that owner detects the loss at its next renewal.
 func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (owners []string) {
 	if !s.WatchForced {
 		return nil
 	}
 	k := spec.Keys
 	fields, _, err := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
-		if k.Wish == "" { // a plain lock or a fair one: it has one owner
+		if k.Wish == "" { // a plain or fair lock has one owner
 			all, err := s.rdb.Do(ctx, s.rdb.B().Hgetall().Key(k.Lock).Build()).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
 		}
@@ -68,7 +68,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 		}
 		return fields, err
 	}))
-	if err != nil { // then Force says what is wrong, or the renewals tell
+	if err != nil { // Force returns the error, or the holders detect the loss at their next renewals
 		return nil
 	}
 	for _, f := range fields {
@@ -81,15 +81,15 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 	return owners
 }
 
-// tell tells the clients of these owners that spec was unlocked by force. It is a reason for them to ask,
-// and so it does not matter if a message is lost.
+// tell notifies the clients of these owners that spec was force-unlocked. They verify the message with Redis. If a
+// message is lost, they detect the loss at their next renewal.
 func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit time.Duration) {
 	if len(owners) == 0 || limit <= 0 {
 		return
 	}
 	by := registry.Self(s.id, "", "").String()
 	_, _, _ = command.Send[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
-		// The note is for a holder that no message reaches, as its hold is younger than a second; and for operators.
+		// The audit record is for operators, and for holders that receive no message because their hold is too young.
 		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
 		for _, owner := range owners {
 			channel, message := registry.Taken(owner, by)
@@ -104,7 +104,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 	}))
 }
 
-// holding returns the acquisitions of this session that have the lock of spec, on both sides.
+// holding returns the acquisitions of this session that have the lock of spec, on either side.
 func (s *Session) holding(spec *Spec) []*acquisition {
 	at := s.find(spec.id())
 	if at == nil {
@@ -113,7 +113,7 @@ func (s *Session) holding(spec *Spec) []*acquisition {
 	return at.holding(nil)
 }
 
-// holding appends the acquisitions that have the lock in this process to held.
+// holding appends to held the acquisitions that have the lock in this process.
 func (at *entry) holding(held []*acquisition) []*acquisition {
 	at.lock()
 	defer at.unlock()
@@ -123,50 +123,50 @@ func (at *entry) holding(held []*acquisition) []*acquisition {
 	return held
 }
 
-// hearing is how far a session has come with listening for forced unlocks.
+// hearing is the state of the subscription to force-unlock messages.
 type hearing struct {
-	due   atomic.Bool // it looks in a while whether it must listen
-	begun sync.Once   // it listens
+	due   atomic.Bool // hearOfHolds is scheduled, or the session has subscribed
+	begun sync.Once   // subscribes
 }
 
-// hearAfter is how old a hold is when its client begins to listen. Most locks are held for less: they cost no
-// subscription.
+// hearAfter is the age of a hold at which its client subscribes to force-unlock messages. Shorter holds, which are the
+// most, need no subscription.
 const hearAfter = time.Second
 
-// hearSoon has a session that has just obtained a lock look in a while whether it still has one.
+// hearSoon schedules hearOfHolds for a session that has just acquired a lock.
 func (s *Session) hearSoon() {
 	if s.WatchForced && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
 		time.AfterFunc(hearAfter, s.hearOfHolds)
 	}
 }
 
-// hearOfHolds has the session listen if it has a hold that is old enough, and look again if all are younger.
+// hearOfHolds subscribes to force-unlock messages if a hold is old enough. If all holds are younger, it schedules itself
+// again.
 func (s *Session) hearOfHolds() {
 	if s.enter() != nil {
 		return
 	}
 	defer s.sender.Done()
-	s.hearing.due.Store(false) // first: from now on, an owner that obtains a lock sees to it that somebody looks
+	s.hearing.due.Store(false) // before the search: an owner that acquires a lock from now on schedules the next check
 	old := time.Now().Add(-hearAfter)
 	young := false
 	if t := s.search(func(t *acquisition) bool {
 		young = true
 		return !t.since().After(old)
 	}); t != nil {
-		s.hearing.due.Store(true) // for good
+		s.hearing.due.Store(true) // permanently
 		s.hearing.begun.Do(s.hear)
 	} else if young {
 		s.hearSoon()
 	}
 }
 
-// hearMost is how many messages about forced unlocks are looked at at a time. What is more
-// than that, the renewals find out.
+// hearMost is how many force-unlock messages are verified at a time. Further messages are dropped; the holders detect
+// the loss at their next renewal.
 const hearMost = 16
 
-// hear listens, until the session closes, for messages that a lock of the session was
-// unlocked by force. So the holder is told at once, and not at its next renewal. A message
-// is only a reason to ask.
+// hear subscribes, until the session closes, to messages that a lock of the session was force-unlocked. The holder then
+// detects the loss immediately, and not at its next renewal. Each message is verified with Redis.
 func (s *Session) hear() {
 	asking := make(chan struct{}, hearMost)
 	s.hub.Subscribe(keys.Client(s.id), func(message string) {
@@ -176,7 +176,7 @@ func (s *Session) hear() {
 		}
 		select {
 		case asking <- struct{}{}:
-			go func() { // a command must not be sent from where messages are heard
+			go func() { // a subscription callback must not send commands
 				defer s.sender.Done()
 				defer func() { <-asking }()
 				s.onForcedUnlock(s.id+":"+number, by)
@@ -187,13 +187,13 @@ func (s *Session) hear() {
 	}, s.hearAgain)
 }
 
-// hearAgain asks about all that the session holds, because a message may have been missed: it has just begun to listen, or listens again.
-// A hold that was younger than a second when it was taken is told by this.
+// hearAgain verifies all holds of the session with Redis after each (re)subscription, because a message may have been
+// missed. It also covers holds that were force-unlocked before the session subscribed.
 func (s *Session) hearAgain() {
 	if s.enter() != nil {
 		return
 	}
-	go func() { // a command must not be sent from where messages are heard
+	go func() { // a subscription callback must not send commands
 		defer s.sender.Done()
 		held := make(map[*Kind][]*acquisition)
 		s.search(func(t *acquisition) bool {
@@ -208,14 +208,15 @@ func (s *Session) hearAgain() {
 	}()
 }
 
-// ask asks whether these acquisitions of one kind still have their locks, and ends their holds if not. The sender counts the caller.
+// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others.
+// The caller is registered with the sender.
 func (s *Session) ask(batch []*acquisition) {
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	questions := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
 		questions[i] = t.renewal()
 	}
-	// A renewal only ever lengthens a lease; so this one changes nothing.
+	// A renewal never shortens a lease, so this one changes nothing.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, questions, time.Millisecond, batchSize), nil
 	}))
@@ -233,7 +234,7 @@ func (s *Session) ask(batch []*acquisition) {
 	}
 }
 
-// allGone is gone for several acquisitions at once.
+// allGone calls gone for several acquisitions concurrently.
 func (s *Session) allGone(ts []*acquisition) []error {
 	causes := make([]error, len(ts))
 	var all sync.WaitGroup
@@ -244,8 +245,9 @@ func (s *Session) allGone(ts []*acquisition) []error {
 	return causes
 }
 
-// gone returns why t is lost: the server gave verdict v, and so does not have it as ours. If an operator has unlocked it by force meanwhile, it
-// says that, by the note of package admin, of which no message need have come. The sender counts the caller.
+// gone returns the cause of the loss of t that the server reported with verdict v. If an operator force-unlocked the
+// lock, the cause names the operator. The audit record has the name, so no message is needed. The caller is registered
+// with the sender.
 func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	cause := goneBy(v)
 	if v == luascripts.Foreign {
@@ -255,22 +257,22 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
 	}))
-	// The slack is for the way of the grant: a note about the owner before names another client.
+	// The slack covers the latency of the grant. A record about an earlier owner names another client.
 	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return cause
 	}
 	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForceUnlocked, note.Operator())
 }
 
-// onForcedUnlock asks whether the owner still has its lock, of which a message says that it was
-// unlocked by force, and ends the holds if not. The sender counts the caller.
+// onForcedUnlock handles a message that the lock of owner was force-unlocked. It verifies the message with Redis, and
+// ends the holds if it is true. The caller is registered with the sender.
 func (s *Session) onForcedUnlock(owner, by string) {
 	t := s.search(func(t *acquisition) bool { return t.Name == owner })
 	if t == nil {
 		return
 	}
 	question := t.renewal()
-	// A renewal only ever lengthens a lease; so this one changes nothing.
+	// A renewal never shortens a lease, so this one changes nothing.
 	renewed, _, _ := command.Send[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
 		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
 		return r, r.Err
@@ -280,7 +282,7 @@ func (s *Session) onForcedUnlock(owner, by string) {
 	}
 }
 
-// search returns an acquisition that has a lock now, and that is the one; nil if there is none.
+// search returns an acquisition that has a lock now and satisfies is; nil if there is none.
 func (s *Session) search(is func(*acquisition) bool) *acquisition {
 	s.table.mu.Lock()
 	var all []*entry

@@ -8,18 +8,18 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What a kind needs whose callers wait without an owner, as those of a latch do.
+// The methods in this file are for kinds whose callers wait without an owner, such as latches.
 
-// Enter counts a call or a goroutine, for whose Leave Close waits. It fails after Close.
+// Enter registers a call or a goroutine. Close waits for its Leave. Enter fails after Close.
 func (s *Session) Enter() error { return s.enter() }
 
-// Leave ends what Enter began.
+// Leave unregisters a call that Enter registered.
 func (s *Session) Leave() { s.sender.Done() }
 
 // Closing returns a channel that is closed when Close begins.
 func (s *Session) Closing() <-chan struct{} { return s.closer.closing }
 
-// Subscribe calls look when something is published to channel, and when a message may have been missed. look must not
+// Subscribe calls look when a message is published to channel, and when a message may have been missed. look must not
 // block. The caller closes the subscription.
 func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
 	sub, already := s.hub.Subscribe(channel, func(string) { look() }, look)
@@ -29,8 +29,9 @@ func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
 	return sub
 }
 
-// Clients adds to state which clients the holders are of, if Redis says it in time.
+// Clients adds the clients of the holders to state, if Redis replies in time.
 func (s *Session) Clients(ctx context.Context, state *lock.State) { s.name(ctx, state) }
 
-// AskedSince returns since when an owner asks, as its string tells; the zero time if the string is not one of ours.
+// AskedSince returns the time in an owner string at which the owner began to wait. It returns the zero time for owner
+// strings of other libraries.
 func AskedSince(owner string) time.Time { return askedSince(owner) }

@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// heartbeat has the goroutine that sends the heartbeats of a queue look again, and starts it if
-// there is none. The mutex of the state is held.
+// heartbeat wakes the goroutine that sends the heartbeats of a queue, and starts it if there is none. The caller holds
+// the mutex of the state.
 func (at *entry) heartbeat(a lockstate.Effect) {
 	e := at.subscriptions(a.Queue)
 	if e.beating == nil {
@@ -25,8 +25,8 @@ func (at *entry) heartbeat(a lockstate.Effect) {
 	}
 }
 
-// sendHeartbeats sends heartbeats for all waiters of the queue that stand in the queue in Redis, until
-// the queue ends. A heartbeat does not wait for the reply to the one before.
+// sendHeartbeats sends heartbeats for all waiters that are queued in Redis, until the queue ends. It does not wait for
+// replies.
 func (e *subscriptions) sendHeartbeats(spec *Spec) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -54,8 +54,8 @@ func (e *subscriptions) sendHeartbeats(spec *Spec) {
 	}
 }
 
-// keep sends one heartbeat, or has waiters enter the queue. It has those ask whose turn it is,
-// and those that lost their states.
+// keep sends one heartbeat, which also queues new waiters. It wakes the waiters whose turn it is, and those that lost
+// their queue position.
 func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascripts.Waiter) {
 	s := e.at.s
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
@@ -65,7 +65,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		fault := retry.FaultOf(err)
 		again, mayHaveRun = fault.Passes, fault.MayHaveRun()
 	}
-	var left []*acquisition // their waiters left meanwhile
+	var left []*acquisition // entered the queue after their waiters had left
 	now := time.Now()
 	e.at.lock()
 	if again {
@@ -83,7 +83,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 			left = append(left, acquisitionOf(q.As))
 		}
 		if err == nil && kept.Asks[i] || err != nil && !again {
-			e.at.state.Wakeup(q.Waiter) // after an error that will come again: its own request keeps its state, or says what is wrong
+			e.at.state.Wakeup(q.Waiter) // after a permanent error, the waiter's own request keeps its position or returns the error
 		}
 	}
 	if err == nil && kept.Left != 0 {
@@ -98,15 +98,14 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	}
 }
 
-// follow notes which waiters of this process are next in the queue in Redis after t, which was
-// granted the lock.
+// follow records which waiters of this process are next in the queue in Redis after t, which was granted the lock.
 func (s *Session) follow(t *acquisition, next string) {
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.state.Follow(&t.Acquisition, next, len(s.id)+1)
 }
 
-// removeServed takes waiters that were served out of the queue in Redis, if that is due.
+// removeServed removes owners that already had the lock from the queue in Redis, if that is due.
 func (at *entry) removeServed() {
 	at.lock()
 	defer at.unlock()
@@ -123,8 +122,7 @@ func (at *entry) removeServed() {
 	})
 }
 
-// removeServed takes these owners out of the queue in Redis. They hold nothing, so that is all that
-// their release does.
+// removeServed removes these owners from the queue in Redis. They hold nothing, so releasing them does only that.
 func (t *acquisition) removeServed(ctx context.Context, served []string) error {
 	_, err := t.spec.Pass(ctx, t.s.rdb, t.spec.Keys, served[0], luascripts.Pass{Served: served[1:]})
 	return err

@@ -13,32 +13,32 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// hold is one acquisition, and with holdContext the lock.Hold that callers get.
+// hold implements lock.Hold: one hold of an acquisition. Its context is a holdContext.
 type hold struct {
-	lockstate.Hold                 // guarded by the mutex of its state, except what is set once
-	parent         context.Context // set by init: the hold's context is under it
-	caller         context.Context // set by init: canceled when the work is to stop; parent, unless untilUnlock
+	lockstate.Hold                 // guarded by the mutex of its state, except fields that are set once
+	parent         context.Context // set by init: the parent of the hold's context
+	caller         context.Context // set by init: canceled when the work should stop; equal to parent unless untilUnlock
 	untilUnlock    bool            // set by init: the hold lasts until Unlock, even after caller is canceled
 
-	limit atomic.Pointer[limit] // when it ends at the latest; nil if there is no limit. Set under the mutex of its state
+	limit atomic.Pointer[limit] // when the hold ends at the latest; nil without a limit. Set under the mutex of its state
 
 	// Guarded by the mutex of its state.
-	grace    time.Duration // what lock.WithGrace says; 0 is a lease
+	grace    time.Duration // set by lock.WithGrace; 0 means one lease
 	canceled bool          // a renewal found caller canceled
-	report   time.Time     // when to report that the work is still running; zero if that was done or is not to be done
+	report   time.Time     // when to report that the work is still running; zero if not needed
 
 	// Guarded by mu.
 	mu    sync.Mutex
-	cause error     // why it is over; nil while it is not
-	ended time.Time // when it was over
-	call  *call     // the call that it came from; nil while the observer knows nothing of it
+	cause error     // why the hold ended; nil while it is held
+	ended time.Time // when the hold ended
+	call  *call     // the call that acquired it; nil until the observer is notified of the grant or the end is recorded
 
-	// inner has the channel of the hold's context. Few callers ask for that, so it is nil
-	// until one does, or looks at the context after the end.
+	// inner is the context with the Done channel of the hold's context. It is created on demand, because few callers
+	// use the channel or check the context after the hold has ended.
 	inner *inside
 }
 
-// inside is a context under the parent of a hold, and its end.
+// inside is a child of the parent context of a hold, with its cancel function.
 type inside struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -46,7 +46,7 @@ type inside struct {
 
 var _ lock.Hold = (*hold)(nil)
 
-// init makes h a hold under ctx, which the state adds to an acquisition.
+// init initializes h with the parent context ctx. The state then adds h to an acquisition.
 func (h *hold) init(ctx context.Context, fixed bool) {
 	h.Of, h.Fixed, h.parent, h.caller = h, fixed, ctx, ctx
 	if caller, ok := ctx.Value(owner.Caller{}).(context.Context); ok {
@@ -54,17 +54,16 @@ func (h *hold) init(ctx context.Context, fixed bool) {
 	}
 }
 
-// acquisition returns the acquisition that h belongs to. It does not change after h was added to it.
+// acquisition returns the acquisition of h. It does not change after h was added to it.
 func (h *hold) acquisition() *acquisition { return acquisitionOf(h.Acquisition) }
 
-// end ends the hold with cause and returns nil, or returns why it was over
-// before. When it returns, the context is over.
+// end ends the hold with cause and cancels its context. If the hold has already ended, it returns the earlier cause.
 func (h *hold) end(cause error) (before error) { return h.endAt(cause, time.Now()) }
 
-// endAt is end at this time, which is now.
+// endAt is end with the current time passed in.
 func (h *hold) endAt(cause error, now time.Time) (before error) {
 	if h.parent.Err() != nil {
-		h.context() // its context ended before, and has the parent's cause
+		h.context() // keeps the cause of the parent, which was canceled first
 	}
 	h.mu.Lock()
 	before = h.cause
@@ -79,7 +78,7 @@ func (h *hold) endAt(cause error, now time.Time) (before error) {
 	return before
 }
 
-// context returns the inside of the hold's context. It has ended if the hold has.
+// context returns inner, and creates it if needed. It is canceled if the hold has ended.
 func (h *hold) context() context.Context {
 	h.mu.Lock()
 	inner, cause := h.inner, h.cause
@@ -87,10 +86,10 @@ func (h *hold) context() context.Context {
 	if inner == nil {
 		parent := h.parent
 		if cause != nil {
-			parent = context.WithoutCancel(parent) // which may have ended since
+			parent = context.WithoutCancel(parent) // which may have been canceled since
 		}
-		// Without the mutex: this asks the parent, which may be the context of an outer
-		// hold, which looks at its lease and may end us. So does cancelling.
+		// Without the mutex: this calls the parent's Err. The parent may be the context of an outer hold, which checks
+		// its lease and may end this hold. The same holds for canceling.
 		made := new(inside)
 		made.Context, made.cancel = context.WithCancelCause(parent)
 		h.mu.Lock()
@@ -104,7 +103,7 @@ func (h *hold) context() context.Context {
 		}
 	}
 	if cause == lock.ErrUnlocked {
-		cause = h.acquisition().wrap(cause) // not at each Unlock: few callers look
+		cause = h.acquisition().wrap(cause) // wrapped here and not in Unlock, because few callers check the cause
 	}
 	if cause != nil {
 		inner.cancel(cause)
@@ -112,8 +111,8 @@ func (h *hold) context() context.Context {
 	return inner
 }
 
-// now returns the context that the hold's context equals at this moment: the parent, while
-// no one can tell the difference.
+// now checks the lease and returns the context to which holdContext delegates: the parent if inner is not needed yet,
+// otherwise inner.
 func (h *hold) now() context.Context {
 	h.look(time.Now())
 	h.mu.Lock()
@@ -125,8 +124,8 @@ func (h *hold) now() context.Context {
 	return h.parent
 }
 
-// look compares the clocks, at the time that it is now. If the lease is over, look ends the hold,
-// as the goroutine that saw the end first may not have told all holds yet.
+// look checks the limit and the lease of h; now is the current time. If either has passed, look ends the hold, because
+// the goroutine that detected the expiry first may not have ended all holds yet.
 func (h *hold) look(now time.Time) {
 	h.mu.Lock()
 	over := h.cause != nil
@@ -143,7 +142,7 @@ func (h *hold) look(now time.Time) {
 	}
 }
 
-// Until returns the end of the lease, or the end of this hold or its limit if that is sooner.
+// Until returns when the lease expires, or when the hold or its limit ends if that is earlier.
 func (h *hold) Until() time.Time {
 	until := h.acquisition().lease.Until()
 	if l := h.limit.Load(); l != nil && l.end.Before(until) {
@@ -161,9 +160,10 @@ func (h *hold) Context() context.Context { return holdContext{h} }
 func (h *hold) Token() uint64            { return h.acquisition().Token() }
 func (h *hold) Owner() string            { return h.acquisition().Name }
 
-// Err returns why the hold is over. A loss is reported even after the context was canceled, which keeps its first cause.
+// Err returns why the hold ended. It reports a loss even if the context was canceled before; the context keeps its first
+// cause.
 func (h *hold) Err() error {
-	ctx := h.now() // of one moment: the hold may end between two looks
+	ctx := h.now() // checked once, because the hold may end between two checks
 	h.mu.Lock()
 	cause := h.cause
 	h.mu.Unlock()
@@ -180,23 +180,21 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// String names the lock, and not the owner: a reader of a log that knows the owner can
-// release the lock.
+// String omits the owner: a reader of a log who knows the owner string can release the lock.
 func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.acquisition().spec.Name) }
 
-// holdContext is a hold's context. Its channel closes when the watchdog says so. All other
-// methods look at the clocks first, so that they are right at once in a process that was
-// stopped and whose timers have not fired yet.
+// holdContext is a hold's context. Its channel is closed when the watchdog detects the end. All other methods check the
+// lease first, so they detect an expiry even in a process that was paused and whose timers have not fired yet.
 type holdContext struct{ h *hold }
 
-// Deadline returns the parent's: the end of a lease that is renewed is not known before.
+// Deadline returns the parent's deadline, because the expiry of a renewed lease is not known in advance.
 func (c holdContext) Deadline() (time.Time, bool) { return c.h.parent.Deadline() }
 
 func (c holdContext) Done() <-chan struct{} { return c.h.context().Done() }
 
 func (c holdContext) Err() error { return c.h.now().Err() }
 
-// Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
+// Value also checks the lease, because before Go 1.26 context.Cause calls only Value.
 func (c holdContext) Value(key any) any {
 	if _, ok := key.(owner.Key); ok && !c.h.acquisition().spec.NonReentrant {
 		return c.h.By.Number

@@ -12,21 +12,20 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// Two things bound a hold that its holder does not unlock: lock.WithMaxHold, and in the caller's own hands the cancellation
-// of its context, as nothing is renewed for no one. Each sets a limit. The watchdog calls Due
-// when the limit has come, from the queue in which it has the lease; no timer and no goroutine
-// wait for a limit. The hold is lost then, and the reconciler releases what it has in Redis.
+// Two events limit a hold that is not unlocked: lock.WithMaxHold, and the cancellation of the caller's context. The
+// watchdog calls Due when a limit has passed, from its own queue of leases, so a limit needs no timer and no goroutine.
+// The hold is then lost, and the reconciler releases it in Redis.
 //
-// A hold of lock.Do, or of any other call that knows when the work ends, has no limit by the cancellation. Due
-// then reports that the work is still running.
+// Cancellation does not limit a hold of lock.Do, or of any other call that knows when the work ends. Due then reports
+// that the work is still running.
 
-// limit is when a hold ends at the latest, and why. It never changes.
+// limit is when a hold ends at the latest, and why. It is immutable.
 type limit struct {
 	end   time.Time
 	cause error
 }
 
-// limit bounds h, which was acquired by spec just now.
+// limit applies the limits of spec to h, which was acquired just now.
 func (s *Session) limit(h *hold, spec *Spec) {
 	c := &spec.Config
 	at := h.acquisition().at
@@ -38,8 +37,7 @@ func (s *Session) limit(h *hold, spec *Spec) {
 	}
 }
 
-// limitLocked has h end at end, if it does not end before. The mutex of the state is
-// held.
+// limitLocked sets the limit of h to end, unless the limit is already earlier. The caller holds the mutex of the state.
 func (h *hold) limitLocked(end time.Time, cause error) {
 	if l := h.limit.Load(); l == nil || end.Before(l.end) {
 		h.limit.Store(&limit{end, cause})
@@ -47,7 +45,7 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// checkCallers checks the contexts of the callers of holds, which are about to be renewed. It returns the memory of holds.
+// checkCallers checks the caller contexts of holds that are about to be renewed. It returns holds, emptied for reuse.
 func (s *Session) checkCallers(holds []*hold) []*hold {
 	for _, h := range holds { // without the mutex: the context is the caller's
 		if h.caller.Err() != nil {
@@ -58,7 +56,7 @@ func (s *Session) checkCallers(holds []*hold) []*hold {
 	return holds[:0]
 }
 
-// callerCanceled notes that the context of h's caller was found canceled. A hold in the caller's own hands gets a limit.
+// callerCanceled records that the context of h's caller is canceled. It limits h, unless h lasts until Unlock.
 func (s *Session) callerCanceled(h *hold) {
 	t := h.acquisition()
 	t.at.lock()
@@ -78,7 +76,7 @@ func (s *Session) callerCanceled(h *hold) {
 	h.tellDraining()
 }
 
-// Due ends the holds of t whose limits have come, and reports those whose work is still running. The watchdog calls it.
+// Due ends the holds of t whose limits have passed, and reports holds whose work is still running. The watchdog calls it.
 func (t *acquisition) Due() {
 	s := t.s
 	t.at.lock()
@@ -128,15 +126,14 @@ func (t *acquisition) Due() {
 	t.at.tidy()
 }
 
-// past is a context that has ended.
+// past is a canceled context.
 var past = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// expire ends h, whose limit has come, as lost, and has the reconciler release it. It does not
-// wait for Redis.
+// expire ends h, whose limit has passed, as lost. The reconciler releases it. expire does not wait for Redis.
 func (s *Session) expire(h *hold) {
 	t := h.acquisition()
 	why := h.limit.Load().cause
@@ -146,21 +143,21 @@ func (s *Session) expire(h *hold) {
 	}
 	remains, passed := t.remove(h, time.Now())
 	if remains == lockstate.NobodyHolds && !passed {
-		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
+		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
 		t.noLongerHeld()
 	}
 	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
 		s.reconcile(t, t.isUncertain())
 	}
 	if remains == lockstate.NotThere {
-		return // its owner lost all holds at this moment
+		return // its owner has lost all holds in the meantime
 	}
 	if why == lock.ErrAbandoned {
 		canceled := context.Cause(h.caller)
 		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
 		s.tellAbandoned(h, canceled)
 	}
-	if remains != lockstate.OwnerHolds { // else its owner has other holds
+	if remains != lockstate.OwnerHolds { // otherwise its owner still has the lock
 		s.report.lost(t.spec, why)
 	}
 	s.tellLost(h, cause)

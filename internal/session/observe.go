@@ -12,9 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// call is a call of Lock or TryLock for one lock, and the hold that it comes to, as the observer
-// knows them. It is nil where no one observes. Its methods then do nothing, not even look at a
-// clock.
+// call is a call of Lock or TryLock, and its hold, as reported to the observer. Without an observer it is nil, and its
+// methods do nothing, not even read the clock.
 type call struct {
 	s     *Session        // set once
 	ctx   context.Context // set once: the caller's
@@ -22,49 +21,49 @@ type call struct {
 	id    uint64          // set once
 	began time.Time       // set once
 
-	waits   time.Time // when it began to wait; zero if it did not. Used by the goroutine of the call
-	granted time.Time // set before the call is that of its hold
+	waits   time.Time // when it began to wait; zero if it did not. Used only by the goroutine of the call
+	granted time.Time // set before hold.call is set
 
-	// Guarded by the mutex of the hold, which sees to it that the observer is notified of the grant
-	// first, and of one end.
-	told     bool      // the observer knows of the grant
-	draining time.Time // when it was told that the hold is draining; zero if it was not
-	ended    bool      // the hold has ended,
-	end      end       // in this way
+	// Guarded by the mutex of the hold. They ensure that the observer is notified of the grant before the end, and of
+	// the end once.
+	told     bool      // the observer was notified of the grant
+	draining time.Time // when the observer was notified that the hold is draining; zero if it was not
+	ended    bool      // the hold has ended
+	end      end       // valid if ended
 }
 
-// end is how a hold ended, and when.
+// end is how and when a hold ended.
 type end struct {
-	lost bool // else it was released
+	lost bool // otherwise it was released
 	err  error
 	at   time.Time
 }
 
-// calls numbers all calls of this process that are observed.
+// calls is the number of observed calls in this process. It generates the call IDs.
 var calls atomic.Uint64
 
-// observe returns the call that begins now. There is an observer.
+// observe returns a call that begins now. The session must have an observer.
 func (s *Session) observe(ctx context.Context, spec *Spec) *call {
 	return &call{s: s, ctx: ctx, spec: spec, id: calls.Add(1), began: time.Now()}
 }
 
-// event returns e with what all events of c have.
+// event returns e with the fields that are common to all events of c.
 func (c *call) event(e lock.Event) lock.Event {
 	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, cmp.Or(c.spec.As, c.spec.Kind.Name), c.spec.Mode, c.id
 	return e
 }
 
-// ends returns an event of the end of c.
+// ends returns an event for the end of the wait of c.
 func (c *call) ends() lock.Event {
 	now := time.Now()
 	e := c.event(lock.Event{Took: now.Sub(c.began)})
 	if !c.waits.IsZero() {
-		e.Waited = max(now.Sub(c.waits), 1) // 0 would say that it did not wait
+		e.Waited = max(now.Sub(c.waits), 1) // 0 means that it did not wait
 	}
 	return e
 }
 
-// tellWaiting tells the observer, once, that the attempt begins to wait, as others have the lock.
+// tellWaiting notifies the observer, once, that the attempt begins to wait because another owner has the lock.
 func (a *attempt) tellWaiting() {
 	c := a.call
 	if c == nil || !c.waits.IsZero() {
@@ -80,9 +79,8 @@ func (a *attempt) tellWaiting() {
 	}
 }
 
-// tellBehind does so if the attempt is about to sleep because other calls of this process are
-// ahead: it has not asked, so no one refused it. Where each waiter has a position in Redis, it does
-// so once the attempt has one.
+// tellBehind calls tellWaiting if the attempt is about to sleep behind other calls of this process. Such an attempt has
+// sent no request, so it gets no refusal. In a fair queue, tellBehind waits until the attempt has its queue position.
 func (a *attempt) tellBehind() {
 	if a.call == nil || a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
@@ -99,7 +97,7 @@ func (a *attempt) tellBehind() {
 	}
 }
 
-// tellFailed tells the observer that the call ended with err, which the caller gets.
+// tellFailed notifies the observer that the call failed with err.
 func (c *call) tellFailed(err error) {
 	if c == nil {
 		return
@@ -123,8 +121,8 @@ func (c *call) tellFailed(err error) {
 	}
 }
 
-// tellGranted tells the observer that the call has h. If the observer does not return, because it panics or calls
-// runtime.Goexit, no one gets h, so tellGranted releases it.
+// tellGranted notifies the observer that the call acquired h. If the observer panics or calls runtime.Goexit, the
+// caller does not receive h, so tellGranted releases it.
 func (c *call) tellGranted(h *hold) {
 	returned := false
 	defer func() {
@@ -136,7 +134,7 @@ func (c *call) tellGranted(h *hold) {
 	c.granted = c.began.Add(e.Took)
 	h.mu.Lock()
 	if early := h.call; early != nil {
-		c.ended, c.end = early.ended, early.end // it is over already
+		c.ended, c.end = early.ended, early.end // it has already ended
 	}
 	h.call = c
 	h.mu.Unlock()
@@ -154,27 +152,26 @@ func (c *call) tellGranted(h *hold) {
 	returned = true
 }
 
-// tellEnd has the observer are notified of the end of h, by err or by none, once it has heard of the
-// grant. If the call that h came from did not return it, the observer is notified of neither. No mutex
-// may be held.
+// tellEnd notifies the observer of the end of h, after it was notified of the grant. If the call did not return h, the
+// observer is notified of neither. The caller must not hold a mutex.
 func (s *Session) tellEnd(h *hold, lost bool, err error) {
 	if s.Observer == nil {
 		return
 	}
 	h.mu.Lock()
 	if h.call == nil {
-		h.call = new(call) // until tellGranted comes
+		h.call = new(call) // until tellGranted replaces it
 	}
 	e := end{lost, err, h.ended}
 	h.call.ended, h.call.end = true, e
-	told := h.call.told // else tellGranted tells of the end, perhaps before this goroutine goes on
+	told := h.call.told // otherwise tellGranted reports the end
 	h.mu.Unlock()
 	if told {
 		h.tellOf(e)
 	}
 }
 
-// tellOf tells the observer of the end of h.
+// tellOf calls Observer.Released or Observer.Lost for h.
 func (h *hold) tellOf(end end) {
 	o := h.acquisition().s.Observer
 	f := o.Released
@@ -182,20 +179,20 @@ func (h *hold) tellOf(end end) {
 		f = o.Lost
 	}
 	h.mu.Lock()
-	draining := h.call.draining // does not change after the end
+	draining := h.call.draining // constant after the end
 	h.mu.Unlock()
 	e := lock.Event{Held: max(end.at.Sub(h.call.granted), 0), Err: end.err}
 	if !draining.IsZero() {
-		e.Draining = max(end.at.Sub(draining), 1) // 0 would say that it was not draining
+		e.Draining = max(end.at.Sub(draining), 1) // 0 means that it was not draining
 	}
 	h.tell(f, e)
 }
 
-// tellDraining tells the observer that the context of h's caller is canceled, and h is still held.
+// tellDraining notifies the observer that the context of h's caller is canceled while h is still held.
 func (h *hold) tellDraining() {
 	h.mu.Lock()
 	c := h.call
-	drains := c != nil && c.told && !c.ended // otherwise its end would not say so
+	drains := c != nil && c.told && !c.ended // otherwise the event of its end would not match
 	if drains {
 		c.draining = time.Now()
 	}
@@ -205,37 +202,37 @@ func (h *hold) tellDraining() {
 	}
 }
 
-// tellStillRunning tells the observer that the work under h is still running, long after cause canceled its context.
+// tellStillRunning notifies the observer that the work under h is still running, long after its context was canceled.
 func (s *Session) tellStillRunning(h *hold, cause error) {
 	if s.Observer != nil {
 		h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
 	}
 }
 
-// tellAbandoned tells the observer that h was not unlocked in time after cause canceled its context.
+// tellAbandoned notifies the observer that h was not unlocked in time after its context was canceled.
 func (s *Session) tellAbandoned(h *hold, cause error) {
 	if s.Observer != nil {
 		h.tell(s.Observer.Abandoned, lock.Event{Err: cause})
 	}
 }
 
-// tellLost tells the observer that h is lost by cause.
+// tellLost notifies the observer that h was lost by cause.
 func (s *Session) tellLost(h *hold, cause error) { s.tellEnd(h, true, cause) }
 
-// tellGivenBack tells the observer what releasing h came to.
+// tellGivenBack notifies the observer of the result of releasing h.
 func (s *Session) tellGivenBack(h *hold, err error) {
 	s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
 }
 
-// tellHandedOff tells the observer that the Unlock of h handed the lock off.
+// tellHandedOff notifies the observer that the Unlock of h handed off the lock.
 func (s *Session) tellHandedOff(h *hold) {
 	if s.Observer != nil {
 		h.tell(s.Observer.HandedOff, lock.Event{})
 	}
 }
 
-// tellClosed tells the observer what releasing holds came to that ended together. The Unlock of
-// a hold that was unlocked before tells of that one.
+// tellClosed notifies the observer of the result of releasing these holds together. It skips holds that were already
+// unlocked, because their Unlock reports them.
 func (s *Session) tellClosed(ended []*lockstate.Hold, err error) {
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
@@ -244,8 +241,8 @@ func (s *Session) tellClosed(ended []*lockstate.Hold, err error) {
 	}
 }
 
-// tellEnded tells the observer of holds that ended together as lost. The Unlock of a hold that was
-// unlocked before tells of that one.
+// tellEnded notifies the observer that these holds were lost together. It skips holds that were already unlocked,
+// because their Unlock reports them.
 func (s *Session) tellEnded(ended []*lockstate.Hold, cause error) {
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
@@ -261,8 +258,8 @@ func (h *hold) unlocked() bool {
 	return h.cause == lock.ErrUnlocked
 }
 
-// tell calls f, if that is not nil, with e, an event of h, if the observer knows of h.
-// No mutex may be held.
+// tell calls f with e, an event of h, if f is not nil and the observer was notified of the grant. The caller must not
+// hold a mutex.
 func (h *hold) tell(f func(context.Context, lock.Event), e lock.Event) {
 	if f == nil {
 		return
@@ -289,7 +286,7 @@ func (t *acquisition) one() *hold {
 	return nil
 }
 
-// Renewed tells the observer that the watchdog renewed the lease, when left was left of it.
+// Renewed notifies the observer that the watchdog renewed the lease. left is the lease time that remained.
 func (t *acquisition) Renewed(until time.Time, left time.Duration) {
 	if t.s.Observer == nil {
 		return
@@ -299,7 +296,7 @@ func (t *acquisition) Renewed(until time.Time, left time.Duration) {
 	}
 }
 
-// Unrenewed notes that a renewal came to err, and tells the observer.
+// Unrenewed records that a renewal failed with err, and notifies the observer.
 func (t *acquisition) Unrenewed(err error, left time.Duration) {
 	t.unrenewed()
 	if t.s.Observer == nil || errors.Is(err, errUntaken) {

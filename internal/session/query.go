@@ -17,11 +17,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// inquiry is a script about a lock that belongs to no owner.
+// inquiry runs a script about a lock that needs no owner.
 type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
 
-// Ask runs a script that is safe to repeat, again and again while that may help, within the
-// operation timeout. It sends each copy after the one before has failed, never two at once.
+// Ask runs an idempotent script, and retries it within the operation timeout while a retry may help. It never has two
+// copies in flight.
 func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
 		o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
@@ -29,21 +29,22 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 	})
 }
 
-// Dated returns what sends, by Ask, the copies of a call that begins now, and that a late copy of an earlier one must not undo.
+// Dated returns a sender, for use in Ask, for a call that begins now and that a delayed duplicate of an earlier call
+// must not undo.
 func (s *Session) Dated() *command.Dated { return command.NewDated(s.OpTimeout, s.closer.closing) }
 
-// AskLast is Ask for what AtClose was given.
+// AskLast is Ask for functions registered with AtClose. It works while the session closes.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
 	o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 	return o.Value, o.Err
 }
 
-// Elsewhere returns the first of keys that is in another slot of a cluster than those of spec.
+// Elsewhere returns the first of keys that is in a different cluster slot than the keys of spec.
 func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
 	return slots.Elsewhere(s.rdb, spec.Keys.Lock, keys)
 }
 
-// AskOnce runs a script once, within the operation timeout: if no reply comes, it may have been executed.
+// AskOnce runs a script once, within the operation timeout. If there is no reply, it may have been executed.
 func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
 		v, _, err := command.Send[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
@@ -51,19 +52,18 @@ func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q in
 	})
 }
 
-// Server asks the server that has spec's key about itself.
+// Server returns information about the server that stores spec's key.
 func (s *Session) Server(ctx context.Context, spec *Spec) (lockimpl.Server, error) {
 	info, err := Ask(ctx, s, spec, "server", luascripts.ServerInfo)
 	if err != nil {
 		return lockimpl.Server{}, err
 	}
-	// Uptime is the difference of two times that are cut to seconds, and so up to a
-	// second too long.
+	// Uptime is the difference of two times truncated to seconds, so it can be up to a second too long.
 	uptime := max(info.Uptime-time.Second, 0)
 	return lockimpl.Server{ID: info.RunID, Since: time.Now().Add(-uptime), Primary: info.Role == "master"}, nil
 }
 
-// Inspect reads spec's state by a script.
+// Inspect returns the state of spec as read by the script q.
 func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.Snapshot]) (lock.State, error) {
 	snapshot, err := Ask(ctx, s, spec, "inspect", q)
 	if err != nil {
@@ -73,7 +73,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	if err != nil {
 		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
-	for _, h := range state.Holders { // the scripts that read a plain and a fair lock look for neither
+	for _, h := range state.Holders { // the scripts of plain and fair locks do not check the mark
 		if fair, known := luascripts.FairOwner(h.Owner); known && fair != (spec.Mark == luascripts.FairMark) {
 			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrWrongType)}
 		}
@@ -82,7 +82,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	return state, nil
 }
 
-// name adds to state which clients the holders and waiters are of, if Redis says it in time.
+// name adds the clients of the holders and waiters to state, if Redis replies in time.
 func (s *Session) name(ctx context.Context, state *lock.State) {
 	ids := registry.Name(state, nil)
 	if len(ids) == 0 || s.enter() != nil {
@@ -97,11 +97,10 @@ func (s *Session) name(ctx context.Context, state *lock.State) {
 	}
 }
 
-// ID returns the uuid in the owner strings of all locks of the session.
+// ID returns the UUID in the owner strings of the session.
 func (s *Session) ID() string { return s.id }
 
-// StateOf reads a snapshot of the lock called name; sided says that it is a read/write lock.
-// The field of a writer ends in ":write".
+// StateOf decodes a snapshot of the lock with this name. sided says that it is a read/write lock.
 func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error) {
 	state := lock.State{Name: name}
 	if s.Foreign {
@@ -113,7 +112,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 	for _, f := range s.Fields {
 		count, err := strconv.Atoi(f.Value)
 		if err != nil {
-			return lock.State{}, lock.ErrWrongType // its fields and values are none of our business
+			return lock.State{}, lock.ErrWrongType // do not reveal fields and values of a key that is not a lock
 		}
 		h := lock.Holder{Owner: f.Name, Count: count, Mode: lock.Exclusive}
 		if sided {
@@ -125,7 +124,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		h.Since = askedSince(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
-	if len(state.Holders) == 0 { // also if the key is there: its readers are dead, or it has nothing but a queue
+	if len(state.Holders) == 0 { // even if the key exists: its readers have expired, or it has only a queue
 		return state, nil
 	}
 	state.Mode, state.Lease = lock.Exclusive, s.Left
@@ -138,7 +137,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 	return state, nil
 }
 
-// foreign returns err, with what the key of spec holds if it holds something else.
+// foreign returns err. If the key of spec has the wrong type, it adds the type.
 func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
 	if s.enter() != nil {
 		return err
@@ -147,8 +146,8 @@ func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
 	return s.sender.Foreign(ctx, spec.Keys.Lock, err)
 }
 
-// once is the frame of a call that belongs to no owner: it checks, counts the call, runs it and
-// names the lock in its error.
+// once runs a call that needs no owner. It checks spec and ctx, registers the call, and adds the name of the lock to the
+// error.
 func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run func() (T, error)) (value T, err error) {
 	defer func() {
 		if err != nil {

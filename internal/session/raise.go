@@ -14,7 +14,7 @@ import (
 
 var _ lockimpl.Fenced = (*hold)(nil)
 
-// RaiseToken raises the register of the lock, while the acquisition of h holds it.
+// RaiseToken raises the token counter of the lock to token, provided that the acquisition of h holds the lock.
 func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	t := h.acquisition()
 	holder := t.Name
@@ -40,7 +40,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	return err
 }
 
-// Raised returns to what the register was raised, by this hold or another of its acquisition.
+// Raised returns the value to which the token counter was raised by a hold of this acquisition.
 func (h *hold) Raised() uint64 {
 	t := h.acquisition()
 	t.at.lock()
@@ -48,8 +48,8 @@ func (h *hold) Raised() uint64 {
 	return t.Raised()
 }
 
-// raise notes that the register is about to be raised. The next holder must have a token
-// from it, and so asks Redis.
+// raise records that the token counter is about to be raised. The next holder then needs a token from Redis, so the
+// lock is not handed off inside the process.
 func (t *acquisition) raise(token uint64) {
 	t.at.lock()
 	defer t.at.unlock()

@@ -12,27 +12,25 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// reconcile makes Redis agree with this process about t, after a command for t
-// whose outcome is not known: it leaves as many holds as t has now, which is
-// none when t is over. Goroutines of the reconciler do that, and repeat it until the server
-// confirms, or until the lease of that command must have expired. If the lock of t was passed
-// on, the owner string is that of a later acquisition; then the release of that one reconciles t, too.
+// reconcile sets the number of holds in Redis to the number that t has now, after a command with an unknown outcome. If
+// t has ended, that number is 0. Goroutines of the reconciler repeat this until the server confirms, or until the lease
+// of the command must have expired. If the lock of t was handed off, a later acquisition has the owner string. The
+// release of that acquisition then reconciles t, too.
 //
-// If broken, the reconciler looks again later: when a connection broke, or a caller left, a copy
-// of the command may still be on its way, and the first confirmation may have overtaken it.
-// No one knows how long that takes, so the pauses double, from an operation timeout to when
-// the lease that the command asked for would be over.
+// broken says that a delayed duplicate may be in flight, because the connection broke or the caller left. The duplicate
+// may arrive after the confirmation, so the reconciler repeats the command later. The intervals double from one
+// operation timeout until the requested lease must have expired.
 //
-// The caller is counted by the sender, and holds no mutex.
+// The caller is registered with the sender and holds no mutex.
 func (s *Session) reconcile(t *acquisition, broken bool) {
 	s.reconcilers.of(s, t).add(t, broken)
 }
 
-// reconcilers has a reconciler for each node of a cluster, so that a node that does not reply
-// delays no other; without a cluster there is one.
+// reconcilers has one reconciler per node of a cluster, so that an unavailable node does not delay the others. Without
+// a cluster there is one.
 type reconcilers struct {
 	mu    sync.Mutex
-	nodes map[uint16]*reconciler
+	nodes map[uint16]*reconciler // guarded by mu
 }
 
 // of returns the reconciler for the node that has t.
@@ -54,38 +52,38 @@ func (all *reconcilers) of(s *Session, t *acquisition) *reconciler {
 	return q
 }
 
-// settlersAtOnce is how many goroutines at the most reconcile at one node at the same time. While
-// nothing is due, one of them sleeps; while nothing is uncertain, there is none.
+// reconcilersAtOnce is the maximum number of goroutines per reconciler. While nothing is due, one of them sleeps. While
+// nothing is pending, there is none.
 const reconcilersAtOnce = 256
 
-// reconciler reconciles what is uncertain at one node, however much that is. Its mutex is taken while
-// no mutex of a state is held.
+// reconciler reconciles the acquisitions of one node. Its mutex is never held together with the mutex of a state.
 type reconciler struct {
 	s    *Session      // set once
-	wake chan struct{} // cap 1: something is due before the time for which a goroutine sleeps
+	wake chan struct{} // cap 1: wakes the sleeping worker, because something is due earlier
 
+	// Guarded by mu.
 	mu      sync.Mutex
-	queue   pendings                  // by due; without those that a worker reconciles at this moment
+	queue   pendings                  // ordered by due; without entries that a worker has taken
 	of      map[*acquisition]*pending // all pending entries
 	workers int
 	sleeps  bool // one of the workers sleeps until something is due
 }
 
-// pending is what is to be reconciled about one acquisition. The reconciler's mutex guards it.
+// pending is an acquisition that must be reconciled. Guarded by the mutex of the reconciler.
 type pending struct {
 	t      *acquisition // set once
 	due    time.Time
-	began  time.Time     // mayLive after this, the lease has expired
-	last   bool          // a command that was sent after that has failed; if the next one fails, too, the reconciler gives up
-	broken bool          // look again after a confirmation,
-	again  time.Duration // so much later
-	pause  retry.Backoff // after an error
-	looks  bool          // it was confirmed, and the next command is another look
-	anew   bool          // there is another doubt about t since a worker took this one
+	began  time.Time     // the lease has expired once mayLive has passed since then
+	last   bool          // a command sent after that has failed; after another failure the reconciler gives up
+	broken bool          // repeat the command after a confirmation
+	again  time.Duration // how long after the confirmation
+	pause  retry.Backoff // between failed commands
+	looks  bool          // confirmed; the next command is the repetition
+	anew   bool          // add was called again while a worker had it
 	index  int           // in the queue; -1 while a worker has it
 }
 
-// add puts a pending entry for t into the queue, or notes that there is one doubt more.
+// add queues a pending entry for t, or makes the existing one due again.
 func (q *reconciler) add(t *acquisition, broken bool) {
 	now := time.Now()
 	q.mu.Lock()
@@ -104,7 +102,7 @@ func (q *reconciler) add(t *acquisition, broken bool) {
 	}
 	switch {
 	case d.anew:
-		return // the worker that has it puts it back
+		return // the worker that has it puts it back into the queue
 	case d.index < 0:
 		heap.Push(&q.queue, d)
 	default:
@@ -113,7 +111,7 @@ func (q *reconciler) add(t *acquisition, broken bool) {
 	q.callLocked()
 }
 
-// callLocked has a worker take what is due.
+// callLocked wakes the sleeping worker, or starts a worker if none sleeps.
 func (q *reconciler) callLocked() {
 	switch {
 	case q.sleeps:
@@ -127,7 +125,7 @@ func (q *reconciler) callLocked() {
 	}
 }
 
-// work reconciles what is due until there is nothing left.
+// work reconciles entries as they become due, until next returns nil.
 func (q *reconciler) work() {
 	for d := q.next(); d != nil; d = q.next() {
 		sent := time.Now()
@@ -138,8 +136,8 @@ func (q *reconciler) work() {
 	}
 }
 
-// next waits until something is due and takes it out of the queue. It returns nil, and the
-// worker ends, when nothing is left, when another worker sleeps already, or when Close gave up.
+// next waits until an entry is due and removes it from the queue. It returns nil, which ends the worker, when the queue
+// is empty, when another worker already sleeps, or when Close has stopped waiting.
 func (q *reconciler) next() *pending {
 	closing := q.s.closer.closing
 	q.mu.Lock()
@@ -158,7 +156,7 @@ func (q *reconciler) next() *pending {
 		if wait <= 0 {
 			d := heap.Pop(&q.queue).(*pending)
 			if len(q.queue) > 0 {
-				q.callLocked() // the next may be due as well, or will be meanwhile
+				q.callLocked() // the next entry may be due, too
 			}
 			return d
 		}
@@ -182,7 +180,7 @@ func (q *reconciler) next() *pending {
 	}
 }
 
-// hurryLocked makes every doubt that waits for another look due now, and that look the last.
+// hurryLocked makes every confirmed entry due now, and its repetition the last one.
 func (q *reconciler) hurryLocked() {
 	now := time.Now()
 	for _, d := range q.queue {
@@ -193,11 +191,11 @@ func (q *reconciler) hurryLocked() {
 	heap.Init(&q.queue)
 }
 
-// done records the result of a command that was sent for d, which is out of the queue. It reports whether d is
-// given up, although Redis never confirmed it.
+// done records the result of a command for d, which is not in the queue. It reports whether the reconciler gives up on d
+// without a confirmation.
 //
-// A command that was sent before the lease expired proves nothing when it fails later: this process or the server may have been paused in
-// between. Nor does the first one after that, whose connection may have broken in the pause.
+// The reconciler gives up after two failed commands that were sent after the lease expired. An earlier command may fail
+// because this process or the server was paused. The first one after a pause may fail because its connection broke.
 func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) {
 	lives := d.t.mayLive()
 	now := time.Now()
@@ -205,10 +203,10 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 	defer q.mu.Unlock()
 	switch {
 	case errors.As(err, new(retry.Closed)):
-		delete(q.of, d.t) // the application closed rdb: nothing can be sent any more
+		delete(q.of, d.t) // the application closed rdb, so no command can be sent
 		return false
 	case d.anew:
-		d.anew = false // and due
+		d.anew = false // it is already due
 	case err == nil && (!d.broken || d.again > lives):
 		delete(q.of, d.t)
 		return false
@@ -218,7 +216,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		d.began = d.due
 		select {
 		case <-q.s.closer.closing:
-			d.due, d.began, d.broken = now, now, false // one look more, now
+			d.due, d.began, d.broken = now, now, false // repeat it once, now
 		default:
 		}
 	case d.last:
@@ -230,23 +228,23 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 	}
 	heap.Push(&q.queue, d)
 	if q.sleeps {
-		q.callLocked() // the worker that sleeps may sleep for too long
+		q.callLocked() // d may be due before the sleeping worker wakes
 	}
 	return false
 }
 
-// mayLive returns for how long after now a command for t can keep the lock: it may be carried
-// out an operation timeout late.
+// mayLive returns for how long from now a command for t can keep the lock locked. It includes one operation timeout for
+// the delivery of the command.
 func (t *acquisition) mayLive() time.Duration {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.MayLive() + t.s.OpTimeout
 }
 
-// errTurn says that a call has the turn of an acquisition that lives.
+// errTurn is returned when a call has the turn of a live acquisition.
 var errTurn = errors.New("another command is in flight")
 
-// reconcileOnce sends one command that leaves as many holds in Redis as there are.
+// reconcileOnce sends one command that sets the number of holds in Redis to the number that t has.
 func (s *Session) reconcileOnce(t *acquisition) error {
 	t.at.lock()
 	lives, o := t.Lives(), t.Acquisition.Owner()
@@ -284,8 +282,8 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	return nil
 }
 
-// leave tells Redis that t has this many holds. last is the latest token that this process
-// gave out: if no hold is left, the script may give the lock to the next process.
+// leave sets the number of holds of t in Redis. If it is 0, the script may grant the lock to the next process. last is
+// the latest token that this process assigned.
 func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uint64) (luascripts.Verdict, error) {
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
@@ -297,21 +295,21 @@ func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uin
 	return reply.Verdict, err
 }
 
-// pendings entries is a heap: the doubt that is due first is the first.
+// pendings is a heap of entries, ordered by due.
 type pendings []*pending
 
 func (q pendings) Len() int           { return len(q) }
 func (q pendings) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
 func (q pendings) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
 
-// Push adds a doubt at the end.
+// Push implements heap.Interface.
 func (q *pendings) Push(x any) {
 	d := x.(*pending)
 	d.index = len(*q)
 	*q = append(*q, d)
 }
 
-// Pop takes the last doubt out.
+// Pop implements heap.Interface.
 func (q *pendings) Pop() any {
 	end := len(*q) - 1
 	d := (*q)[end]

@@ -17,21 +17,20 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// batchSize is how many locks one renewal takes along: few enough that a server is
-// back for others within a fraction of a millisecond.
+// batchSize is the maximum number of locks in one renewal. It blocks the server for a fraction of a millisecond.
 const batchSize = 100
 
-// nodes says which node of a cluster has a slot.
+// nodes maps the slots of a cluster to nodes.
 type nodes struct {
 	sliced bool // set once: it is a cluster, and keys have slots
 	slots  slots.Table
 }
 
-// sliced reports whether the server is a cluster, where keys have slots.
+// sliced reports whether the server is a cluster.
 func (s *Session) sliced() bool { return s.nodes.sliced }
 
-// node returns the node of a slot. It does not block. Once in each interval between renewals
-// it has a goroutine ask the cluster.
+// node returns the node of a slot. It does not block. At most once per renewal interval, it starts a goroutine that
+// refreshes the table.
 func (s *Session) node(slot uint16) uint16 {
 	if s.nodes.slots.Due(s.Lease / 3) {
 		s.sender.Go(func() {
@@ -43,24 +42,23 @@ func (s *Session) node(slot uint16) uint16 {
 	return s.nodes.slots.Of(slot)
 }
 
-// renewal is what one command renews: a command.Call. It is used again once it was replied to.
+// renewal renews a batch of leases with one command. It implements command.Call, and is reused after the reply.
 type renewal struct {
 	command.Unbatched[[]luascripts.Renewed]
 	s       *Session
 	order   []int // the index of each acquisition in the watchdog's batch
 	tenures []*acquisition
 	locks   []luascripts.Renewal
-	holds   []*hold // of acquisitions: those whose callers' contexts are to be checked
+	holds   []*hold // the holds whose callers' contexts must be checked
 	sent    time.Time
 
-	givenUp atomic.Bool // the watchdog does not wait any more
-	sending atomic.Bool // the client library has taken it, or is about to
+	givenUp atomic.Bool // the watchdog has stopped waiting
+	sending atomic.Bool // rueidis has accepted the command, or is about to
 }
 
 var unusedRenewals = sync.Pool{New: func() any { return new(renewal) }}
 
-// renew is what the watchdog renews with. All of a batch are of one kind, and on a
-// cluster at one node, as far as is known.
+// renew renews a batch of leases for the watchdog. They are of one kind and, on a cluster, usually on one node.
 func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	r := unusedRenewals.Get().(*renewal)
 	r.s = s
@@ -74,7 +72,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	r.sending.Store(false)
 	replies, answered, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if !answered {
-		r.givenUp.Store(true) // before the watchdog is notified of it, and an Unlock that waits for this renewal
+		r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue
 	}
 	if s.CheckEviction {
 		s.CheckEvictionOnce()
@@ -101,7 +99,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		}
 	}
 	s.unrenewed(r.tenures, r.order, errs)
-	if answered { // else the command may still use r
+	if answered { // otherwise the command may still use r
 		clear(r.tenures)
 		clear(r.locks)
 		r.tenures, r.locks = r.tenures[:0], r.locks[:0]
@@ -110,15 +108,14 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	return errs
 }
 
-// choose takes the acquisitions of the batch that are to be renewed into r, and returns errors for
-// the others.
+// choose adds the acquisitions of the batch that need a renewal to r, and returns errors for the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	s := r.s
 	r.order = r.order[:0]
 	for i := range batch {
 		r.order = append(r.order, i)
 	}
-	if s.sliced() { // the locks of a slot share a script
+	if s.sliced() { // locks in the same slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
 		})
@@ -135,7 +132,7 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	return errs
 }
 
-// take has r renew t, unless no waiter has taken that yet.
+// take adds t to r, unless t is granted but no waiter has claimed it. It reports whether it did.
 func (r *renewal) take(t *acquisition) bool {
 	t.at.lock()
 	defer t.at.unlock()
@@ -151,7 +148,7 @@ func (r *renewal) take(t *acquisition) bool {
 	return true
 }
 
-// renewal is what a script needs to know to renew t.
+// renewal returns the arguments of the renewal script for t.
 func (t *acquisition) renewal() luascripts.Renewal {
 	t.at.lock()
 	defer t.at.unlock()
@@ -162,24 +159,24 @@ func (t *acquisition) renewalLocked() luascripts.Renewal {
 	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 
-// Send sends the renewals.
+// Send sends the batch. It returns an error only if the server replied to none of the renewals.
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
 	renewed := r.tenures[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
 	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsReply(r.Err) }) {
-		return nil, renewed[0].Err // the server replied to none of them
+		return nil, renewed[0].Err
 	}
 	return renewed, nil
 }
 
-// untilSent is the context of a renewal. rueidis asks Err before it takes a command: it takes none of a renewal that was given up before. What
-// has been sent goes on without regard to that, as a reply counts for longer than the watchdog waits; so it has no Done, and a
-// script that the server does not know is sent once more, with its text.
+// untilSent is the context of a renewal. It cancels the renewal until rueidis accepts the command, because rueidis calls
+// Err first. After that the renewal is not canceled, because a late confirmation still extends the lease. The context
+// therefore has no Done channel, and a script that is missing on the server is resent with its source.
 type untilSent struct {
 	context.Context
 	r *renewal
 }
 
-// Err returns an error if no one waited any more when it was asked first.
+// Err returns an error if the watchdog had stopped waiting at the first call of Err.
 func (c untilSent) Err() error {
 	if !c.r.sending.Load() {
 		if c.r.givenUp.Load() {
@@ -190,7 +187,7 @@ func (c untilSent) Err() error {
 	return c.Context.Err()
 }
 
-// Late tells the leases of confirmations that come late: they count from their send.
+// Late extends the leases after a late confirmation. They count from the time of the send.
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	for j, t := range r.tenures {
 		if err == nil {
@@ -199,11 +196,10 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	}
 }
 
-// errUntaken is the reply to the renewal of an Offered acquisition: no waiter has taken it yet, and
-// nothing is renewed for no one.
+// errUntaken is the error of a renewal of an Offered acquisition. A lock that no waiter has claimed is not renewed.
 var errUntaken = errors.New("not claimed yet")
 
-// withError returns errs, of n, with err at i.
+// withError sets errs[i] to err and returns errs. If errs is nil, it allocates n errors.
 func withError(errs []error, n, i int, err error) []error {
 	if errs == nil {
 		errs = make([]error, n)
@@ -212,7 +208,7 @@ func withError(errs []error, n, i int, err error) []error {
 	return errs
 }
 
-// renewed returns the reply to a renewal as the watchdog wants it.
+// renewed converts the reply to a renewal into an error for the watchdog.
 func (s *Session) renewed(r luascripts.Renewed) error {
 	switch {
 	case r.Err != nil:
@@ -226,8 +222,7 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	}
 }
 
-// unrenewed warns of a renewal that failed, or of several that Redis did not reply. What the
-// server said is not ours is lost, and Lost warns of that.
+// unrenewed logs one warning for all renewals that failed. It skips losses, which acquisition.Lost logs.
 func (s *Session) unrenewed(tenures []*acquisition, order []int, errs []error) {
 	var first error
 	var t *acquisition

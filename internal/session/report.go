@@ -12,29 +12,28 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// reporter tells operators what goes wrong while no call is there to return an error. A
-// message that comes often is said once in a while, with how often it was left out.
+// reporter logs errors that no call can return. It limits the rate of each message and logs how many were suppressed.
 type reporter struct {
-	given  *slog.Logger // set once: the caller's; nil is slog.Default, which gets no Debug
-	looked sync.Once    // see LookOnce
+	given  *slog.Logger // set once: the caller's; nil means slog.Default, without debug messages
+	looked sync.Once    // see CheckEvictionOnce
 
 	mu    sync.Mutex
 	kinds map[string]*report // by message; guarded by mu
 }
 
-// report is one kind of message, and its current interval.
+// report is the rate limit of one message.
 type report struct {
-	until time.Time       // when the interval ends
-	about map[string]bool // what it was said of
-	left  int             // how often it was not said since it was last said
+	until time.Time       // when the current interval ends
+	about map[string]bool // the locks for which it was logged in this interval
+	left  int             // how often it was suppressed since it was last logged
 }
 
 const (
-	reportEvery = 10 * time.Second // an interval: what was said of a lock is not said of it again in it
-	reportMost  = 10               // of how many locks it is said in one
+	reportEvery = 10 * time.Second // the interval: at most one message per lock
+	reportMost  = 10               // the maximum number of locks per message and interval
 )
 
-// logger returns the logger to use now: an application may set slog's default late.
+// logger returns the logger to use now, because an application may set slog's default late.
 func (r *reporter) logger() *slog.Logger {
 	if r.given != nil {
 		return r.given
@@ -42,25 +41,25 @@ func (r *reporter) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// debug says something only to a logger that the caller gave.
+// debug logs only to a logger that the caller configured.
 func (r *reporter) debug(message string, args ...any) {
 	if r.given != nil {
 		r.given.Debug(message, args...)
 	}
 }
 
-// warn says message, which is about what about names, unless it was said often of late.
+// warn logs a warning about the lock named about, subject to the rate limit.
 func (r *reporter) warn(message, about string, args ...any) {
 	r.say(slog.LevelWarn, message, about, args)
 }
 
-// lost says that the lock of spec was lost, by cause. That is an error: what the holder did may have
-// been done twice.
+// lost logs that the lock of spec was lost by cause. The level is error, because another client may have done the same
+// work.
 func (r *reporter) lost(spec *Spec, cause error) {
 	r.say(slog.LevelError, "lock lost", spec.Name, []any{"lock", spec.Name, "mode", spec.Mode, "cause", cause})
 }
 
-// say says message at a level, unless it was said often of late.
+// say logs message at level, subject to the rate limit.
 func (r *reporter) say(level slog.Level, message, about string, args []any) {
 	left, say := r.due(message, about)
 	if !say {
@@ -72,7 +71,7 @@ func (r *reporter) say(level slog.Level, message, about string, args []any) {
 	r.logger().Log(context.Background(), level, message, args...)
 }
 
-// due reports whether a message is to be said, and how many of its kind were not.
+// due reports whether to log message, and how many such messages were suppressed before.
 func (r *reporter) due(message, about string) (left int, say bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,8 +96,8 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 	return left, true
 }
 
-// silent warns that Redis has not served a request for spec, for quiet so far. A silence of less
-// than a poll interval is worth no warning, unless the server is a replica.
+// silent logs that requests for spec have failed for quiet. It warns only after a poll interval, or if the server is a
+// replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) {
 		s.report.debug("acquire attempt failed, will retry", "lock", spec.Name, "err", err)
@@ -107,8 +106,8 @@ func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	s.report.warn("redis unavailable, will retry", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
-// unhinted warns that the server refuses the subscription to a channel. The warning leaves out
-// the owner in which the names of some channels end.
+// unhinted warns that the server denies the subscription to a channel. The warning omits the owner string at the end of
+// some channel names.
 func (s *Session) unhinted(channel string, err error) {
 	effect := "polling once per second"
 	if channel == keys.Client(s.id) {
@@ -118,9 +117,8 @@ func (s *Session) unhinted(channel string, err error) {
 	s.report.warn("subscription denied (ACL); "+effect, lockOf, "channel", lockOf, "err", err)
 }
 
-// CheckEvictionOnce has a goroutine ask the server whether it evicts keys when its memory is full, and
-// warn of that: it takes locks from their holders. It asks once in the life of a session,
-// whatever the server replies.
+// CheckEvictionOnce starts a goroutine that warns if the server evicts keys, because eviction deletes held locks. It
+// checks once per session, whatever the reply.
 func (s *Session) CheckEvictionOnce() {
 	s.report.looked.Do(func() {
 		if s.enter() != nil {

@@ -11,20 +11,18 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A lock with lock.WithMinHold stays locked for a while after its grant. If its last hold is given
-// back before, the acquisition is over as any other, but Redis is told when the lock is to expire, instead
-// of freeing it. Whatever gives an acquisition back does that: Unlock, Close, the end of a limit and the
-// reconciler.
+// A lock with lock.WithMinHold stays locked for a minimum time after its grant. If its last hold is released earlier,
+// the acquisition ends, but the release sets the expiry of the lock instead of freeing it. This applies to every
+// release: Unlock, Close, a limit and the reconciler.
 
-// minHoldLease returns the lease with which a lock is asked for that is to stay locked for d: long
-// enough that after a prompt reply the lease is trusted for d. Then the lock also outlives a
-// process that dies.
+// minHoldLease returns the lease to request for a minimum hold time of d. After a prompt reply the lease is usable for at
+// least d. The lock therefore stays locked for d even if the process dies.
 func (s *Session) minHoldLease(d time.Duration) time.Duration {
 	return d + d/50 + s.OpTimeout
 }
 
-// applyMinHold has the lock of h stay locked for as long as spec says. A lock that was handed off may
-// have less of its lease left than that.
+// applyMinHold makes the lock of h stay locked for the minimum hold time of spec. It extends the lease if needed, for
+// example after a hand-off.
 func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	d := spec.Config.MinHold
 	began := time.Now()
@@ -34,7 +32,7 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 		if err := s.extend(ctx, h, s.minHoldLease(d)); err != nil {
 			if ctx.Err() == nil {
 				_ = s.unlock(ctx, h)
-			} else if s.enter() == nil { // else Close releases it
+			} else if s.enter() == nil { // otherwise Close releases it
 				go func() {
 					defer s.sender.Done()
 					_ = s.unlock(ctx, h)
@@ -54,8 +52,8 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	return nil
 }
 
-// minHoldLeft returns for how long the lock is to stay locked from now on, 0 if it may be free. The
-// mutex of the state is held.
+// minHoldLeft returns how much longer the lock must stay locked; 0 if it may be freed. The caller holds the mutex of the
+// state.
 func (t *acquisition) minHoldLeft() time.Duration {
 	if t.keepUntil.IsZero() {
 		return 0
@@ -63,8 +61,8 @@ func (t *acquisition) minHoldLeft() time.Duration {
 	return max(time.Until(t.keepUntil), 0)
 }
 
-// unrenewed notes that a renewal broke off. Carried out late, it finds nothing after a release. But
-// it would keep a lock for longer that is to stand for a while.
+// unrenewed records that a renewal has an unknown outcome. A delayed renewal has no effect after a release, but it would
+// extend a lock that is retained for its minimum hold time.
 func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
@@ -73,20 +71,20 @@ func (t *acquisition) unrenewed() {
 	}
 }
 
-// retains reports whether the lock is to stay locked for a while.
+// retains reports whether the lock must stay locked after its release.
 func (t *acquisition) retains() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.minHoldLeft() > 0
 }
 
-// retainRequest is the command that lets the lock of an acquisition stand: a command.Call.
+// retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {
 	command.Unbatched[luascripts.Verdict]
 	t *acquisition
 }
 
-// Send sends the command.
+// Send removes served owners from the queue, if any, and then sends the command.
 func (r retainRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	t := r.t
 	t.at.lock()
@@ -100,14 +98,15 @@ func (r retainRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
 }
 
-// Late goes on until Redis confirms that the lock expires in time.
+// Late reconciles the acquisition if Redis did not confirm the expiry.
 func (r retainRequest) Late(_ luascripts.Verdict, err error) {
 	if err != nil {
 		r.t.s.reconcile(r.t, true)
 	}
 }
 
-// retain lets the lock of an acquisition that is over stand in Redis. It fails as release does.
+// retain releases an ended acquisition whose lock must stay locked for its minimum hold time. It returns the same errors
+// as release.
 func (s *Session) retain(ctx context.Context, t *acquisition, within time.Duration) error {
 	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), within, retainRequest{t: t})
 	unsure, settled := t.afterRelease(false, false)
@@ -118,10 +117,10 @@ func (s *Session) retain(ctx context.Context, t *acquisition, within time.Durati
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case unsure:
-		// A command for this acquisition broke off. Carried out late, it would keep the lock for a whole lease.
+		// A command for this acquisition has an unknown outcome. If executed late, it would keep the lock for a full lease.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone at a repetition: the first copy was executed, and the lock has expired since.
+	// Gone after a repetition: the first copy was executed, and the lock has expired since.
 	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		return nil
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// StockOf reads what Redis has of the semaphore called name. Its holders are in the order in which they asked, with Redisson's at
-// the end; leases has what is left of the lease of each. free is how many permits can be taken: those whose
-// leases have expired are among them.
+// StockOf decodes the state of the semaphore with this name. Holders are in the order of their requests, followed by
+// holders of Redisson. leases has the remaining lease time of each holder. free is the number of available permits,
+// including permits whose leases have expired.
 func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.Duration, free int64) {
 	state = lock.State{Name: name}
 	free = s.Free
 	type hold struct {
 		lock.Holder
-		number uint64 // of the last of its permits; 0 of Redisson's
+		number uint64 // of the last of its permits; 0 for Redisson
 		left   time.Duration
 	}
 	var holds []hold
@@ -34,7 +34,7 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 		}
 		client, number, ours := permit(p.ID)
 		if last := len(holds) - 1; last >= 0 && holds[last].number+1 == number && holds[last].Owner == client {
-			h := &holds[last] // the next permit of that hold; those of Redisson's have no number, and so none is the next
+			h := &holds[last] // the next permit of the same hold; permits of Redisson have no number, so they never match
 			h.Count, h.number, h.left = h.Count+1, number, min(h.left, p.Left)
 			continue
 		}
@@ -45,7 +45,7 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 		holds = append(holds, h)
 	}
 	slices.SortStableFunc(holds, func(a, b hold) int {
-		return cmp.Compare(a.number-1, b.number-1) // 0 is the last
+		return cmp.Compare(a.number-1, b.number-1) // underflows, so that 0 sorts last
 	})
 	for _, h := range holds {
 		if h.number > 0 {
@@ -65,8 +65,8 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 	return state, leases, free
 }
 
-// permit returns the client and the number in a permit's id; of an id of Redisson's, which is random, the id
-// itself. One in some hundred of those looks like one of ours, which does nothing but show a client that no one knows.
+// permit returns the client and the number in a permit's ID. For a random ID of Redisson it returns the ID itself.
+// About one in a hundred of those has our format. It is then shown as a hold of an unknown client, which is harmless.
 func permit(id string) (client string, number uint64, ours bool) {
 	if len(id) != 16 {
 		return hex.EncodeToString([]byte(id)), 0, false
@@ -79,7 +79,7 @@ func permit(id string) (client string, number uint64, ours bool) {
 	return owner.Client([8]byte([]byte(id[:8]))), number, true
 }
 
-// Stock returns what Redis has of a semaphore, and whose permits they are, as far as Redis says it in time.
+// Stock returns the state of a semaphore. It adds the clients of the holders if Redis replies in time.
 func (s *Session) Stock(ctx context.Context, spec *Spec) (state lock.State, leases []time.Duration, free int64, exists bool, err error) {
 	stock, err := Ask(ctx, s, spec, "inspect", luascripts.InspectSemaphore)
 	if stock.Foreign {

@@ -10,26 +10,25 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// subscriptions is how a queue is notified of its lock. Its fields are set, and heard changes, under the mutex
-// of the state. The functions that the hub calls take that mutex, so the hub calls them without
-// its own.
+// subscriptions are the Pub/Sub subscriptions of a queue. All fields are guarded by the mutex of the state. The hub
+// calls the callbacks without its own mutex, because they lock the state.
 type subscriptions struct {
 	at    *entry               // set once
 	queue *lockstate.Queue     // set once
-	lock  *pubsub.Subscription // to the lock's channel; of a fair lock, to that of this client's turns
+	lock  *pubsub.Subscription // the lock's channel; for a fair lock, the channel of this client's turns
 
-	// Of kinds with a Pass. A semaphore has own, to the channel where Redisson publishes.
-	own           *pubsub.Subscription // to the channel of this process
-	all           *pubsub.Subscription // to that of all that know of the queue
+	// Only for kinds with a Pass; a semaphore has own, too.
+	own           *pubsub.Subscription // the channel of this process; for a semaphore, the channel of Redisson
+	all           *pubsub.Subscription // the channel of all clients with the queue
 	confirmations [2]int               // how often lock and own were confirmed
 
-	beating chan struct{} // set once: a token in it, which has room for one, has the goroutine that sends heartbeats look again; nil if there is none
+	beating chan struct{} // cap 1: wakes the goroutine that sends heartbeats; nil if there is none
 }
 
-// subscriptionsOf returns the subscriptions of a queue that has some.
+// subscriptionsOf returns the subscriptions of a queue, which must have some.
 func subscriptionsOf(l *lockstate.Queue) *subscriptions { return l.Subscriptions.(*subscriptions) }
 
-// subscriptions returns the subscriptions of l, new if need be. The caller has the mutex of the state.
+// subscriptions returns the subscriptions of l, and creates them if needed. The caller holds the mutex of the state.
 func (at *entry) subscriptions(l *lockstate.Queue) *subscriptions {
 	if l.Subscriptions == nil {
 		l.Subscriptions = &subscriptions{at: at, queue: l}
@@ -37,8 +36,8 @@ func (at *entry) subscriptions(l *lockstate.Queue) *subscriptions {
 	return subscriptionsOf(l)
 }
 
-// subscribeEarly listens before anybody asks, if that is to be had for nothing. What is said
-// before the reply comes is heard then. The caller has the mutex of the state.
+// subscribeEarly subscribes before the first request is sent if the hub still has the subscription. Messages
+// published before the reply are then received. The caller holds the mutex of the state.
 func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 	if l.Subscribed() {
 		return
@@ -48,7 +47,7 @@ func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 	}
 }
 
-// channel returns where a queue of waiters by spec is notified of its lock, and what gets it.
+// channel returns the channel on which waiters by spec are notified, and its callback.
 func (e *subscriptions) channel(spec *Spec) (name string, hear func(message string)) {
 	if spec.Keep != nil {
 		return keys.OfTurns(spec.Keys.Channel, e.at.s.id), e.onTurn
@@ -56,8 +55,8 @@ func (e *subscriptions) channel(spec *Spec) (name string, hear func(message stri
 	return spec.Keys.Channel, e.onMessage
 }
 
-// subscribe subscribes the channels of a queue. If it has asked, and a channel is subscribed already, what
-// was published since then is missed: that is a reason to ask again.
+// subscribe subscribes to the channels of a queue. If the queue has already sent a request and a channel is already
+// subscribed, a message may have been missed since that request. The queue then retries.
 func (at *entry) subscribe(a lockstate.Effect) {
 	e, spec, hub := at.subscriptions(a.Queue), a.Terms.Of.(*Spec), at.s.hub
 	asked := !a.Sent.IsZero()
@@ -84,7 +83,7 @@ func (at *entry) subscribe(a lockstate.Effect) {
 	}
 }
 
-// close ends the subscriptions soon: a process that waits for a lock often waits again.
+// close closes the subscriptions after a delay, because a process that waited for a lock often waits again.
 func (e *subscriptions) close() {
 	for _, sub := range []*pubsub.Subscription{e.lock, e.own, e.all} {
 		if sub != nil {
@@ -93,39 +92,39 @@ func (e *subscriptions) close() {
 	}
 }
 
-// notify gives the queue a notification. The hub calls it when a subscription is confirmed.
+// notify notifies the queue. The hub calls it when a subscription is confirmed.
 func (e *subscriptions) notify() {
 	e.at.lock()
 	e.queue.Notify()
 	e.at.unlock()
 }
 
-// onMessage gets what is published at the channel of the lock.
+// onMessage handles a message on the channel of the lock.
 func (e *subscriptions) onMessage(string) { e.notify() }
 
-// onChange gets how many permits of a semaphore are free. A client of ours that says so begins with a
-// zero, and has told those whose turn it is.
+// onChange handles a message with the number of free permits of a semaphore. The message of a leasehold client starts
+// with a zero; that client has already notified the waiters whose turn it is.
 func (e *subscriptions) onChange(message string) {
 	if !strings.HasPrefix(message, "0") {
 		e.notify()
 	}
 }
 
-// onTurn gets the number of an owner whose turn in the queue has come.
+// onTurn handles a message with the number of the owner that is now first in the queue.
 func (e *subscriptions) onTurn(number string) {
 	e.at.lock()
 	e.queue.OnTurn(e.at.s.id + ":" + number)
 	e.at.unlock()
 }
 
-// onHandOff gets what is published to this process alone.
+// onHandOff handles a message on this client's own channel: the lock may have been handed off to it.
 func (e *subscriptions) onHandOff(string) {
 	e.at.lock()
 	e.queue.OnHandOff()
 	e.at.unlock()
 }
 
-// onYield gets what is published to all clients that know of the queue.
+// onYield handles a message to all clients with the queue.
 func (e *subscriptions) onYield(message string) {
 	if message == luascripts.Aside {
 		e.at.lock()
@@ -134,8 +133,8 @@ func (e *subscriptions) onYield(message string) {
 	}
 }
 
-// confirmed gets the confirmation of one of two channels that are subscribed together: one
-// request after the other one's does for both.
+// confirmed records the confirmation of one of the two channels of a queue. The queue retries once, after both are
+// confirmed.
 func (e *subscriptions) confirmed(this int) {
 	e.at.lock()
 	e.confirmedLocked(this)
@@ -152,14 +151,14 @@ func (e *subscriptions) confirmedLocked(this int) {
 	time.AfterFunc(time.Millisecond, func() {
 		e.at.lock()
 		if e.confirmations[other] < n {
-			e.queue.Notify() // the other one may be denied
+			e.queue.Notify() // the other subscription may be denied
 		}
 		e.at.unlock()
 	})
 }
 
-// subscribeOwner subscribes the channel at which Redisson tells w that it is its turn. No one has subscribed it before: w stands in the
-// queue by an owner string of its own.
+// subscribeOwner subscribes to the channel on which Redisson notifies w of its turn. The channel is never subscribed
+// already, because w has its own owner string in the queue.
 func (at *entry) subscribeOwner(w *lockstate.Waiter) {
 	t := acquisitionOf(w.Queued())
 	w.Of, _ = at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), func(string) {
@@ -169,7 +168,7 @@ func (at *entry) subscribeOwner(w *lockstate.Waiter) {
 	}, subscriptionsOf(w.Queue()).notify)
 }
 
-// unsubscribeOwner ends what hearOwn began.
+// unsubscribeOwner closes the subscription of subscribeOwner.
 func (at *entry) unsubscribeOwner(w *lockstate.Waiter) {
 	w.Of.(*pubsub.Subscription).Close()
 	w.Of = nil

@@ -16,7 +16,7 @@ import (
 // unlock releases h.
 func (s *Session) unlock(ctx context.Context, h *hold) error {
 	began := time.Now()
-	h.look(began) // a lease that expired is lost, whichever goroutine looks first
+	h.look(began) // an expired lease is lost even if the watchdog has not detected it yet
 	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
@@ -30,10 +30,10 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	return err
 }
 
-// unlockEnded releases h, which an Unlock has ended now.
+// unlockEnded releases h, which unlock has just ended.
 func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error {
 	t := h.acquisition()
-	if t.Turn != nil && t.drop(h) { // other readers share it
+	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
 		return nil
 	}
 	at, err := s.begin(t.spec)
@@ -42,7 +42,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	}
 	defer s.done(at)
 
-	// A caller that defers an Unlock means it, also when ctx has ended by then.
+	// A deferred Unlock must release the lock even if ctx is already canceled.
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -50,7 +50,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	case passed:
 		s.tellHandedOff(h)
 		return nil
-	case remains == lockstate.SharersHold: // others came to share it after drop looked
+	case remains == lockstate.SharersHold: // other readers joined after drop
 		return nil
 	case remains == lockstate.NobodyHolds:
 		return s.release(ctx, t, now)
@@ -59,25 +59,23 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	}
 }
 
-// drop releases h without a command, if the count in Redis stays the same. It reports
-// whether it did.
+// drop releases h without a command if the count in Redis does not change. It reports whether it did.
 func (t *acquisition) drop(h *hold) bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.state.Drop(&t.Acquisition, &h.Hold)
 }
 
-// remove takes h out of t. It returns what is left of t, and whether the lock was handed off to
-// the next waiter of this process.
+// remove removes h from t. It returns who still holds t, and whether the lock was handed off to the next waiter of this
+// process.
 func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
-// pass passes the lock of an acquisition on to a next one, which gets its lease. It reports false if
-// too little of the lease is left, or the watchdog does not renew it. Lock.Unlock calls it,
-// with the mutex of the state held.
+// pass hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
+// remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func pass(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
 	if t.minHoldLeft() > 0 {
@@ -85,7 +83,7 @@ func pass(of *lockstate.Acquisition) bool {
 	}
 	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
-	next.Follows(of) // before the watchdog knows it
+	next.Follows(of) // before it is passed to the watchdog
 	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
 		return false
 	}
@@ -93,15 +91,15 @@ func pass(of *lockstate.Acquisition) bool {
 	return true
 }
 
-// releaseRequest is the command that gives an acquisition back that is over, perhaps in favour of another.
+// releaseRequest is the command that releases an ended acquisition. It can hand off the lock to a next owner.
 type releaseRequest struct {
 	t        *acquisition
-	register string // of the tokens; "" without fencing
+	register string // the key of the token counter; "" without fencing
 	pass     luascripts.Pass
 	next     *acquisition // the ticket of the queue in this process; nil if the release names no next owner
 }
 
-// released is the reply to a release that was sent then.
+// released is the reply to a release, with the time of the send.
 type released struct {
 	luascripts.Passed
 	sent time.Time
@@ -116,7 +114,7 @@ func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
-// Batched reports whether the release travels with others: it names no next owner.
+// Batched reports whether the release can be sent in a batch. A release with a next owner cannot.
 func (f releaseRequest) Batched() (node uint16, joins bool) {
 	if f.next != nil {
 		return 0, false
@@ -135,16 +133,16 @@ func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
 	return released{Passed: c.Passed}, c.Err
 }
 
-// Late goes on until Redis confirms that the lock is released.
+// Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
 	f.t.s.reconcile(f.t, err != nil || f.t.isUncertain())
 }
 
-// release gives an acquisition that is over back to Redis, in favour of the next waiter if the kind
-// passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the acquisition,
-// and with what went wrong when Redis did not confirm; then the reconciler goes on.
+// release releases an ended acquisition in Redis. If the kind supports hand-off, the lock goes to the next waiter.
+// It returns ErrNotHeld and ErrLost if Redis has no hold of the acquisition. If Redis does not confirm, it returns the
+// error, and the reconciler continues.
 //
-// The caller has looked at the clock just now.
+// now is the current time.
 func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) error {
 	began := now
 	if _, under := t.lease.End(); under != nil { // no renewal may follow the release
@@ -172,17 +170,17 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case unsure:
-		// A request for this acquisition broke off, and may be executed yet.
+		// A request for this acquisition has an unknown outcome and may still be executed.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone at a repetition: the first copy was executed, and its reply was lost.
+	// Gone after a repetition: the first copy was executed, and its reply was lost.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
 }
 
-// newRelease returns the release of t, in favour of the queue in this process if there is one.
+// newRelease returns the release of t. The next owner is the queue in this process, if there is one.
 func (t *acquisition) newRelease(now time.Time) releaseRequest {
 	s := t.s
 	f := releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
@@ -212,7 +210,7 @@ func (t *acquisition) newRelease(now time.Time) releaseRequest {
 	return f
 }
 
-// onRelease tells the state what became of a release in favour of its queue.
+// onRelease reports to the state the result of a release with a next owner.
 func (s *Session) onRelease(f releaseRequest, r released, err error) {
 	i := lockstate.ReleaseResult{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
 	now := time.Now()
@@ -230,14 +228,14 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 	}
 }
 
-// afterRelease tells the waiters here that the lock is not t's any more, and whether it is free;
-// aside says that others come first then. It reports whether t is uncertain all the same,
-// and whether reconciling may have released it before.
+// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
+// says that they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
+// released it already.
 func (t *acquisition) afterRelease(free, aside bool) (unsure, settled bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	if free && aside {
-		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
+		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
 	}
 	t.at.state.NoLongerHeld(&t.Acquisition)
 	if free {
@@ -246,11 +244,11 @@ func (t *acquisition) afterRelease(free, aside bool) (unsure, settled bool) {
 	return t.Uncertain(), t.MaybeReleased()
 }
 
-// reduceRequest is the command that leaves some holds of an acquisition: a command.Call.
+// reduceRequest is the command that sets the number of holds of a live acquisition. It implements command.Call.
 type reduceRequest struct {
 	t     *acquisition
 	holds int
-	turn  chan struct{} // which the call has
+	turn  chan struct{} // the turn of the call; Late gives it back
 }
 
 // Send sends the command.
@@ -258,7 +256,7 @@ func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
-// Batched reports whether the command travels with others.
+// Batched reports whether the command can be sent in a batch.
 func (r reduceRequest) Batched() (node uint16, joins bool) { return r.t.s.batches(r.t.spec) }
 
 // Encode fills in the change.
@@ -272,7 +270,7 @@ func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) 
 	return c.Passed.Verdict, c.Err
 }
 
-// Late lets go of the turn.
+// Late gives the turn back, and reconciles the acquisition after an error.
 func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 	r.t.changeDone()
 	<-r.turn
@@ -281,7 +279,7 @@ func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 	}
 }
 
-// reduce tells Redis that o has one hold less of t, which others hold on to.
+// reduce removes one hold of o from the count of t in Redis. Other holds of t remain.
 func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner) error {
 	turn := t.turn(o)
 	began := time.Now()
@@ -321,8 +319,8 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
 }
 
-// reducedAfter returns the error of an Unlock whose acquisition ended before Redis was told of the
-// Unlock. What ended the acquisition released all holds. If that was a loss, the Unlock failed.
+// reducedAfter returns the error of an Unlock whose acquisition ended before the command was sent. The end released all
+// holds, so the Unlock failed only if the acquisition was lost.
 func reducedAfter(phase lockstate.Phase) error {
 	if phase == lockstate.Lost {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
