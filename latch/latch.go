@@ -29,10 +29,10 @@ var (
 const MaxCount = 1<<53 - 1
 
 const (
-	keptCalls  = time.Hour      // for how long Redis remembers a call, so that a late copy changes nothing
-	keptTraces = 24 * time.Hour // for how long the traces of a latch or a wait group live
-	keptLost   = time.Minute    // for how long a client remembers a lost worker that nobody unlocks; clocks differ by less
-	mostID     = 256            // bytes
+	keptCalls  = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
+	keptTraces = 24 * time.Hour // how long the extra keys of a latch or a wait group live
+	keptLost   = time.Minute    // how long a client remembers a lost worker that is not unlocked; must exceed the clock skew
+	mostID     = 256            // maximum size of a part name in bytes
 )
 
 var kind = &session.Kind{
@@ -63,7 +63,7 @@ func (all *Latches) New(name string) *Latch {
 // Name returns the name as the caller gave it.
 func (l *Latch) Name() string { return l.name }
 
-// newCall returns a call that no other one is.
+// newCall returns a call with a unique ID.
 func newCall() luascripts.LatchCall {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -74,7 +74,7 @@ type script = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (
 
 type change = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error)
 
-// change runs a script that changes the latch by a call.
+// change runs a script that changes the latch. The ID of the call makes it safe to repeat.
 func (l *Latch) change(ctx context.Context, op string, call luascripts.LatchCall, f change) (luascripts.LatchState, error) {
 	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
 		defer func() { call.Again = true }() // copies are sent one after the other
@@ -82,7 +82,7 @@ func (l *Latch) change(ctx context.Context, op string, call luascripts.LatchCall
 	})
 }
 
-// ask runs a script that is safe to repeat.
+// ask runs an idempotent script.
 func (l *Latch) ask(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
 	return session.Ask(ctx, l.all.session, l.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, error) {
 		state, verdict, err := f(ctx, rdb, k)
@@ -198,9 +198,9 @@ func (l *Latch) Wait(ctx context.Context) error {
 }
 
 // round is the round of a latch that a caller waits for.
-type round struct{ number int64 } // 0 before the first look; guarded by the mutex of Latches
+type round struct{ number int64 } // 0 before the first read; guarded by Latches.mu
 
-// judge says whether the wait is over by what a look has found, and with which error.
+// judge reports whether the state that was read ends the wait, and with which error.
 func (r *round) judge(found any) (over bool, err error) {
 	s := found.(luascripts.LatchState)
 	switch {
@@ -211,13 +211,13 @@ func (r *round) judge(found any) (over bool, err error) {
 	case r.number == 0:
 		r.number = s.Round
 		return false, nil
-	case s.Open == r.number: // also if it was deleted after that
+	case s.Open == r.number: // even if it was deleted after its release
 		return true, nil
 	case s.Gone >= r.number:
 		return true, ErrDeleted
 	case s.Open > r.number:
 		return true, nil
-	case s.Round != r.number || s.Left == 0: // the traces are lost
+	case s.Round != r.number || s.Left == 0: // Redis lost the extra keys
 		return true, ErrDeleted
 	}
 	return false, nil

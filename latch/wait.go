@@ -13,13 +13,13 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Latches is what all latches and wait groups of a client share.
+// Latches is shared by all latches and wait groups of a client.
 type Latches struct {
 	session *session.Session // set once
 
 	mu      sync.Mutex
-	watches map[string]*watch          // by the key of what is waited for
-	workers map[string]luascripts.Mark // of wait groups, by owner: what each leaves behind, if it leaves now
+	watches map[string]*watch          // by key of the latch or wait group; guarded by mu
+	workers map[string]luascripts.Mark // by owner: the mark that a release of the worker sets; guarded by mu
 
 	waitGroups *session.Kind // set once
 }
@@ -31,31 +31,31 @@ func NewLatches(s *session.Session) *Latches {
 	return all
 }
 
-// watch looks at one latch or wait group for all callers of this client that wait for it. One goroutine looks: when a caller
-// comes, at a message, and each poll interval.
+// watch reads the state of one latch or wait group for all callers of this client that wait for it. One goroutine reads
+// it when a caller joins, after each notification, and once per poll interval.
 type watch struct {
 	all     *Latches
 	key     string
 	channel string
 	look    func(context.Context) (any, error) // set once
-	wake    chan struct{}                      // a token in it, which has room for one, has the goroutine look
-	cancel  context.CancelFunc                 // ends the look under way, when nobody waits any more
+	wake    chan struct{}                      // cap 1: makes the goroutine call look
+	cancel  context.CancelFunc                 // cancels the current look when the last caller leaves
 
-	callers map[*caller]struct{} // guarded by the mutex of all
-	looks   int                  // how many looks have begun; guarded by the mutex of all
+	callers map[*caller]struct{} // guarded by all.mu
+	looks   int                  // number of looks started; guarded by all.mu
 }
 
-// caller is a call that waits.
+// caller is a waiting call.
 type caller struct {
 	judge interface {
 		judge(found any) (over bool, err error)
 	}
-	came int        // how many looks had begun when it came: it learns nothing from these; guarded by the mutex of Latches
-	err  error      // of the latest look, if that was not answered; guarded by the mutex of Latches
-	done chan error // has room for one
+	came int        // number of looks started before it joined, whose results it ignores; guarded by Latches.mu
+	err  error      // of the latest look, if Redis was unavailable; guarded by Latches.mu
+	done chan error // cap 1
 }
 
-// wait waits until a look, which begins after the call, has the judge say that the wait is over, or ctx ends.
+// wait waits until judge ends the wait, or ctx is canceled. It ignores the result of a look that began before the call.
 func (all *Latches) wait(ctx context.Context, key, channel string, look func(context.Context) (any, error), judge interface {
 	judge(found any) (over bool, err error)
 }) error {
@@ -81,7 +81,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, look func(con
 	w.leave(c)
 	select {
 	case err := <-c.done:
-		return err // it came at the last moment
+		return err // it ended before leave
 	default:
 	}
 	if c.err != nil {
@@ -90,7 +90,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, look func(con
 	return ctx.Err()
 }
 
-// join adds c to the callers for whom the watch of key looks.
+// join adds c to the callers of the watch of key, and creates the watch if needed.
 func (all *Latches) join(key, channel string, look func(context.Context) (any, error), c *caller) (*watch, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -114,7 +114,7 @@ func (all *Latches) join(key, channel string, look func(context.Context) (any, e
 	return w, nil
 }
 
-// leave removes a caller. The last one ends the watch. The caller of leave has the mutex of Latches.
+// leave removes c, and ends the watch after the last caller. Latches.mu must be held.
 func (w *watch) leave(c *caller) {
 	delete(w.callers, c)
 	if len(w.callers) == 0 && w.all.watches[w.key] == w {
@@ -123,7 +123,7 @@ func (w *watch) leave(c *caller) {
 	}
 }
 
-// again has the goroutine look, at once or when the look under way is over. It does not block.
+// again makes the goroutine call look, immediately or after the current call. It does not block.
 func (w *watch) again() {
 	select {
 	case w.wake <- struct{}{}:
@@ -131,7 +131,7 @@ func (w *watch) again() {
 	}
 }
 
-// run looks until nobody waits any more.
+// run calls look until the last caller has left.
 func (w *watch) run(ctx context.Context) {
 	var sub *pubsub.Subscription
 	defer func() {
@@ -161,7 +161,7 @@ func (w *watch) run(ctx context.Context) {
 		}
 		var e *lock.Error
 		if errors.As(err, &e) {
-			err = e.Err // each caller names its own call
+			err = e.Err // each caller adds its own operation
 		}
 		w.tell(look, found, err)
 		if sub == nil && ctx.Err() == nil {
@@ -171,7 +171,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// tell tells the callers what a look has found. Those that came after it had begun wait for the next one.
+// tell passes the result of a look to the callers. Callers that joined after the look began wait for the next one.
 func (w *watch) tell(look int, found any, err error) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()

@@ -38,7 +38,8 @@ func (all *Latches) NewWaitGroup(name string, opts ...lock.Option) *WaitGroup {
 	return &WaitGroup{all: all, name: name, spec: all.session.NewSpec(all.waitGroups, name, opts)}
 }
 
-// newWaitGroups returns the kind of the wait groups of a client: its Release has to know what each worker of the client has to say.
+// newWaitGroups returns the kind of the wait groups of a client. It is created per client, because its Release uses the
+// marks of the client's workers.
 func (all *Latches) newWaitGroups() *session.Kind {
 	return &session.Kind{
 		Name:         "waitgroup",
@@ -57,32 +58,33 @@ func (all *Latches) newWaitGroups() *session.Kind {
 	}
 }
 
-// mark returns what a worker of this client leaves behind if it leaves now.
+// mark returns the mark that a release of this worker sets.
 func (all *Latches) mark(owner string) luascripts.Mark {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if as, began := all.workers[owner]; began {
 		return as
 	}
-	return luascripts.NoWorker // Join has not returned it
+	return luascripts.NoWorker // Add has not returned it
 }
 
-// setMark sets what a worker of this client leaves behind.
+// setMark sets the mark that a release of this worker sets.
 func (all *Latches) setMark(owner string, as luascripts.Mark) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.workers[owner] = as
 }
 
-// forget forgets a worker of which Redis knows the mark.
+// forget removes the mark of a worker.
 func (all *Latches) forget(owner string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	delete(all.workers, owner)
 }
 
-// forgetLost forgets a worker whose context has ended, also if nobody calls Unlock, or Redis did not hear of that. It waits until Redis does not
-// count the worker as alive: from then on a release leaves no mark. A worker of which only the caller's context has ended can be renewed for longer.
+// forgetLost removes the mark of a worker whose context is canceled, even if Unlock is never called. It first waits until
+// Redis no longer counts the worker as alive, because a release then sets no mark. A worker is still renewed if only the
+// caller's context is canceled.
 func (all *Latches) forgetLost(h lock.Hold) {
 	left := time.Until(h.Until())
 	if left < -keptLost {
@@ -100,7 +102,7 @@ func (c *WaitGroup) Name() string { return c.name }
 type Worker struct {
 	lock.Hold
 	all  *Latches
-	stop func() bool // the loss of the worker is of no interest any more
+	stop func() bool // cancels forgetLost
 }
 
 // Add adds the caller to the wait group as a worker, and creates the wait group if it is the first.
@@ -119,7 +121,7 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 		}
 		return nil, err
 	}
-	c.all.setMark(h.Owner(), luascripts.WorkerLost) // by Close, or until Unlock
+	c.all.setMark(h.Owner(), luascripts.WorkerLost) // the mark until Unlock, for example for Close
 	return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 }
 
@@ -134,15 +136,15 @@ func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) 
 	w := worker{c: c}
 	return lock.Do(ctx, &w, func(ctx context.Context) error {
 		err := fn(ctx)
-		w.done = err == nil // not when fn panics
+		w.done = err == nil // stays false if fn panics
 		return err
 	})
 }
 
-// worker is a worker of a wait group as a lock for [lock.Do].
+// worker adapts a wait group to the lock.Locker of [lock.Do].
 type worker struct {
 	c    *WaitGroup
-	done bool // the function has returned, without an error
+	done bool // fn has returned nil
 }
 
 func (w *worker) Name() string { return w.c.name }
@@ -155,10 +157,10 @@ func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
 	return workerHold{m, w}, nil
 }
 
-// TryLock is Lock: a worker waits for no other worker.
+// TryLock is Lock, because a worker never waits for other workers.
 func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
 
-// workerHold is a hold of a worker.
+// workerHold is the hold of a worker. Unlock calls Fail unless fn has returned nil.
 type workerHold struct {
 	*Worker
 	w *worker
@@ -184,13 +186,13 @@ func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.
 
 func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
 	m.stop()
-	if time.Now().Before(m.Until()) { // Err does not tell: a worker whose caller's context has ended is one all the same
+	if time.Now().Before(m.Until()) { // Err is not sufficient: a worker remains alive after its caller's context is canceled
 		m.all.setMark(m.Owner(), as)
 	}
 	err := m.Hold.Unlock(ctx)
 	if err == nil {
 		m.all.forget(m.Owner())
-	} else { // a release may be on its way, which says the mark
+	} else { // a release that sets the mark may still be in flight
 		m.all.forgetLost(m.Hold)
 	}
 	return err
@@ -256,13 +258,13 @@ func (c *WaitGroup) wait(ctx context.Context, op string, n int64) error {
 	return c.wrap(op, err)
 }
 
-// who adds the clients of lost workers.
+// who adds the clients of lost workers to e.
 func (c *WaitGroup) who(ctx context.Context, e *LostError) {
 	state := lock.State{Name: c.name, Holders: e.Workers}
 	c.all.session.Clients(ctx, &state)
 }
 
-// look asks how the wait group stands.
+// look returns the state of the wait group.
 func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupState, error) {
 	return session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.WaitGroupState, error) {
 		s, v, err := luascripts.LookAtWaitGroup(ctx, rdb, k)
@@ -272,17 +274,17 @@ func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupSt
 
 // waitGroupRound is the wait group that a caller waits for.
 type waitGroupRound struct {
-	wants int64 // how many workers must have joined; 0 is any number, and then nobody waits for the first one
-	round int64 // 0 before the first look that found it
+	wants int64 // minimum number of workers; 0 fails if there is none
+	round int64 // 0 until a look has found the wait group
 }
 
-// judge says whether the wait is over by what a look has found, and with which error.
+// judge reports whether the state that was read ends the wait, and with which error.
 func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	s := found.(luascripts.WaitGroupState)
 	switch {
 	case r.round != 0 && s.Round != r.round:
 		return true, ErrDeleted
-	case s.Done+s.Alive+s.Lost == 0: // nobody has joined, or all are dismissed: nobody has done anything
+	case s.Done+s.Alive+s.Lost == 0: // no worker was added, or all were dismissed
 		return r.wants == 0, ErrNotInitialized
 	}
 	r.round = s.Round

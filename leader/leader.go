@@ -63,7 +63,7 @@ func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error)
 	}
 }
 
-// rest waits for d, and reports false if ctx ended before.
+// rest waits for d. It reports false if ctx is canceled first.
 func rest(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -75,14 +75,14 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// once waits for l, and calls lead under it. led says that it did, and err is that of Lock otherwise. again says that the caller stands for election
-// again, if it has the time.
+// once waits for l, and calls lead while it holds l. led reports whether lead was called; otherwise err is the error of
+// Lock. again reports whether the caller must stand for election again, unless its context is canceled.
 func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
 	lost := false
 	unlock := lock.Do(ctx, l, func(ctx context.Context) error {
 		led = true
 		err = lead(ctx)
-		cause := context.Cause(ctx) // a loss during a drain is in the error: it is not the cause
+		cause := context.Cause(ctx) // does not include a loss after ctx was canceled, which unlock reports
 		lost = errors.Is(cause, lock.ErrLost) || errors.Is(cause, lock.ErrClosed)
 		again = lost && (err == nil || errors.Is(err, cause) || errors.Is(err, ctx.Err()))
 		return nil
@@ -99,7 +99,8 @@ func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) err
 	return true, again, err
 }
 
-// unlocked returns what is left of an error of a leader that resigned, and is told that its time is over: nil if it says no more than that.
+// unlocked returns the error of a leader that resigned. It returns nil for ErrResigned itself, which has no further
+// information.
 func unlocked(err error) error {
 	if err == ErrResigned {
 		return nil
@@ -143,19 +144,20 @@ type Election struct {
 	lock  lock.Locker // set once
 	store Store       // set once
 
+	// Guarded by mu.
 	mu      sync.Mutex
 	running bool
 	value   string
-	term    *term // of this process, nil while it does not lead
+	term    *term // of this process; nil while it does not lead
 }
 
-// term is the time for which this process leads.
+// term is a period in which this process leads.
 type term struct {
 	hold    lock.Hold
-	ctx     context.Context // canceled when the leader may publish nothing any more: its function has returned, it has resigned, or the lock is lost
-	resign  func()          // cancels the context of the function, and ctx
-	changed chan struct{}   // a token in it, which has room for one, has the value published
-	waiting []chan<- error  // each has room for what came of publishing the value; guarded by the mutex of the election
+	ctx     context.Context // canceled when the leader must stop publishing: fn has returned, it has resigned, or the lock is lost
+	resign  func()          // cancels ctx and the context of fn
+	changed chan struct{}   // cap 1: makes publish publish the value
+	waiting []chan<- error  // cap 1 each: receive the result of publishing the value; guarded by Election.mu
 }
 
 // New returns an election whose leader is the holder of l and publishes its value in b. With a
@@ -190,7 +192,7 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 	return Run(ctx, e.lock, func(ctx context.Context) error { return e.lead(ctx, fn) })
 }
 
-// lead calls fn, and publishes the value until fn has returned, or the lock is lost.
+// lead calls fn, and publishes the value until fn has returned or the lock is lost.
 func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (err error) {
 	h := lock.HoldFromContext(work)
 	ctx, cancel := context.WithCancelCause(work)
@@ -215,7 +217,7 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 		e.mu.Unlock()
 		clear, stop := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
 		defer stop()
-		_ = e.store.Clear(clear, h) // it ends with the lease
+		_ = e.store.Clear(clear, h) // if it fails, the value expires with the lease
 		if resigned && (err == nil || errors.Is(err, context.Canceled)) {
 			err = ErrResigned
 		}
@@ -223,11 +225,10 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 	return fn(termContext{ctx, work})
 }
 
-// clearTime is for how long a leader that is done waits until its value is taken back.
+// clearTime is how long a leader that stops leading waits for Clear.
 const clearTime = time.Second
 
-// termContext is the context of a leader. Its Err looks at the clocks, as that of the work under a lock does, and does not wait for a
-// signal.
+// termContext is the context of a leader. Its Err also checks the lease, so it detects an expiry before ctx is canceled.
 type termContext struct {
 	context.Context
 	work context.Context
@@ -241,14 +242,15 @@ func (c termContext) Err() error {
 	return c.Context.Err()
 }
 
-// publish says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
+// publish publishes the value of the leader until ctx is canceled. It does so every third of the remaining lease time,
+// and when the value changes.
 func (e *Election) publish(ctx context.Context, t *term) {
 	for ctx.Err() == nil {
 		e.mu.Lock()
 		value, waiting := e.value, t.waiting
 		t.waiting = nil
 		e.mu.Unlock()
-		err := lock.ErrUnavailable // of a value that was not sent
+		err := lock.ErrUnavailable // if the value is not sent
 		left := time.Until(t.hold.Until())
 		pause := left / 3
 		if left >= time.Millisecond {
@@ -276,7 +278,7 @@ func (e *Election) publish(ctx context.Context, t *term) {
 	}
 }
 
-// retryTime is the pause after a value that could not be published, and after a Lock that failed.
+// retryTime is the pause after a failed Publish or Lock.
 const retryTime = time.Second
 
 // Publish changes the value that this process publishes while it leads, now and when it leads again
@@ -309,7 +311,7 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 	select {
 	case err := <-posted:
 		if named, ok := err.(*lock.Error); ok {
-			err = named.Err // it names the store
+			err = named.Err // replace the operation and name of the store
 		}
 		if err != nil {
 			err = e.wrap(op, err)
@@ -322,7 +324,7 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 	}
 }
 
-// check returns what is wrong with a value.
+// check returns an error if value is too long.
 func check(value string) error {
 	if len(value) > MaxValueSize {
 		return fmt.Errorf("value of %d bytes: must be at most %d", len(value), MaxValueSize)
@@ -331,10 +333,9 @@ func check(value string) error {
 }
 
 // Resign ends the leadership of this process: the context of its function is canceled with the
-// cause
-// [ErrResigned]. When the function has returned, the next candidate becomes the leader, and Run stands
-// for election again. Until then this process leads, and its value stays published. Resign does not
-// wait. It reports whether this process was the leader.
+// cause [ErrResigned]. When the function has returned, the next candidate becomes the leader, and
+// Run stands for election again. Until then this process leads, and its value stays published.
+// Resign does not wait. It reports whether this process was the leader.
 func (e *Election) Resign() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -346,7 +347,7 @@ func (e *Election) Resign() bool {
 }
 
 // Leading reports whether this process leads: it holds the lock, and its function has not returned.
-// It compares the clock and sends no command.
+// It checks the lease locally and sends no command.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -359,7 +360,7 @@ func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error)
 	return e.store.Read(ctx)
 }
 
-// observeEvery is the time between two looks at the store when nothing gives a reason for one.
+// observeEvery is the poll interval of Observe.
 const observeEvery = time.Second
 
 // Observe yields what the leader has published: first the current value, and then each change,

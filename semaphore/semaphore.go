@@ -68,29 +68,29 @@ func New(s *session.Session, name string, permits int, opts ...lock.Option) *Sem
 	return &Semaphore{part{all: all, n: 1}}
 }
 
-// all is what all handles that N makes of one semaphore share.
+// all is shared by all handles that N returns for one semaphore.
 type all struct {
 	session  *session.Session // set once
 	name     string           // set once
 	opts     []lock.Option    // set once
-	permits  atomic.Int64     // how many there are, as the handle says; 0 if it does not. Resize changes it
-	resizing chan struct{}    // holds an element while a Resize is under way
+	permits  atomic.Int64     // the total number that the handle is configured with, or 0; changed by Resize
+	resizing chan struct{}    // cap 1: full while a Resize is running
 }
 
-// part takes n permits, all or none: a lock.Locker.
+// part is a lock.Locker that acquires n permits, all or none.
 type part struct {
 	*all
 	n    int                  // set once
 	made atomic.Pointer[made] // the latest
 }
 
-// made is the spec for so many permits in all.
+// made is a spec, and the total number of permits that it is for.
 type made struct {
 	permits int64
 	spec    *session.Spec
 }
 
-// spec returns the spec for as many permits as the handle says at this moment.
+// spec returns the spec for the current total number of permits.
 func (p *part) spec() *session.Spec {
 	permits := p.permits.Load()
 	if m := p.made.Load(); m != nil && m.permits == permits {
@@ -105,7 +105,7 @@ func (p *part) spec() *session.Spec {
 	return spec
 }
 
-// check returns what is wrong with a handle that takes n of so many permits.
+// check returns an error if a handle with this total number of permits cannot acquire n.
 func check(permits int64, n int) error {
 	switch {
 	case permits < 0 || permits > MaxPermits:
@@ -118,7 +118,8 @@ func check(permits int64, n int) error {
 	return nil
 }
 
-// acquire is the Acquire of the kind: it says in the words of this package why waiting is in vain.
+// acquire implements session.Scripts.Acquire. It converts a mismatch of the permit count to an error of this package,
+// which ends the wait.
 func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 	a, err := luascripts.AcquireSemaphore(ctx, rdb, k, q)
 	var other *luascripts.TotalError
@@ -136,7 +137,8 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	}
 }
 
-// withoutLeases is what else a number of permits that is too small can mean: permits of RSemaphore that are held leave no other trace.
+// withoutLeases names another possible cause of too few permits. Held permits of Redisson's RSemaphore leave no other
+// trace.
 const withoutLeases = "; if Java uses an RSemaphore of this name, which has no leases, use getPermitExpirableSemaphore there"
 
 func (p *part) Name() string { return p.name }
@@ -145,7 +147,8 @@ func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.take(ctx,
 
 func (p *part) TryLock(ctx context.Context) (lock.Hold, error) { return p.take(ctx, p.session.TryLock) }
 
-// take takes the permits by lock. A caller that is refused because a Resize of this handle has changed their number asks again.
+// take acquires the permits with lock. It retries if the permit count did not match because of a concurrent Resize of
+// this handle.
 func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spec) (lock.Hold, error)) (lock.Hold, error) {
 	for {
 		said := p.permits.Load()
@@ -154,7 +157,7 @@ func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spe
 			return h, err
 		}
 		select {
-		case p.resizing <- struct{}{}: // now each Resize that Redis knows of has its answer
+		case p.resizing <- struct{}{}: // waits until a running Resize has updated permits
 			<-p.resizing
 		case <-ctx.Done():
 			return h, err
@@ -227,7 +230,7 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: must be from 1 to %d", permits, MaxPermits)}
 	}
 	select {
-	case s.one.resizing <- struct{}{}: // one after the other: the handle says what the last one has set
+	case s.one.resizing <- struct{}{}: // one at a time, so that permits is the number that the last Resize set
 		defer func() { <-s.one.resizing }()
 	case <-ctx.Done():
 		return &lock.Error{Op: op, Name: s.one.name, Err: ctx.Err()}

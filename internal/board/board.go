@@ -1,4 +1,4 @@
-// Package board keeps in Redis what leaders say of themselves.
+// Package board implements leader.Store in Redis.
 package board
 
 import (
@@ -27,11 +27,11 @@ var kind = &session.Kind{
 type Board struct {
 	session *session.Session // set once
 	spec    *session.Spec    // set once
-	by      string           // set once: no other board has it, so it tells leaders apart that have no tokens
+	by      string           // set once: unique per board, so that it distinguishes leaders without tokens
 
 	mu    sync.Mutex
-	token uint64 // of the latest holder in whose name something was said; guarded by mu
-	stop  func() // Close need not take that back any more; nil if nothing was said; guarded by mu
+	token uint64 // of the holder that published last; guarded by mu
+	stop  func() // cancels the removal of its value at Close; nil if there is none; guarded by mu
 }
 
 var _ leader.Store = (*Board)(nil)
@@ -41,14 +41,14 @@ func New(s *session.Session, name string) *Board {
 	return &Board{session: s, spec: s.NewSpec(kind, name, nil), by: s.ID() + ":" + strconv.FormatUint(boards.Add(1), 10)}
 }
 
-// boards counts the boards of this process.
+// boards is the number of boards created in this process. It generates Board.by.
 var boards atomic.Uint64
 
-// said counts what the holders of this process have said.
+// said is the number of Publish and Clear calls in this process.
 var said atomic.Uint64
 
-// says is the script that says something in the name of a holder, or takes it back. Its copies have one number, so that a late one
-// does not bring back what the same holder said before.
+// says returns a script that publishes the value of the holder of h, or clears it. All copies of a call have the same
+// number, so a delayed duplicate does not restore an earlier value of this holder.
 func (b *Board) says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
 	number := said.Add(1)
 	return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
@@ -57,7 +57,7 @@ func (b *Board) says(h lock.Hold, value string, end time.Time, over bool) func(c
 	}
 }
 
-// Publish says value in the name of the holder of h, for d at most.
+// Publish implements leader.Store.
 func (b *Board) Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
 	const op = "publish"
 	end := time.Now().Add(d)
@@ -71,7 +71,7 @@ func (b *Board) Publish(ctx context.Context, h lock.Hold, value string, d time.D
 	return err
 }
 
-// until has the client take back at its Close what is said in the name of the holder of h, unless Clear comes first.
+// until makes Close of the client clear the value of the holder of h, unless Clear is called first.
 func (b *Board) until(h lock.Hold) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *Board) until(h lock.Hold) error {
 		return nil
 	}
 	stop, err := b.session.AtClose(func(ctx context.Context) {
-		_, _ = session.AskLast(ctx, b.session, b.spec, b.says(h, "", time.Now().Add(clearedStay), true)) // it ends with the lease
+		_, _ = session.AskLast(ctx, b.session, b.spec, b.says(h, "", time.Now().Add(clearedStay), true)) // if it fails, the value expires with the lease
 	})
 	if err != nil {
 		return err
@@ -91,10 +91,10 @@ func (b *Board) until(h lock.Hold) error {
 	return nil
 }
 
-// clearedStay is for how long a leader that is done leaves its token, so that a late copy of its words does nothing.
+// clearedStay is how long the token of a cleared value is kept, so that a delayed duplicate of Publish has no effect.
 const clearedStay = time.Minute
 
-// Clear takes back what was said in the name of the holder of h.
+// Clear implements leader.Store.
 func (b *Board) Clear(ctx context.Context, h lock.Hold) error {
 	_, err := session.Ask(ctx, b.session, b.spec, "resign", b.says(h, "", time.Now().Add(clearedStay), true))
 	b.mu.Lock()
@@ -106,7 +106,7 @@ func (b *Board) Clear(ctx context.Context, h lock.Hold) error {
 	return err
 }
 
-// Read returns what the leader says.
+// Read implements leader.Store.
 func (b *Board) Read(ctx context.Context) (l leader.Leader, leads bool, err error) {
 	l, err = session.Ask(ctx, b.session, b.spec, "leader", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (leader.Leader, error) {
 		said, v, err := luascripts.ReadLeader(ctx, rdb, k)
@@ -118,7 +118,7 @@ func (b *Board) Read(ctx context.Context) (l leader.Leader, leads bool, err erro
 	return l, err == nil && !l.Since.IsZero(), err
 }
 
-// Watch calls look when there may be something new, until stop is called.
+// Watch implements leader.Store.
 func (b *Board) Watch(look func()) (stop func(), err error) {
 	err = b.spec.Err
 	if err == nil {

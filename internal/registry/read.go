@@ -10,14 +10,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// MostRead is the most entries that one Read reads.
+// MostRead is the maximum number of entries that one Read returns.
 const MostRead = 256
 
-// fields are the fields of an entry, in the order in which Read asks for them.
+// fields are the fields of an entry, in the order that parse expects.
 var fields = []string{"host", "pid", "name", "label", "version", "started"}
 
-// Read returns the entries of the clients with these ids, of MostRead of them at the most.
-// Clients without an entry are missing. After an error some entries could not be read.
+// Read returns the entries of the first MostRead of these clients. Clients without an entry are missing. If Read returns
+// an error, other entries may be missing, too.
 func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]lock.Client, error) {
 	ids = ids[:min(len(ids), MostRead)]
 	if len(ids) == 0 {
@@ -42,7 +42,7 @@ func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]loc
 	return clients, failed
 }
 
-// parse reads an entry, and leaves out the fields that it cannot read.
+// parse decodes an entry. Invalid fields stay empty.
 func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	text := func(i int) string {
 		if i >= len(values) {

@@ -1,6 +1,6 @@
-// Package registry lets operators find the process behind an owner string. Each client keeps
-// a small hash in Redis, its entry, with its host, process and application, until it is closed.
-// An owner string contains the uuid of its client, which is the name of the entry.
+// Package registry lets operators find the process behind an owner string. Until it is closed, each client has an entry
+// in Redis: a small hash with its host, process and application. The entry is named after the UUID of the client, which
+// every owner string contains.
 //
 // No lock depends on an entry. An error here is logged and changes nothing else.
 package registry
@@ -21,24 +21,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TTL is the time that an entry outlives the last sign of life of its client. Interval is the
-// time between two such signs.
+// TTL is the expiry of an entry. Interval is the time between two updates by its client.
 const (
 	TTL      = time.Minute
 	Interval = 10 * time.Second
 )
 
-// MostText is the most bytes of a name, a host or a label that an entry has.
+// MostText is the maximum size of a name, a host or a label in bytes.
 const MostText = 256
 
 // Config configures an Entry.
 type Config struct {
 	Client  lock.Client   // the contents of the entry
-	Timeout time.Duration // the time that one command may stay unanswered
+	Timeout time.Duration // of one command
 	Logger  *slog.Logger  // nil means slog.Default
 }
 
-// An Entry keeps the entry of one client in Redis. Make one with New, and end it with End.
+// An Entry maintains the entry of one client in Redis until End.
 type Entry struct {
 	config Config            // set once
 	rdb    rueidis.Client    // set once
@@ -51,7 +50,7 @@ type Entry struct {
 	done  chan struct{} // closed when the goroutine ends, or when End finds that it never began
 }
 
-// New returns the entry of a client on rdb, which it borrows. It does no I/O before Begin.
+// New returns the entry of a client. It does no I/O before Begin, and does not close rdb.
 func New(rdb rueidis.Client, c Config) *Entry {
 	return &Entry{
 		config: c, rdb: rdb, key: keys.Client(c.Client.ID),
@@ -68,19 +67,18 @@ func New(rdb rueidis.Client, c Config) *Entry {
 	}
 }
 
-// bounded returns text, cut to MostText bytes.
+// bounded returns text, truncated to MostText bytes.
 func bounded(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), MostText)], "")
 }
 
-// Begin starts a goroutine that writes the entry and keeps it, and does not wait for it. Only the
-// first call does anything. Later calls cost next to nothing, so each use of a lock makes one.
+// Begin starts a goroutine that writes the entry and updates it. Only the first call has an effect. Later calls are
+// cheap, so it is called for each use of a lock.
 func (e *Entry) Begin() {
 	e.begun.Do(func() { go e.run() })
 }
 
-// End stops the goroutine of Begin, which then deletes the entry. End does not wait for it. It can
-// be called again.
+// End stops the goroutine of Begin, which then deletes the entry. End does not wait for it. Repeated calls are allowed.
 func (e *Entry) End() {
 	e.begun.Do(func() { close(e.done) })
 	e.end.Do(func() { close(e.ended) })
@@ -96,7 +94,7 @@ func (e *Entry) Wait(ctx context.Context) error {
 	}
 }
 
-// run keeps the entry until End.
+// run updates the entry until End, or until the server denies the command.
 func (e *Entry) run() {
 	defer close(e.done)
 	var failing failing
@@ -111,7 +109,7 @@ func (e *Entry) run() {
 			}
 			return
 		}
-		written = true // even if no answer comes: the command may be carried out
+		written = true // even without a reply, the command may be executed
 		err := e.keep()
 		if refused(err) {
 			e.logger().Warn("registry entry denied (ACL); grant the permissions in docs/operate/security.md, or use client.WithoutRegistry",
@@ -125,7 +123,7 @@ func (e *Entry) run() {
 	}
 }
 
-// keep writes the entry, or prolongs its life.
+// keep writes the entry, or extends its expiry.
 func (e *Entry) keep() error {
 	return e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
 		_, err := luascripts.KeepClient(ctx, conn, e.key, TTL, &e.told)
@@ -133,16 +131,16 @@ func (e *Entry) keep() error {
 	})
 }
 
-// remove deletes the entry. If that fails, the entry ends by itself after TTL.
+// remove deletes the entry. If that fails, the entry expires after TTL.
 func (e *Entry) remove() {
 	_ = e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
 		return conn.Do(ctx, conn.B().Del().Key(e.key).Build()).Error()
 	})
 }
 
-// apart calls f with a connection from the pool. On the connection of the locks, a command at the
-// same time as another makes the client library use goroutines of its own from then on. That makes
-// each lock some 15 % slower for an application that locks in one goroutine.
+// apart calls f with a connection from the pool. The first two concurrent commands on the connection of the locks make
+// rueidis start background goroutines for it. That makes each lock about 15 % slower for an application that locks in
+// one goroutine.
 func (e *Entry) apart(f func(context.Context, rueidis.DedicatedClient) error) error {
 	return e.rdb.Dedicated(func(conn rueidis.DedicatedClient) error {
 		ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
@@ -151,7 +149,7 @@ func (e *Entry) apart(f func(context.Context, rueidis.DedicatedClient) error) er
 	})
 }
 
-// logger returns the logger. It looks for the default each time, as an application may set it late.
+// logger returns the logger to use now, because an application may set slog's default late.
 func (e *Entry) logger() *slog.Logger {
 	if e.config.Logger != nil {
 		return e.config.Logger
@@ -159,14 +157,13 @@ func (e *Entry) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// failing counts the time for which the entry could not be kept. A server that is away for less
-// than TTL costs nothing, and the locks report its absence anyway.
+// failing limits the logging of failed updates. An outage shorter than TTL does no harm, and the locks report it anyway.
 type failing struct {
 	since time.Time // the first failure in a row; zero if the last call succeeded
-	told  bool
+	told  bool      // already logged in this row
 }
 
-// said reports whether to log err: once in each row of failures, when the row has lasted for TTL.
+// said reports whether to log err: once per row of failures, after the row has lasted for TTL.
 func (f *failing) said(now time.Time, err error) bool {
 	if err == nil {
 		*f = failing{}
@@ -182,8 +179,7 @@ func (f *failing) said(now time.Time, err error) bool {
 	return true
 }
 
-// refused reports whether err says that the server will never carry out the command: the user
-// lacks a right, or the key holds something else.
+// refused reports whether err is permanent: the user lacks a permission, or the key has the wrong type.
 func refused(err error) bool {
 	return err != nil && !retry.FaultOf(err).Passes
 }

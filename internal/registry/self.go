@@ -10,10 +10,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// module is the module whose version the entry has.
+// module is the module whose version is stored in the entry.
 const module = "github.com/leasehold-go/leasehold"
 
-// Self returns the client of this process. If name is "", it has the name of the program.
+// Self returns a description of the client with this ID in this process. The default of name is the program name.
 func Self(id, name, label string) lock.Client {
 	if name == "" {
 		name = filepath.Base(os.Args[0])
@@ -25,7 +25,7 @@ func Self(id, name, label string) lock.Client {
 	return lock.Client{ID: id, Host: host, PID: os.Getpid(), Name: name, Label: label, Version: version(), Started: time.Now()}
 }
 
-// version returns the version of the library in this program.
+// version returns the version of this module in the program.
 var version = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

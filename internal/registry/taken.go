@@ -12,17 +12,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An operator that unlocks a lock by force tells the client of its holder. The channel has the name
-// of the client's entry, and the message is "taken <number> <operator>", with the number of the
-// owner string. The client then asks Redis, and believes Redis alone.
+// A force-unlock notifies the client of the holder. The channel has the name of the client's entry. The message is
+// "taken <number> <operator>", with the number of the owner string. The client then verifies the loss with Redis.
 
-// Taken returns the channel and the message which say that the operator by has taken a lock from owner.
+// Taken returns the channel and the message for a force-unlock of a lock of owner by the operator by.
 func Taken(owner, by string) (channel, message string) {
 	_, number, _ := strings.Cut(owner, ":")
 	return keys.Client(lock.ClientID(owner)), "taken " + number + " " + bounded(by)
 }
 
-// ParseTaken reads a message of Taken. For any other message ok is false.
+// ParseTaken parses a message of Taken. For any other message ok is false.
 func ParseTaken(message string) (number, by string, ok bool) {
 	rest, ok := strings.CutPrefix(message, "taken ")
 	if !ok {
@@ -36,7 +35,7 @@ func ParseTaken(message string) (number, by string, ok bool) {
 	return number, by, number != ""
 }
 
-// printable returns c, or a harmless character if c would change a line of a log.
+// printable replaces control characters by spaces, so that c cannot forge log lines.
 func printable(c rune) rune {
 	if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 {
 		return ' '
@@ -44,33 +43,33 @@ func printable(c rune) rune {
 	return c
 }
 
-// NoteKept is the time that the note of a forced unlock stays in Redis, and MostNoted how many holders it names at most.
+// NoteKept is the expiry of the audit record of a force-unlock. MostNoted is the maximum number of holders in it.
 const (
 	NoteKept  = 7 * 24 * time.Hour
 	MostNoted = 16
 )
 
-// Note is what a client reads and writes of the note at keys.Forced of a lock, as package admin has it.
+// Note is the audit record of a force-unlock, stored at keys.Forced. Package admin writes the same format.
 type Note struct {
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
-	From   []string  `json:"from"` // the holders, as lock.Client shows them
+	From   []string  `json:"from"` // the holders, as formatted by lock.Client
 
 	Age time.Duration `json:"-"` // by the server's clock
 }
 
-// SetNote returns the command that leaves a note at key: by has taken a lock from these owners.
+// SetNote returns the command that stores an audit record at key: by force-unlocked a lock of these owners.
 func SetNote(rdb rueidis.Client, key, by string, owners []string) rueidis.Completed {
 	n := Note{At: time.Now().UTC().Truncate(time.Millisecond), By: by}
 	for _, owner := range owners[:min(len(owners), MostNoted)] {
 		n.From = append(n.From, lock.ClientID(owner))
 	}
-	text, _ := json.Marshal(n) // of texts and a time it always succeeds
+	text, _ := json.Marshal(n) // never fails for strings and a time
 	return rdb.B().Set().Key(key).Value(string(text)).Px(NoteKept).Build()
 }
 
-// ReadNote reads the note at key. It returns an error if there is none.
+// ReadNote returns the audit record at key. It returns an error if there is none.
 func ReadNote(ctx context.Context, rdb rueidis.Client, key string) (n Note, err error) {
 	replies := rdb.DoMulti(ctx, rdb.B().Get().Key(key).Build(), rdb.B().Pttl().Key(key).Build())
 	text, err := replies[0].ToString()
@@ -82,18 +81,19 @@ func ReadNote(ctx context.Context, rdb rueidis.Client, key string) (n Note, err 
 		err = json.Unmarshal([]byte(text), &n)
 	}
 	n.Age = NoteKept - time.Duration(left)*time.Millisecond
-	if left < 0 { // made or changed by hand
+	if left < 0 { // created or changed manually
 		n.Age = NoteKept
 	}
 	return n, err
 }
 
-// About reports whether the note is about a holder of the client with this ID, which operators see as called.
+// About reports whether the record may be about a holder of the client with this ID. called is the name of the client in
+// records, or "".
 func (n Note) About(id, called string) bool {
 	return slices.Contains(n.From, id) || called != "" && slices.Contains(n.From, called) || len(n.From) >= MostNoted
 }
 
-// Operator returns who unlocked the lock, and why, as a message of Taken has it.
+// Operator returns who force-unlocked the lock, and why, in the format of a message of Taken.
 func (n Note) Operator() string {
 	by := n.By
 	if n.Reason != "" {
