@@ -20,7 +20,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A call whose context ends says so once. It says what went before, too, if that is more than that another owner has the lock.
+// A call whose context is canceled reports the cancellation once. It also reports the error before it, unless that only
+// says that another owner has the lock.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -47,7 +48,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The cause of a context can be the error of another call, as with errgroup. What that says of its lock is not true of this one.
+// The cause of a context can be the error of another call, as with errgroup. ErrNotAcquired and ErrUnavailable in it do
+// not apply to this call.
 func TestInterrupted_cause(t *testing.T) {
 	other := &os.PathError{Op: "open", Path: "x", Err: both{lock.ErrUnavailable, lock.ErrNotAcquired, lock.ErrLost}}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -70,20 +72,20 @@ func TestInterrupted_cause(t *testing.T) {
 	}
 }
 
-// errUnavailable returns an error of a call that Redis did not reply.
+// errUnavailable returns the error of a call to which Redis did not reply.
 func errUnavailable(t *testing.T) error {
 	t.Helper()
 	return fmt.Errorf("frozen: %w", lock.ErrUnavailable)
 }
 
-// both is an error that matches several.
+// both is an error that matches several errors.
 type both []error
 
 func (b both) Error() string   { return b[0].Error() }
 func (b both) Unwrap() []error { return b }
 
-// The limit of a wait is what the error is about only if it ended the wait: not if the caller's context did, or an error
-// that is final.
+// The error reports the wait limit only if the limit ended the wait, not if the caller's context was canceled or the
+// error is final.
 func TestWithWait_whatEnded(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -107,7 +109,7 @@ func TestWithWait_whatEnded(t *testing.T) {
 	}
 }
 
-// A reader could come in without a command. If its context is over, it does not.
+// A reader that could join without a command does not join if its context is canceled.
 func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -121,7 +123,7 @@ func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
 	})
 }
 
-// A call after Close ends at once, and nothing of it is left.
+// A call after Close returns immediately and leaves nothing behind.
 func TestClose_thenACall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if err := w.a.Close(w.Context()); err != nil {
@@ -135,12 +137,12 @@ func TestClose_thenACall(t *testing.T) {
 	})
 }
 
-// The acquisition that a reader was about to join is shared no more, or was released. The reader gets no hold of it.
+// The acquisition that a reader was about to join is no longer open, or was released. The reader gets no hold of it.
 func TestReaders_joinNothingThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, reading, w.Context())
 		over := h.(*hold).acquisition()
-		time.Sleep(2 * lockstate.ShareTime) // the next reader has an acquisition of its own, and others join that
+		time.Sleep(2 * lockstate.ShareTime) // the next reader has its own acquisition, which others can join
 		next := w.take(w.a, reading, w.Context())
 		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
 			w.Error("a hold of what is shared no more")
@@ -153,7 +155,7 @@ func TestReaders_joinNothingThatIsOver(t *testing.T) {
 	})
 }
 
-// What a re-entry would add to is over: its command is not sent, alone or with others.
+// The acquisition of a re-entry has ended: its command is not sent, alone or in a batch.
 func TestReentry_toWhatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, alone} {
@@ -175,7 +177,7 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 	})
 }
 
-// A re-entry ends with its context, and is executed after that. Redis has one hold then.
+// A re-entry is executed after its context was canceled. Redis ends up with one hold.
 func TestReentry_answeredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -212,7 +214,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 		w.slowScripts(100 * time.Millisecond)
 		first, second := w.reads(w.a, ctxs[0]), w.reads(w.a, ctxs[1])
 		holds = append(holds, <-first, <-second)
-		if n := w.count(holds[0]); n != 3 { // one for both, and one for each re-entry
+		if n := w.count(holds[0]); n != 3 { // one for both owners, and one for each re-entry
 			w.Errorf("Redis has %d holds", n)
 		}
 		for _, h := range holds {
@@ -221,7 +223,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 	})
 }
 
-// The wait for that turn ends with the context of the call.
+// The wait for that turn ends when the context of the call is canceled.
 func TestReaders_reentryEndsInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -243,8 +245,8 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 	})
 }
 
-// The first copy of a re-entry is executed and its reply is lost. Redis refuses the second one. The owner has one hold, and soon
-// Redis has, too.
+// The first copy of a re-entry is executed and its reply is lost. Redis rejects the second copy. The owner has one
+// hold, and soon Redis has one, too.
 func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -270,7 +272,7 @@ func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	})
 }
 
-// A re-entry that Redis refuses, or executes, is not under way any more.
+// A re-entry that Redis rejects or executes is no longer in flight.
 func TestReentry_isOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -298,7 +300,8 @@ func TestReentry_isOver(t *testing.T) {
 	})
 }
 
-// An owner re-enters what it shares with another one, and gives its last hold back before the reply. The other one keeps its hold.
+// An owner re-enters an acquisition that it shares, and releases its last hold before the reply. The other owner keeps
+// its hold.
 func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -318,7 +321,7 @@ func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 	})
 }
 
-// Close comes while a re-entry waits for its reply, and is what the error is about.
+// Close begins while a re-entry waits for its reply. The error is ErrClosed.
 func TestReentry_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

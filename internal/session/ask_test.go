@@ -21,8 +21,8 @@ import (
 
 // Each test here fails without one guard of a request, or of its reply.
 
-// The caller leaves, and its request is granted so late that the client library may have sent a copy. The copy is executed
-// when the grant is released: the lock is free again soon.
+// The caller leaves, and its request is granted so late that rueidis may have sent a duplicate. The duplicate is
+// executed after the grant is released: the lock is free again soon.
 func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var carryOut func()
@@ -53,13 +53,13 @@ func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 	})
 }
 
-// Replicas take their time. That a reply waits for them says nothing about copies: the release is all that is sent after it.
+// With replicas a slow reply does not indicate a duplicate: only the release is sent after it.
 func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 				replicas := q.Replicas
-				q.Replicas = 0 // the server in memory has none
+				q.Replicas = 0 // the in-memory server has none
 				a, err := acquire(ctx, rdb, k, q)
 				time.Sleep(time.Second)
 				a.Confirmed = replicas
@@ -75,7 +75,8 @@ func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 	})
 }
 
-// Redis says that an earlier copy of the request was granted the lock, and that this is over. The caller asks again.
+// Redis replies that an earlier copy of the request was granted the lock and that this grant has ended. The caller
+// retries.
 func TestAbandoned_aGrantThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked atomic.Int32
@@ -95,7 +96,7 @@ func TestAbandoned_aGrantThatIsOver(t *testing.T) {
 	})
 }
 
-// A try that is refused does not listen longer than the waiter before it: it waits for nothing.
+// A refused TryLock keeps no subscription beyond the waiter before it.
 func TestTry_doesNotListen(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lingering(plain)
@@ -115,13 +116,13 @@ func TestTry_doesNotListen(t *testing.T) {
 	})
 }
 
-// Too few replicas confirm a grant, and Redis refuses to take it back at first. The reconciler goes on: nothing stays.
+// Too few replicas confirm a grant, and Redis rejects the first rollback. The reconciler continues: nothing stays.
 func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var passed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-				q.Replicas = 0 // the server in memory has none, and nothing confirms it
+				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
 				return acquire(ctx, rdb, k, q)
 			}
 		}, func(pass passFunc) passFunc {
@@ -142,11 +143,11 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 	})
 }
 
-// A request that was not sent, as its caller had left, leaves nothing to release, however long it has waited for that.
+// A request that was not sent because its caller had left needs no release, however long it waited to be sent.
 func TestQuestion_unsent(t *testing.T) {
 	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoReply{After: opTime}: 1} {
 		inBubble(t, func(w *world) {
-			w.unlock(w.lock(w.a, w.Context())) // the scripts are known now
+			w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 			spec := w.a.NewSpec(fair, "orders", nil)
 			at, failed := w.a.begin(spec)
 			if failed != nil {
@@ -171,7 +172,7 @@ func TestQuestion_unsent(t *testing.T) {
 	}
 }
 
-// The reply is lost, the caller is gone: nothing may stay.
+// The reply is lost and the caller has left: nothing may stay.
 func TestAbandoned_isTakenBack(t *testing.T) {
 	for _, fault := range []string{"reply is slow", "reply is lost", "request is slow"} {
 		t.Run(fault, func(t *testing.T) {
@@ -179,9 +180,9 @@ func TestAbandoned_isTakenBack(t *testing.T) {
 				act := map[string]redistest.Action{
 					"reply is slow":   {DelayReply: 2 * time.Second},
 					"reply is lost":   {DelayReply: 2 * time.Second, DropReply: true},
-					"request is slow": {DelayRequest: 8 * time.Second}, // arrives when all is reconciled twice
+					"request is slow": {DelayRequest: 8 * time.Second}, // arrives after two reconciliations
 				}[fault]
-				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts from now on
+				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 				w.wire.OnRequest(redistest.Once("EVALSHA", act))
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
@@ -200,16 +201,15 @@ func TestAbandoned_isTakenBack(t *testing.T) {
 	}
 }
 
-// The same where the copy and what takes it back travel on connections of their
-// own, so that nothing keeps them in order.
+// The same, with the duplicate and the release on different connections, so that they are not ordered.
 func TestAbandoned_onManyConnections(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = 3 }), testConfig())
-		w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
+		w.unlock(w.lock(s, w.Context())) // loads the scripts
 		for i := range 8 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
-			// Without a deadline: with one, the client library may close the
-			// connection at its end, and the copy would be gone with it.
+			// Without a deadline: otherwise rueidis may close the connection at the deadline, and the duplicate would
+			// be lost with it.
 			ctx, cancel := context.WithCancel(w.Context())
 			time.AfterFunc(time.Second, cancel)
 			if _, err := s.Lock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
@@ -227,8 +227,8 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 	})
 }
 
-// The connection of a request comes to the end of its ConnLifetime, and the client library sends the request again, without
-// a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is executed.
+// The connection of a request reaches its ConnLifetime, and rueidis silently resends the request. Nothing stays,
+// whether the duplicate is sent or the dial fails, and whenever the first copy is executed.
 func TestAbandoned_byALifetime(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 					}
 				})
 				s := New(rdb, testConfig())
-				w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
+				w.unlock(w.lock(s, w.Context())) // loads the scripts
 				first := make(chan []string, 1)
 				act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
 				if down {
@@ -271,7 +271,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 				refuses.Store(false)
 				if !down {
 					w.unlock(h)
-					synctest.Wait() // the look for a copy that follows the release is over
+					synctest.Wait() // the repetition after the release is done
 					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
 						w.Errorf("the copy did nothing: %v", err)
 					}
@@ -288,8 +288,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 	}
 }
 
-// The reply comes between two requests of a wait, and then the wait ends. The
-// session gives the grant back.
+// The reply arrives between two requests of a wait, and then the wait ends. The session releases the grant.
 func TestAbandoned_betweenTwoQuestions(t *testing.T) {
 	for _, end := range []string{"context", "wait", "close"} {
 		t.Run(end, func(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 
 // Each test here fails without one guard of the wait loop.
 
-// A server that loads its data refuses each command. A TryLock asks until less than a quarter of its time is left, however seldom a Lock
-// of the same client asks.
+// A server that loads its data rejects each command. A TryLock retries until less than a quarter of its time remains,
+// independent of the poll interval.
 func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		config := testConfig()
@@ -50,11 +50,11 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 
 const loading = "LOADING Redis is loading the dataset in memory"
 
-// The reply comes as late as the lease is long. The call asks once more at once, and not when the next poll is due.
+// The reply takes as long as the lease. The call retries immediately, and not at the next poll.
 func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, fair, writing} {
-			w.unlock(w.take(w.a, k, w.Context())) // now the server knows the scripts
+			w.unlock(w.take(w.a, k, w.Context())) // loads the scripts
 			const slow = 200 * time.Millisecond
 			w.onScripts(func(n int) redistest.Action {
 				if n == 1 {
@@ -74,7 +74,8 @@ func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
 	})
 }
 
-// hands is a fair lock of session a that is about to go to an attempt of the same session. The test makes its steps.
+// hands is a fair lock of session a that is about to be handed off to an attempt of the same session. The test executes
+// the steps of the attempt.
 func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	h = w.take(w.a, fair, w.Context())
 	spec := w.a.NewSpec(fair, "orders", nil)
@@ -94,13 +95,14 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	}
 }
 
-// forced loses the lock of t, as where somebody unlocked it by force.
+// forced loses the lock of t, as after a force-unlock.
 func (w *world) forced(t *acquisition) {
 	w.mini.Del("orders")
 	t.lease.Lose(watchdog.ErrGone)
 }
 
-// A fair lock came to a waiter by a release, and is lost before the waiter runs. The waiter asks at once, in another name.
+// A release granted a fair lock to a waiter, and the lock is lost before the waiter runs. The waiter sends a request
+// immediately, with a new owner string.
 func TestQueue_lostBeforeItIsTaken(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h, a, end := w.hands()
@@ -116,7 +118,7 @@ func TestQueue_lostBeforeItIsTaken(t *testing.T) {
 	})
 }
 
-// The same, between the moment when the waiter takes it and that when it has its hold.
+// The same, after the waiter has claimed the lock and before it has its hold.
 func TestQueue_lostAsItIsTaken(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h, a, end := w.hands()
@@ -136,7 +138,8 @@ func TestQueue_lostAsItIsTaken(t *testing.T) {
 	})
 }
 
-// asksAnew has a, whose acquisition lost is over, make its next step: it acquires the lock, which is free, in another name.
+// asksAnew makes a, whose acquisition lost has ended, execute its next step: it acquires the free lock with a new owner
+// string.
 func (w *world) asksAnew(a *attempt, lost *acquisition) {
 	w.Helper()
 	start := time.Now()
@@ -151,8 +154,7 @@ func (w *world) asksAnew(a *attempt, lost *acquisition) {
 	w.unlock(h)
 }
 
-// stall has the watchdog of session a stand still, as on a busy machine, until wake: an observer that it tells of a loss does
-// not return.
+// stall blocks the watchdog of session a until wake, as on a busy machine: its observer does not return from a loss.
 func (w *world) stall() (wake func()) {
 	w.Helper()
 	stuck := make(chan struct{})
@@ -170,13 +172,14 @@ func (w *world) stall() (wake func()) {
 	return func() { close(stuck) }
 }
 
-// The lease of a reader is over, and no one has noticed that yet. Another reader does not join it, by Lock or by TryLock, and asks instead.
+// The lease of a reader has expired, and no goroutine has detected that yet. Another reader does not join it, by Lock
+// or TryLock, but sends a request.
 func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 	for name, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"Lock": (*Session).Lock, "TryLock": (*Session).TryLock} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				const lease = 100 * time.Millisecond
-				w.a.Lease = lease // so that a reply can take nearly as long
+				w.a.Lease = lease // so that a reply can take almost as long
 				w.a.table.rules.Lease = lease
 				w.known()
 				wake := w.stall()
@@ -200,14 +203,15 @@ func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 	}
 }
 
-// The lease of a writer is over, and no one has noticed that yet. Its owner comes to read, as any other reader: others may join it.
+// The lease of a writer has expired, and no goroutine has detected that yet. Its owner reads like any other reader:
+// others may join it.
 func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		wake := w.stall()
 		ctx := lock.ContextWithNewOwner(w.Context())
 		wrote := w.take(w.a, writing, ctx, lock.WithFixedLease(time.Second))
-		time.Sleep(time.Until(wrote.Until()) + time.Second) // over in Redis, too
+		time.Sleep(time.Until(wrote.Until()) + time.Second) // expired in Redis, too
 		h := w.take(w.a, reading, ctx)
 		if w.mini.HGet("orders", "mode") != "read" {
 			w.Error("it reads while Redis says that somebody writes")
@@ -225,7 +229,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	})
 }
 
-// A TryLock is told that the server loads its data, and then gets no reply. Its error says both.
+// A TryLock is refused because the server loads its data, and then gets no reply. Its error reports both.
 func TestTryLock_saysWhatWentBefore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -248,14 +252,14 @@ func TestTryLock_saysWhatWentBefore(t *testing.T) {
 	})
 }
 
-// logs has session s keep what it logs.
+// logs captures the log of session s.
 func (w *world) logs(s *Session) *strings.Builder {
 	var text strings.Builder
 	s.report.given = slog.New(slog.NewTextHandler(&text, nil))
 	return &text
 }
 
-// endsAfter is a context that has ended when it is asked for the n-th time, as one that ends while a call is on its way.
+// endsAfter is a context that is canceled at the n-th call of Err, like one that is canceled during a call.
 type endsAfter struct {
 	context.Context
 	n *atomic.Int64
@@ -268,7 +272,7 @@ func (e endsAfter) Err() error {
 	return context.Canceled
 }
 
-// stuck is a context whose Err waits for a channel once there is one, as where a goroutine is not run for a while.
+// stuck is a context whose Err can block on a channel, like a goroutine that is not scheduled for a while.
 type stuck struct {
 	context.Context
 	gate *atomic.Pointer[chan struct{}]
@@ -281,8 +285,8 @@ func (s stuck) Err() error {
 	return s.Context.Err()
 }
 
-// A reader waits for the reply to another reader's request, and its context ends. Redis replied to its own request a moment ago: it was
-// refused. So its error does not say that Redis gives no reply.
+// A reader waits for the reply to another reader's request, and its context is canceled. Redis refused its own request
+// just before, so its error does not report Redis as unavailable.
 func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -298,9 +302,9 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 		time.Sleep(pollTime / 2) // both were refused
 		n := w.slowScripts(20 * time.Millisecond)
 		late.gate.Store(&gate)
-		w.unlock(h) // and both are told
+		w.unlock(h) // both are notified
 		synctest.Wait()
-		close(gate) // the other one has asked
+		close(gate) // the other reader has sent its request
 		time.Sleep(10 * time.Millisecond)
 		cancel()
 		w.wantEnd("Lock", <-ended, []error{lock.ErrNotAcquired, context.Canceled}, lock.ErrUnavailable)
@@ -311,8 +315,8 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 	})
 }
 
-// Another call of the owner has the turn, and the owner has the lock, and no command is under way for it. A TryLock that gives up does not
-// say that Redis gives no reply.
+// Another call of the owner has the turn, the owner has the lock, and no command is in flight. A TryLock that times out
+// does not report Redis as unavailable.
 func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -326,7 +330,7 @@ func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 	})
 }
 
-// A wait that came to the end of its own limit says so once.
+// A wait that ends at its own limit reports the limit once.
 func TestWithWait_saysTheLimitOnce(t *testing.T) {
 	for err, want := range map[error]string{
 		outOfTime{time.Second, errWaited}:         "not acquired: waited for 1s",
@@ -338,11 +342,11 @@ func TestWithWait_saysTheLimitOnce(t *testing.T) {
 	}
 }
 
-// A server loads its data for long, and a waiter asks it ever more seldom. Then it replies that another owner has the lock. When it loads
-// once more, the waiter asks again soon.
+// A server loads its data for a long time, and the retries of a waiter become rare. Then another owner has the lock.
+// When the server loads its data again, the waiter retries soon.
 func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context())) // now the server knows the script
+		w.unlock(w.lock(w.a, w.Context())) // loads the script
 		other := w.lock(w.b, w.Context())
 		w.mini.SetError(loading)
 		next := w.waiting(w.a, w.Context())
@@ -366,7 +370,8 @@ func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 	})
 }
 
-// A grant comes too late for its lease, and the context of the call ends before it asks again. What was granted is released once.
+// A grant comes too late for its lease, and the context of the call is canceled before it retries. The grant is
+// released once.
 func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		asked, gaveBack := 0, 0
@@ -382,12 +387,12 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 			return plain.Pass(ctx, rdb, keys, owner, p)
 		}
 		ctx := endsAfter{w.Context(), new(atomic.Int64)}
-		ctx.n.Store(4) // the call looks as it begins, before the request, after the reply, and before the next request
+		ctx.n.Store(4) // the call checks it at the start, before the request, after the reply, and before the next request
 		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}))
 		if !errors.Is(err, context.Canceled) {
 			w.Error(err)
 		}
-		time.Sleep(opTime / 2) // later the reconciler looks once more
+		time.Sleep(opTime / 2) // later the reconciler repeats its command
 		synctest.Wait()
 		if asked != 1 || gaveBack != 1 {
 			w.Errorf("it asked %d times, and gave back %d times", asked, gaveBack)
@@ -395,7 +400,8 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 	})
 }
 
-// With WithWait(0), Lock makes one attempt: it takes what is free, is refused at once by another owner, and leaves nothing behind.
+// With WithWait(0), Lock makes one attempt: it acquires a free lock, fails immediately if another owner has it, and
+// leaves nothing behind.
 func TestWithWait_zero(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing, "reader": reading} {
 		t.Run(name, func(t *testing.T) {
@@ -442,8 +448,7 @@ func TestWaiter_isWokenByTheMessage(t *testing.T) {
 	})
 }
 
-// Without any message a waiter asks every poll interval, and when the lease it
-// was told of is over.
+// Without any message a waiter retries every poll interval, and when the lease in the last reply expires.
 func TestWaiter_asksByItself(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -459,7 +464,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 		w.unlock(h)
 
 		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
-		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes nothing
+		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes no message
 		start = time.Now()
 		h = w.lock(w.a, w.Context())
 		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollTime {
@@ -469,7 +474,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 	})
 }
 
-// The release falls between the waiter's request and its subscription.
+// The release happens between the waiter's request and its subscription.
 func TestWaiter_asksAgainWhenItListens(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -481,8 +486,8 @@ func TestWaiter_asksAgainWhenItListens(t *testing.T) {
 			w.unlock(h)
 			done <- time.Now()
 		}()
-		synctest.Wait() // it was refused, and its subscription is under way
-		w.unlock(h)     // publishes without a listener
+		synctest.Wait() // it was refused, and its subscription is in flight
+		w.unlock(h)     // no subscriber receives the message
 		start := time.Now()
 		close(subscribe)
 		if took := (<-done).Sub(start); took != 0 {
@@ -514,8 +519,8 @@ func TestTryLock_doesNotOvertake(t *testing.T) {
 	})
 }
 
-// A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
-// owner. Redis replies all the time.
+// A TryLock waits for the turn of its owner, whose lock is lost in the meantime. Another call of the owner is then
+// ahead and waits for another owner. Redis is available all the time.
 func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -549,7 +554,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	})
 }
 
-// A grant whose reply takes longer than its lease is no hold.
+// A grant whose reply takes longer than its lease does not become a hold.
 func TestGrantBornTooLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -597,8 +602,7 @@ func TestWithWait(t *testing.T) {
 	})
 }
 
-// The limit of a wait is for all of it: for the owner's turn, for a re-entry,
-// and for the lock.
+// The wait limit covers the entire wait: for the owner's turn, for a re-entry, and for the lock.
 func TestWithWait_isForTheWhole(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
@@ -628,16 +632,15 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 	})
 }
 
-// TryLock and Unlock take no longer than the operation timeout, whatever they
-// wait for first.
+// TryLock and Unlock take no longer than the operation timeout, whatever they wait for first.
 func TestOpTimeout_isForTheWhole(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
 		go func() {
-			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly that time
-				_ = h.Unlock(w.Context()) // the reply does not come in time
+			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for almost that time
+				_ = h.Unlock(w.Context()) // the reply is late
 			}
 		}()
 		synctest.Wait()
@@ -653,7 +656,7 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 		h = w.lock(w.a, w.Context())
 		time.Sleep(leaseTime/3 - time.Millisecond)
 		w.wire.Freeze(true)
-		time.Sleep(2 * time.Millisecond) // a renewal is under way now
+		time.Sleep(2 * time.Millisecond) // a renewal is in flight
 		start = time.Now()
 		if err := h.Unlock(w.Context()); err == nil || time.Since(start) > opTime+20*time.Millisecond {
 			w.Errorf("Unlock: %v after %v", err, time.Since(start))
@@ -663,7 +666,7 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 	})
 }
 
-// A TryLock that is refused subscribes nothing: it does not wait.
+// A refused TryLock does not subscribe, because it does not wait.
 func TestTryLock_doesNotListen(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -677,12 +680,12 @@ func TestTryLock_doesNotListen(t *testing.T) {
 	})
 }
 
-// A waiter behind a TryLock asks when that is refused: it wants to be in the queue.
+// A waiter behind a TryLock sends its request when the TryLock is refused, because it must enter the queue.
 func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Error(err) // it leaves its subscriptions for a while
+			t.Error(err) // keeps its subscriptions for a while
 		}
 		goes := make(chan struct{})
 		var asked, slow atomic.Int64
@@ -709,7 +712,7 @@ func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
 	})
 }
 
-// Ahead says what a TryLock would say, and sends nothing, while others of the process wait for the lock.
+// Ahead returns the error of a TryLock without sending a command while other calls of the process wait for the lock.
 func TestAhead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The server does not reply, and the context of Close ends while Close gives a lock back. All the
-// same, nothing of the session goes on: no watchdog, no feed, and nothing is uncertain.
+// The server does not respond, and the context of Close is canceled while Close releases a lock. No watchdog,
+// subscription or reconciler of the session keeps running.
 func TestClose_endsWithItsContext(t *testing.T) {
-	for range 20 { // chance decided it: two channels of a select were ready
+	for range 20 { // a select with two ready channels decided at random
 		inBubble(t, func(w *world) {
 			h := w.lock(w.a, w.Context())
 			w.wire.Refuse(true)
@@ -43,10 +43,10 @@ func TestClose_endsWithItsContext(t *testing.T) {
 	}
 }
 
-// Close called what AtClose was given before a call of AtClose that came before Close had noted its function: that call fails.
+// Close calls the registered functions before a concurrent AtClose has registered its function: that AtClose fails.
 func TestAtClose_besideClose(t *testing.T) {
 	s := New(redistest.NewMini(t).Client(t), testConfig())
-	s.closer.callLast(t.Context()) // as Close does, when no new call can begin
+	s.closer.callLast(t.Context()) // as Close does when no new call can begin
 	if _, err := s.AtClose(func(context.Context) {}); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("%v, and the function is never called", err)
 	}
@@ -55,8 +55,8 @@ func TestAtClose_besideClose(t *testing.T) {
 	}
 }
 
-// Close calls what AtClose was given when all holds have ended, and waits for it, but not what was stopped before. A closed session
-// takes no more of them.
+// Close calls the functions registered with AtClose after all holds have ended, and waits for them. It does not call
+// stopped functions. A closed session accepts no more of them.
 func TestAtClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -88,7 +88,7 @@ func TestAtClose(t *testing.T) {
 	})
 }
 
-// A program ends by the context that it gives to Close. Close has two operation timeouts all the same.
+// A program passes its canceled context to Close. Close still has two operation timeouts.
 func TestClose_withAContextThatIsOver(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		inBubble(t, func(w *world) {
@@ -109,7 +109,7 @@ func TestClose_withAContextThatIsOver(t *testing.T) {
 	}
 }
 
-// What is gone in Redis is not held any more: Close has nothing to complain about.
+// A lock that is gone in Redis is not held any more: Close returns no error for it.
 func TestClose_ofWhatIsGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -120,7 +120,8 @@ func TestClose_ofWhatIsGone(t *testing.T) {
 	})
 }
 
-// An Unlock begins before Close, and ends the acquisition after Close has noted it. The Unlock releases it, and Close sends nothing.
+// An Unlock begins before Close, and ends the acquisition after Close has listed it. The Unlock releases it, and Close
+// sends nothing.
 func TestClose_crossedByUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -129,7 +130,7 @@ func TestClose_crossedByUnlock(t *testing.T) {
 			w.Error(err)
 		}
 		n := w.scripts()
-		close(w.a.closer.closing) // as Close goes on
+		close(w.a.closer.closing) // as Close continues
 		if err := w.a.releaseAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
 			w.Errorf("%d held, %v, %d commands", len(held), err, n.Load())
 		}
@@ -137,7 +138,8 @@ func TestClose_crossedByUnlock(t *testing.T) {
 	})
 }
 
-// A second Close waits for the first one, and no longer than its context. GaveBack tells whether the locks were released.
+// A second Close waits for the first one, but no longer than its context. GaveBack reports whether the locks were
+// released.
 func TestClose_twice(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
@@ -173,7 +175,8 @@ func TestClose_twice(t *testing.T) {
 	})
 }
 
-// Close comes while a waiter asks, and the lock seems to be free then. The waiter does not ask again: its call ends.
+// Close begins while a waiter's request is in flight, and the lock then seems free. The waiter does not retry: its call
+// ends.
 func TestClose_whileAWaiterAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -200,8 +203,8 @@ func TestClose_whileAWaiterAsks(t *testing.T) {
 	})
 }
 
-// The server does not respond, and the context of Close is never canceled. Close takes three operation timeouts at most, however many locks
-// are held, also a second Close, and also if it finds something else to do.
+// The server does not respond, and the context of Close is never canceled. Close takes at most three operation
+// timeouts, however many locks are held. This includes a second Close, and a Close that has other work.
 func TestClose_ofASilentServer(t *testing.T) {
 	for _, locks := range []int{0, 3, 1000} {
 		for name, fail := range map[string]func(w *world){
@@ -231,7 +234,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 						closing.Go(func() {
 							err := w.a.Close(context.Background())
 							if err == nil {
-								return // the other call gave up at the same moment, and nothing goes on
+								return // the other call timed out at the same time, and nothing keeps running
 							}
 							failed.Add(1)
 							if took := time.Since(began); took > 3*opTime {
@@ -261,7 +264,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 	}
 }
 
-// Close while Redis does not reply: waiters end with ErrClosed all the same.
+// Close while Redis does not respond: waiters end with ErrClosed.
 func TestClose_wakesWaitersOfADeadServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.Refuse(true)

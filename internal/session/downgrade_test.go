@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// downgrade makes a read hold out of h, and fails the test if that fails.
+// downgrade returns a read hold for h, and fails the test on an error.
 func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...lock.Option) lock.Hold {
 	w.Helper()
 	read, err := s.Downgrade(ctx, s.NewSpec(reading, "orders", opts), h)
@@ -23,8 +23,8 @@ func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...
 	return read
 }
 
-// After a downgrade the owner reads on. Other readers come in at once, and no writer does, not
-// even one that has waited since before.
+// After a downgrade the owner continues to read. Other readers enter immediately. No writer does, not even one that was
+// waiting before.
 func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
@@ -32,7 +32,7 @@ func TestDowngrade(t *testing.T) {
 		reader := w.reads(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		began := time.Now()
-		read := w.downgrade(w.a, write.Context(), write) // whose context ends, and that of read does not
+		read := w.downgrade(w.a, write.Context(), write) // whose context is canceled, but not the context of read
 		other := <-reader
 		if took := time.Since(began); took != 0 {
 			w.Errorf("it took %v until both read", took)
@@ -57,7 +57,7 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// The read hold is under the context that the write hold was taken under, and ends with that.
+// The read hold has the parent context of the write hold, and ends when that context is canceled.
 func TestDowngrade_context(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -90,7 +90,7 @@ func TestDowngrade_context(t *testing.T) {
 	})
 }
 
-// An owner with several write holds goes on writing. An owner that reads already has two read holds.
+// An owner with several write holds continues to write. An owner that already reads has two read holds.
 func TestDowngrade_oneOfSeveral(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -112,8 +112,8 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 	})
 }
 
-// It was lost before, or is at this moment: no read hold comes of it, also where the lock is
-// free meanwhile, and nothing of it stays.
+// The write hold was lost before, or is lost now: there is no read hold, even if the lock is free in the meantime, and
+// nothing stays.
 func TestDowngrade_ofWhatIsLost(t *testing.T) {
 	for name, lose := range map[string]func(w *world, h lock.Hold) (taken lock.Hold){
 		"given back": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
@@ -158,7 +158,7 @@ func TestDowngrade_ofWhatIsLost(t *testing.T) {
 	}
 }
 
-// Downgrade refuses a hold that is no write hold of this lock, and leaves it as it is.
+// Downgrade rejects a hold that is not a write hold of this lock, and leaves it unchanged.
 func TestDowngrade_ofSomethingElse(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(reading, "orders", nil)
@@ -184,8 +184,8 @@ func TestDowngrade_ofSomethingElse(t *testing.T) {
 	})
 }
 
-// Redis gives no reply. Where it does not confirm the reading, the write hold is as it was;
-// where it does not confirm the end of the writing, that goes on behind the caller's back.
+// Redis does not respond. If it does not confirm the read hold, the write hold is unchanged. If it does not confirm the
+// release of the write hold, the release continues in the background.
 func TestDowngrade_withoutAnAnswer(t *testing.T) {
 	for name, swallowed := range map[string]int{"of the reading": 1, "of the end": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestDowngrade_withoutAnAnswer(t *testing.T) {
 					if err == nil || h.Err() != nil {
 						w.Fatalf("%v, and the write hold: %v", err, h.Err())
 					}
-					read = w.downgrade(w.a, w.Context(), h) // again
+					read = w.downgrade(w.a, w.Context(), h) // retry
 				} else if err != nil {
 					w.Fatal(err)
 				}
@@ -225,7 +225,7 @@ func TestDowngrade_withoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A context that is over ends a downgrade as it ends a TryLock, and leaves the write hold.
+// A canceled context ends a downgrade like a TryLock, and leaves the write hold unchanged.
 func TestDowngrade_cancelled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
@@ -249,7 +249,7 @@ func TestDowngrade_cancelled(t *testing.T) {
 	})
 }
 
-// Another goroutine of the writer's owner waits to read: it was there before the writing.
+// Another goroutine of the writer's owner waits to read since before the write hold.
 func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
@@ -267,7 +267,7 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	})
 }
 
-// Another goroutine of the writer's owner has the turn to read for a second: the downgrade waits for it.
+// Another goroutine of the writer's owner has the turn of the read side for a second: the downgrade waits for it.
 func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -285,7 +285,8 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	})
 }
 
-// Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which no one was told.
+// Another goroutine of the writer's owner has the turn of the read side. It waits for a writer that came after a loss
+// that is not detected yet.
 func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -309,7 +310,7 @@ func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 	})
 }
 
-// Options that make no sense end a downgrade before anything else, and the write hold is as it was.
+// Invalid options end a downgrade before anything else, and the write hold is unchanged.
 func TestDowngrade_wrongOptions(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
@@ -321,7 +322,8 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 	})
 }
 
-// Close comes after a downgrade has looked at the write hold. Close releases that, and the downgrade says so.
+// Close begins after a downgrade has checked the write hold. Close releases that hold, and the downgrade returns
+// ErrClosed.
 func TestDowngrade_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
@@ -336,7 +338,7 @@ func TestDowngrade_crossedByClose(t *testing.T) {
 	})
 }
 
-// The context of a downgrade, or that of its write hold, is over: Redis gets nothing.
+// The context of a downgrade or of its write hold is canceled: no command is sent.
 func TestDowngrade_overBefore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -352,7 +354,7 @@ func TestDowngrade_overBefore(t *testing.T) {
 	})
 }
 
-// The write hold is lost while a downgrade asks, and then its context ends. It says that the hold was lost.
+// The write hold is lost during a downgrade, and then its context is canceled. The error reports the loss.
 func TestDowngrade_lostMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context(), lock.WithFixedLease(time.Second))
@@ -368,7 +370,8 @@ func TestDowngrade_lostMeanwhile(t *testing.T) {
 	})
 }
 
-// Redis gives no reply, and the context of a downgrade lasts. The error is about Redis, and about nothing else.
+// Redis does not respond, and the context of a downgrade is not canceled. The error reports only that Redis is
+// unavailable.
 func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
@@ -384,8 +387,8 @@ func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
 	})
 }
 
-// A writer reads on after it has stopped writing. Its reading is renewed for as
-// long as it lasts, and then nothing is left.
+// A writer continues to read after it stopped writing. Its read hold is renewed until its release, and then nothing is
+// left.
 func TestDowngrade_livesForHours(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A fixed lease lasts for as long as it was extended to, in Redis too, and no longer.
+// A fixed lease lasts exactly until the time to which it was extended, in Redis as well.
 func TestExtend_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
@@ -40,19 +40,19 @@ func TestExtend_fixedLease(t *testing.T) {
 			w.Errorf("after its end: %v", err)
 		}
 		_ = h.Unlock(w.Context())
-		time.Sleep(time.Second) // until Redis has let the key expire
+		time.Sleep(time.Second) // until Redis has expired the key
 	})
 }
 
-// A hold that is renewed goes on being renewed. Its lock goes to no one else in this process
-// while its key would outlive the next holder, and Unlock frees it at once.
+// A renewed hold is still renewed after an extension. Its lock is not handed off while the key would outlive the next
+// holder, and Unlock frees it immediately.
 func TestExtend_renewed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", nil))
-		time.Sleep(time.Millisecond) // for so long that it may be handed off
+		time.Sleep(time.Millisecond) // within the time of a hand-off
 		if err := h.Extend(w.Context(), time.Hour); err != nil {
 			w.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestExtend_renewed(t *testing.T) {
 	})
 }
 
-// What cannot be extended is told apart: released, lost, and a duration that no one means.
+// Each case has its own error: a released hold, a lost hold, and an invalid duration.
 func TestExtend_errors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -115,7 +115,7 @@ func TestExtend_errors(t *testing.T) {
 	})
 }
 
-// What no clock can count is refused, and Redis does not be notified of it.
+// A duration that overflows is rejected, and no command is sent.
 func TestExtend_tooLong(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -127,8 +127,8 @@ func TestExtend_tooLong(t *testing.T) {
 	})
 }
 
-// Close, or Unlock, comes after Extend has looked at the hold, and before it sends anything. Extend says what ended the hold, and
-// sends nothing.
+// Close or Unlock ends the hold after Extend has checked it, and before Extend sends a command. Extend reports what
+// ended the hold, and sends nothing.
 func TestExtend_crossed(t *testing.T) {
 	for name, ends := range map[string]func(w *world, h lock.Hold) error{
 		"by Close":  func(w *world, _ lock.Hold) error { return w.a.Close(context.Background()) },
@@ -153,7 +153,7 @@ func TestExtend_crossed(t *testing.T) {
 	}
 }
 
-// A reader has one key for all its holds. It lives for as long as the lease, also after a hold has been released.
+// A reader has one key for all its holds. It lives as long as the lease, even after a hold was released.
 func TestExtend_eachHoldOfAReader(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -173,7 +173,7 @@ func TestExtend_eachHoldOfAReader(t *testing.T) {
 	})
 }
 
-// Redis refuses to lengthen a lease. The hold lives on: the refusal says nothing of it.
+// Redis rejects an extension. The hold lives on, because the error does not affect it.
 func TestExtend_refused(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -187,7 +187,7 @@ func TestExtend_refused(t *testing.T) {
 	})
 }
 
-// The lease ends while Extend waits for a reply, and none comes: the hold is over, and Extend says so.
+// The lease expires while Extend waits for a reply that never comes: the hold is lost, and Extend returns that.
 func TestExtend_endsMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
@@ -200,7 +200,7 @@ func TestExtend_endsMeanwhile(t *testing.T) {
 	})
 }
 
-// late returns a kind whose first renewal is not sent before sent is closed.
+// late returns a kind whose first renewal is not sent until sent is closed.
 func (w *world) late() (k *Kind, sent chan struct{}) {
 	sent = make(chan struct{})
 	first := make(chan struct{}, 1)
@@ -218,7 +218,8 @@ func (w *world) late() (k *Kind, sent chan struct{}) {
 	return k, sent
 }
 
-// Extend ends with its context, and is replied to after that. What was confirmed counts, from when it was sent, and nothing else does.
+// Extend is replied to after its context was canceled. A confirmation extends the lease, from the time of the send; an
+// error does not.
 func TestExtend_answeredLate(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		inBubble(t, func(w *world) {
@@ -249,7 +250,8 @@ func TestExtend_answeredLate(t *testing.T) {
 	}
 }
 
-// Extend ends with its context, and is executed after Unlock: a lock that is to stand for a while stands for no longer.
+// Extend is executed after its context was canceled and after Unlock. The minimum hold time of the lock does not become
+// longer.
 func TestExtend_carriedOutLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
@@ -270,7 +272,8 @@ func TestExtend_carriedOutLate(t *testing.T) {
 	})
 }
 
-// Extend was executed, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay locked without a holder.
+// Extend was executed, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay
+// locked without a holder.
 func TestExtend_replyLost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := *plain
@@ -294,10 +297,11 @@ func TestExtend_replyLost(t *testing.T) {
 	})
 }
 
-// A process was stopped, and the lease has expired. Extend is the first to look, and does not ask: also while Redis has the lock yet.
+// A process was paused, and the lease has expired. Extend is the first to check it, and sends no command, even if Redis
+// still has the lock.
 func TestExtend_looksAtTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for range 100 { // until the timer of the watchdog is not the first
+		for range 100 { // until the watchdog's timer is not first
 			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 			ended := h.Context().Done()
 			time.Sleep(time.Until(h.Until()))
@@ -319,8 +323,8 @@ func TestExtend_looksAtTheClock(t *testing.T) {
 	})
 }
 
-// A fixed lease ends by itself in Redis. The hold ends a little before, as the clocks may differ; until its whole time is over, the lock is
-// no one else's, and then it is a waiter's at once.
+// A fixed lease expires in Redis without a command. The hold ends slightly earlier, because clocks may differ. No other
+// owner has the lock until the full lease has passed, and then a waiter has it immediately.
 func TestFixedLease_lastsToTheEnd(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing} {
 		t.Run(name, func(t *testing.T) {
@@ -348,8 +352,8 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 	}
 }
 
-// A release offers the lock to a waiter with a lease of its own, in whose place a fixed lease takes it. The lock is free when the fixed lease is over,
-// and not when the offer is.
+// A release offers the lock to a waiter, with a separate lease; a call with a fixed lease claims it. The lock is free
+// when the fixed lease expires, and not when the offer does.
 func TestFixedLease_afterAnOffer(t *testing.T) {
 	const fixed = pollTime / 2
 	inBubble(t, func(w *world) {
@@ -367,7 +371,7 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 		got := w.next(short)
 		began := time.Now()
 		next := w.take(w.a, plain, w.Context())
-		if after := time.Since(began) - fixed; after > 0 { // it is released as soon as it counts as lost
+		if after := time.Since(began) - fixed; after > 0 { // it is released as soon as it is lost
 			w.Errorf("the next has it %v after the end", after)
 		}
 		if err := got.Err(); !errors.Is(err, lock.ErrExpired) {
@@ -377,7 +381,8 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 	})
 }
 
-// A writer with a fixed lease whose owner also reads stops writing when that lease is over, although the reader goes on.
+// A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
+// continues.
 func TestFixedLease_ofAWriterThatReads(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))

@@ -19,14 +19,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// hearing returns a session that listens for forced unlocks. The wire is between it and the server.
+// hearing returns a session that listens for force-unlocks. The wire is between it and the server.
 func (w *world) hearing() *Session {
 	c := testConfig()
 	c.WatchForced = true
 	return New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 }
 
-// gets has s take the lock as kind, and returns the hold when s listens.
+// gets acquires the lock as kind in s, and returns the hold when s has subscribed to force-unlock messages.
 func (w *world) hears(s *Session, kind *Kind) lock.Hold {
 	w.Helper()
 	h := w.take(s, kind, w.Context())
@@ -48,7 +48,7 @@ func (w *world) close(all ...*Session) {
 	}
 }
 
-// A forced unlock tells the holder in another process at once, and who did it: long before its next renewal.
+// A force-unlock notifies the holder in another process long before its next renewal, and names the operator.
 func TestForce_tellsTheHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		holder, other := w.hearing(), w.hearing()
@@ -64,7 +64,7 @@ func TestForce_tellsTheHolder(t *testing.T) {
 	})
 }
 
-// A forced unlock by the process of the holder tells it by itself, and why.
+// A force-unlock by the holder's own process ends the hold with the cause.
 func TestForce_tellsTheHolderHere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -77,7 +77,7 @@ func TestForce_tellsTheHolderHere(t *testing.T) {
 	})
 }
 
-// A process that no message reaches waits for a lock, and takes it from its holder by force. Its waiter asks at once.
+// A process without Pub/Sub waits for a lock and force-unlocks it. Its waiter sends a request immediately.
 func TestForce_wakesWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
@@ -94,8 +94,8 @@ func TestForce_wakesWaiters(t *testing.T) {
 	})
 }
 
-// A forced unlock says so to each owner of another client, and to no one else: no other field of the lock is an owner. A session
-// that does not listen itself tells no one, and does not look whom.
+// A force-unlock notifies each owner of another client, and no one else: no other field of the hash is an owner. A
+// session that does not listen itself notifies no one and does not read the owners.
 func TestForce_tellsOwners(t *testing.T) {
 	inBubble(t, func(w *world) {
 		quiet := w.a
@@ -130,7 +130,8 @@ func TestForce_tellsOwners(t *testing.T) {
 	})
 }
 
-// When a session looks whether it has to listen, it holds nothing, or a lock that it has just obtained. It looks again.
+// When a session checks whether it must subscribe, it holds nothing, or a lock that it has just acquired. It checks
+// again later.
 func TestHears_looksAgain(t *testing.T) {
 	for name, later := range map[string]time.Duration{"a young hold": hearAfter / 2, "no hold": 2 * hearAfter} {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +151,8 @@ func TestHears_looksAgain(t *testing.T) {
 	}
 }
 
-// A message of a forced unlock is only a reason to ask Redis, and only if it names an owner that has a lock here. It takes no lock from
-// its holder.
+// A force-unlock message is verified with Redis, and only if it names an owner that has a lock here. It does not end a
+// hold by itself.
 func TestHears_forgedMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()
@@ -175,8 +176,8 @@ func TestHears_forgedMessages(t *testing.T) {
 	})
 }
 
-// Redis is slow, and many messages come. The session asks for some of them, and leaves the rest to the renewals. Close does not wait for
-// those.
+// Redis is slow, and many messages arrive. The session verifies some of them, and the renewals detect the rest. Close
+// does not wait for the renewals.
 func TestHears_manyMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()
@@ -189,7 +190,7 @@ func TestHears_manyMessages(t *testing.T) {
 			return plain.Renew(ctx, rdb, batch, lease, perCall)
 		}
 		h := w.hears(s, k)
-		first := asked.Load() // it asks once as it begins to listen
+		first := asked.Load() // one after the subscription
 		channel, message := registry.Taken(h.Owner(), "eve")
 		for range 2 * hearMost {
 			w.mini.Publish(channel, message)
@@ -205,7 +206,7 @@ func TestHears_manyMessages(t *testing.T) {
 	})
 }
 
-// asks counts the commands that come by the wire from now on, by their names.
+// asks counts the commands sent through the wire from now on, by name.
 func (w *world) asks() map[string]int {
 	asked := make(map[string]int)
 	w.wire.OnRequest(func(words [][]byte) redistest.Action {
@@ -215,8 +216,8 @@ func (w *world) asks() map[string]int {
 	return asked
 }
 
-// Force tells each owner of another client once, at most tellMost of them, and neither its own nor what is no owner. It reads a lock of one
-// owner by HGETALL, and one that many may have by a part, so that each needs no other right.
+// Force notifies each owner of another client once, up to tellMost owners, and skips its own owners and other fields.
+// It reads a lock of one owner with HGETALL and a shared lock with HSCAN, so each needs only one permission.
 func TestForce_whom(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()
@@ -245,7 +246,8 @@ func TestForce_whom(t *testing.T) {
 	})
 }
 
-// What is said about a forced unlock goes by the same kind of channel as all that is said about the lock. Without time or owners nothing is said.
+// Force-unlock messages use the same type of Pub/Sub as the notifications of the lock. Without time or owners, none is
+// published.
 func TestForce_says(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()

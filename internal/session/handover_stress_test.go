@@ -18,38 +18,38 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// watched is a lock as those inside see it.
+// watched is a lock as seen by its holders.
 type watched struct {
 	mu     sync.Mutex
 	inside lock.Hold
 	token  uint64
 	freed  time.Time // when it was released last
-	forced time.Time // holds of before may be of no worth without knowing
+	forced time.Time // earlier holds may be lost without having detected it
 }
 
-// everything has many waiters of several processes for two locks. They wait in all ways that exist, and
-// come and go at random.
+// everything runs many waiters of several processes for two locks. They wait in every supported way, and come and go at
+// random.
 type everything struct {
 	*testing.T
 	kind          *Kind
-	free          func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) // by force
+	free          func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) // force-unlocks
 	faults, force bool
 	fenced        bool
-	idle          time.Duration // the longest that a lock may be free while a caller waits
+	idle          time.Duration // the maximum time that a lock may be free while a caller waits
 
 	locks map[string]*watched
 	names []string
 }
 
-// enter notes the grant of h to a caller that has waited since the given time.
+// enter records the grant of h to a caller that has waited since the given time.
 func (e *everything) enter(name string, h lock.Hold, since time.Time) {
 	if h.Err() != nil {
-		return // lost already
+		return // already lost
 	}
 	l := e.locks[name]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	excused := !l.forced.IsZero() && time.Since(l.forced) < opTime+leaseTime/3 // a renewal later all know
+	excused := !l.forced.IsZero() && time.Since(l.forced) < opTime+leaseTime/3 // every holder has detected the loss a renewal interval later
 	if l.inside != nil && l.inside.Err() == nil && h.Err() == nil && !excused {
 		e.Errorf("%s: %s and %s are inside", name, l.inside.Owner(), h.Owner())
 	}
@@ -82,7 +82,7 @@ func (e *everything) leave(name string, h lock.Hold) {
 	}
 }
 
-// work is one caller of s.
+// work is one caller in s.
 func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 	for range rounds {
 		ctx, cancel := context.Background(), context.CancelFunc(func() {})
@@ -150,8 +150,8 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 	}
 }
 
-// harm returns the random actions of a wire. It cuts listeners off and never slows them: the server in
-// memory stands still for a slow listener.
+// harm returns random actions for a wire. It disconnects subscribers but never delays them, because the in-memory
+// server blocks on a slow subscriber.
 func harm(seed uint64) func(req [][]byte) redistest.Action {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -223,8 +223,8 @@ func (e *everything) run(seed uint64) {
 	})
 }
 
-// Everybody comes through, no two are inside, tokens grow, the lock is not left
-// unused, and nothing stays.
+// All callers acquire the lock, no two hold it at once, tokens increase, the lock is not idle while callers wait, and
+// nothing stays in Redis.
 func TestEverything(t *testing.T) {
 	everythingOf(t, everything{kind: plain, free: luascripts.ForceReentrant})
 }

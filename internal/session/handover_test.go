@@ -21,8 +21,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// waiting starts a call for the lock and returns when it waits. The hold, or what it
-// failed with, comes later.
+// waiting starts a call for the lock and returns when it waits. The hold or the error is received later.
 func (w *world) waiting(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	w.Helper()
 	return w.goLock(s, plain, ctx, opts...)
@@ -46,7 +45,7 @@ func (w *world) waitingFor(s *Session, ctx context.Context, spec *Spec) <-chan l
 	return holds
 }
 
-// next is the hold that came to a waiter by now.
+// next returns the hold that the waiter has received by now.
 func (w *world) next(holds <-chan lock.Hold) lock.Hold {
 	w.Helper()
 	synctest.Wait()
@@ -62,8 +61,8 @@ func (w *world) next(holds <-chan lock.Hold) lock.Hold {
 	}
 }
 
-// Inside a process the lock goes on without a command: same owner, same lease, a
-// larger token; and the server is notified of the end of it.
+// Inside a process the lock is handed off without a command: same owner string, same lease, a larger token. The last
+// holder releases it.
 func TestHandover_insideAProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -90,7 +89,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d scripts were sent", n)
 		}
-		// It is renewed, whichever owner has it.
+		// It is renewed, whichever acquisition has it.
 		time.Sleep(3 * leaseTime)
 		if err := h.Err(); err != nil || w.count(h) != 1 {
 			w.Errorf("after three leases: %v, count %d", err, w.count(h))
@@ -102,8 +101,8 @@ func TestHandover_insideAProcess(t *testing.T) {
 	})
 }
 
-// A newcomer does not ask while its own process has the lock, but once a poll
-// interval: the process may have lost it without knowing.
+// While its own process has the lock, a new waiter retries once per poll interval, because the process may have lost
+// the lock without detecting it.
 func TestHandover_asksInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -113,7 +112,7 @@ func TestHandover_asksInTime(t *testing.T) {
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d questions at once", n)
 		}
-		w.mini.Del("orders") // publishes nothing
+		w.mini.Del("orders") // publishes no message
 		start := time.Now()
 		got := <-waiter
 		if took := time.Since(start); took > pollTime {
@@ -129,8 +128,8 @@ func TestHandover_asksInTime(t *testing.T) {
 	})
 }
 
-// Two processes want it all the time. Each has it for no more than its passes, and
-// then it is the other's turn, by one command and the message that it publishes.
+// Two processes compete for the lock continuously. Each has it for at most MaxPasses hand-offs. Then the other process
+// gets it, with one command and the message that the command publishes.
 func TestHandover_takesTurns(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var mu sync.Mutex
@@ -154,29 +153,28 @@ func TestHandover_takesTurns(t *testing.T) {
 		}
 		wg.Wait()
 		const limit = int(lockstate.MaxPassTime/time.Millisecond) + 1
-		var lengths []int // of the turns
+		var lengths []int // number of holds per turn
 		for i, s := range turns {
 			if i == 0 || s != turns[i-1] {
 				lengths = append(lengths, 0)
 			}
 			lengths[len(lengths)-1]++
 		}
-		for _, n := range lengths[:len(lengths)-1] { // at the end one may be left
+		for _, n := range lengths[:len(lengths)-1] { // the last one may be incomplete
 			if n > limit {
 				w.Errorf("%d in a row, want %d at the most", n, limit)
 			}
 		}
-		// Session a asks at the start and when it listens, asks at the begin and releases at
-		// the end of each of its turns, and at the end of the test again for each waiter that
-		// has no next one.
+		// Session a sends a request at the start and after its subscription, a request and a release per turn, and at
+		// the end another request for each waiter without a successor.
 		if n, most := int(sent.Load()), len(lengths)+7; n > most {
 			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
 		}
 	})
 }
 
-// A client that cannot wait in the queue listens, and takes a while to wake. It still gets the
-// lock, again and again, and the waiters of the session wait only while it has the lock.
+// A client that cannot queue listens, and takes a while to wake. It still acquires the lock repeatedly, and the waiters
+// of the session wait only while it has the lock.
 func TestHandover_othersFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_lock__channel:{orders}"
@@ -219,7 +217,7 @@ func TestHandover_othersFirst(t *testing.T) {
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
 			<-heard // that
 		}
-		// Four grants between processes, each of them for lockstate.MaxPassTime and a section more.
+		// Four grants between processes, each held for lockstate.MaxPassTime and one more section.
 		if took, most := time.Since(start), rounds*(5*(lockstate.MaxPassTime+time.Millisecond)+asideTime); took > most {
 			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
 		}
@@ -231,15 +229,15 @@ func TestHandover_othersFirst(t *testing.T) {
 	})
 }
 
-// A session does not take an idle process, which still listens as it waited a moment ago,
-// for a client that cannot wait in the queue.
+// A session does not mistake an idle process for a client that cannot queue. The idle process is still subscribed
+// because it waited just before.
 func TestHandover_idleProcesses(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := New(w.mini.Client(w.T), testConfig())
 		h := w.lock(w.a, w.Context())
 		waiter := w.waiting(c, w.Context())
 		w.unlock(h)
-		w.unlock(w.next(waiter)) // and listens on
+		w.unlock(w.next(waiter)) // and stays subscribed
 		start := time.Now()
 		const goroutines, each = 3, 40
 		var wg sync.WaitGroup
@@ -264,8 +262,7 @@ func TestHandover_idleProcesses(t *testing.T) {
 	})
 }
 
-// A process is heard of in the queue, and dead when its turn comes. That costs the
-// others an offer and no more.
+// A process is alive in the queue, and dead when its turn comes. That delays the others by one offer.
 func TestHandover_toADeadProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -296,8 +293,7 @@ func TestHandover_toADeadProcess(t *testing.T) {
 	})
 }
 
-// Where the server cannot count listeners, a process that is long dead costs nothing: the session
-// forgets its position in the queue.
+// If the server cannot count subscribers, a process that died long ago costs nothing: its queue position has expired.
 func TestHandover_pastTheLongDead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		scattered := func(s *Session, ctx context.Context) <-chan lock.Hold {
@@ -334,7 +330,7 @@ func TestHandover_lostMessage(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		note := "leasehold_channel:{orders}:" + w.a.id
-		other, _ := w.a.hub.Subscribe(note, func(string) {}, func() {}) // so that the process counts as listening
+		other, _ := w.a.hub.Subscribe(note, func(string) {}, func() {}) // so that the process counts as subscribed
 		defer other.Close()
 		spec := w.a.NewSpec(plain, "orders", nil)
 		subscriptionsOf(w.a.find(spec.id()).state.Queue(&spec.terms)).own.Close()
@@ -351,7 +347,7 @@ func TestHandover_lostMessage(t *testing.T) {
 	})
 }
 
-// A message grants nothing, whatever it says: it is a reason to ask.
+// A message grants nothing, whatever its content: it only triggers a request.
 func TestHandover_falseMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -370,8 +366,7 @@ func TestHandover_falseMessages(t *testing.T) {
 	})
 }
 
-// A lock that comes to a process in the queue has a full lease, which counts from the request
-// that finds it granted.
+// A lock granted to a queued process gets the full lease, counted from the request that claims it.
 func TestHandover_leaseOfAGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -390,8 +385,8 @@ func TestHandover_leaseOfAGrant(t *testing.T) {
 	})
 }
 
-// The lock comes to a process whose waiter does nothing about it, as where an observer
-// never returns. It is not renewed: it costs the others an offer.
+// A lock is granted to a process whose waiter is blocked, for example in an observer. The lock is not renewed, so it
+// delays the others by one offer.
 func TestHandover_notRenewedForNobody(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stuck := make(chan struct{})
@@ -399,9 +394,9 @@ func TestHandover_notRenewedForNobody(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waiting(w.a, ctx)
-		time.Sleep(pollTime + pollTime/2) // the waiter asked, and tells the observer
+		time.Sleep(pollTime + pollTime/2) // the waiter was refused and notifies the observer
 		start := time.Now()
-		w.unlock(h) // the waiter is its next owner
+		w.unlock(h) // the waiter is the next owner
 		if got := <-w.waiting(w.b, w.Context()); got == nil || time.Since(start) > offerPolls*pollTime+10*time.Millisecond {
 			w.Errorf("another process was served after %v", time.Since(start))
 		} else {
@@ -415,7 +410,7 @@ func TestHandover_notRenewedForNobody(t *testing.T) {
 	})
 }
 
-// With a lease or replicas of its own, a waiter takes nothing that has other ones.
+// A waiter with its own lease or replicas does not claim a lock with different terms.
 func TestHandover_fixedLeases(t *testing.T) {
 	for _, from := range []string{"the same process", "another process"} {
 		t.Run(from, func(t *testing.T) {
@@ -446,8 +441,8 @@ func TestHandover_fixedLeases(t *testing.T) {
 	}
 }
 
-// A first waiter cannot take what comes to the queue: it wants a lease of its own, or gave up at that
-// moment. The waiters behind it are not forgotten.
+// The first waiter cannot claim the lock granted to its queue, because it has a fixed lease or has just left. The
+// waiters behind it are not forgotten.
 func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -457,7 +452,7 @@ func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 		last := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		cancel()
-		w.unlock(h) // at the same instant
+		w.unlock(h) // at the same time
 		if h := <-gone; h != nil {
 			w.unlock(h)
 		}
@@ -466,8 +461,8 @@ func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 	})
 }
 
-// The lock is unlocked by force, by this process and by another, in the middle of a chain: its
-// holder detects it, and a waiter goes on.
+// The lock is force-unlocked, by this process or another, during a chain of hand-offs: its holder detects it, and a
+// waiter acquires the lock.
 func TestHandover_byForce(t *testing.T) {
 	for _, by := range []string{"the same process", "another process"} {
 		t.Run(by, func(t *testing.T) {
@@ -502,8 +497,7 @@ func TestHandover_byForce(t *testing.T) {
 	}
 }
 
-// The server is cut off. A chain ends with the lease that it goes on, also when the
-// last of it has just begun.
+// The server is unreachable. A chain of hand-offs ends when its lease expires, even if the last hold has just begun.
 func TestHandover_outlivesNoLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -527,7 +521,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 	})
 }
 
-// Close in the middle of a chain: the lock is free, and each waiter is told.
+// Close during a chain of hand-offs: the lock is free, and each waiter gets ErrClosed.
 func TestHandover_close(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -556,14 +550,13 @@ func TestHandover_close(t *testing.T) {
 	})
 }
 
-// A waiter gives up while the release that names it as next owner is under way. The lock is
-// not left with it.
+// A waiter gives up while a release that names it as next owner is in flight. The lock does not stay with it.
 func TestHandover_heirGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		waiter := w.waiting(w.a, ctx)
-		time.Sleep(2 * lockstate.MaxPassTime) // too long to be handed off
+		time.Sleep(2 * lockstate.MaxPassTime) // too long for a hand-off
 		release := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
 		unlocked := make(chan struct{})
@@ -571,7 +564,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-waiter
-		time.Sleep(opTime / 2) // what takes its state back has been sent, and may come first
+		time.Sleep(opTime / 2) // the command that removes its queue position was sent, and may arrive first
 		close(release)
 		<-unlocked
 		synctest.Wait()
@@ -582,7 +575,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 	})
 }
 
-// Tokens of the register grow in a chain, and after it, while others count on in the register.
+// Tokens of the counter increase during a chain of hand-offs and after it, while other processes use the counter.
 func TestHandover_registeredTokens(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()
@@ -599,8 +592,8 @@ func TestHandover_registeredTokens(t *testing.T) {
 			}
 			last = h.Token()
 		}
-		// The holder does not hand the lock off to a waiter that does not count on the register. The holder
-		// releases it: to the other process, which waits in the queue, and then to that waiter.
+		// The holder does not hand off the lock to a waiter without the token counter. It releases the lock: first to
+		// the other queued process, and then to that waiter.
 		other := w.waiting(w.b, w.Context(), fenced)
 		for _, waiter := range []<-chan lock.Hold{other, plainly} {
 			time.Sleep(time.Microsecond) // the clock of a bubble stands still, and tokens need it to move
@@ -612,14 +605,13 @@ func TestHandover_registeredTokens(t *testing.T) {
 			last = h.Token()
 		}
 		w.unlock(h)
-		w.mini.Del("redisson_lock_token:{orders}") // is meant to stay
+		w.mini.Del("redisson_lock_token:{orders}") // it is kept by design
 	})
 }
 
-// Each test here fails without one guard of the hand-over: a condition that looks as if
-// it were always true, until two things cross.
+// Each test here fails without one guard of the hand-off: a condition that always seems true, until two events cross.
 
-// waitsOn fails the test if the waiter has the lock already.
+// waitsOn fails the test if the waiter already has the lock.
 func (w *world) waitsOn(holds <-chan lock.Hold) {
 	w.Helper()
 	synctest.Wait()
@@ -630,16 +622,16 @@ func (w *world) waitsOn(holds <-chan lock.Hold) {
 	}
 }
 
-// A holder of this process has lost the lock without knowing, and the next in the queue has
-// asked and holds it. What the first releases is not handed off beside that.
+// A holder of this process has lost the lock without detecting it, and the next in the queue has acquired it. Releasing
+// the first hold does not hand off the lock again.
 func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
 		w.unlock(h)
-		lost := w.next(waiters[0]) // by the release, and it may hand the lock off for lockstate.MaxPassTime
-		w.mini.Del("orders")       // publishes nothing
+		lost := w.next(waiters[0]) // by the release; it may hand off the lock for lockstate.MaxPassTime
+		w.mini.Del("orders")       // publishes no message
 		time.Sleep(lockstate.MaxPassTime / 2)
 		h = w.next(waiters[1])
 		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
@@ -656,8 +648,7 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// brokenOnce is the plain kind, whose first request breaks off; carryOut has the server
-// carry it out.
+// brokenOnce is the plain kind whose first request fails without a reply; carryOut makes the server execute it.
 func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 	var asked atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
@@ -677,9 +668,8 @@ func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 	return k, func() { w.Helper(); carryOut() }
 }
 
-// The first request breaks off, and the second is granted. The server carries the first
-// one out when every hold is released. The lock is free again soon, even when another caller of the
-// process waited for it in between.
+// The first request fails without a reply, and the second is granted. The server executes the first one after every
+// hold is released. The lock is free again soon, even if another caller of the process waited for it in between.
 func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 	for _, more := range []string{"nobody waits", "somebody waits"} {
 		t.Run(more, func(t *testing.T) {
@@ -706,8 +696,8 @@ func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 	}
 }
 
-// An outer hold asked for a long lease and is released first. The lock is not handed off
-// with that lease: when the next holder dies, its own lease must do.
+// An outer hold requested a long lease and is released first. The lock is not handed off with that lease: if the next
+// holder dies, its own lease must apply.
 func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
@@ -724,8 +714,8 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// A waiter asks in place of one that has gone, with a lease of its own. The hold has the lease and
-// the waiting time of the waiter that asks, not those of the other.
+// A waiter with its own lease continues the request of a waiter that left. The hold has the lease and the waiting time
+// of the continuing waiter.
 func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -750,11 +740,11 @@ func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 	})
 }
 
-// The reply to a release gives the lock to a waiter of the same process. From then on it is
-// handed off again, without a command.
+// The reply to a release grants the lock to a waiter of the same process. From then on it is handed off again without a
+// command.
 func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
 		time.Sleep(2 * lockstate.MaxPassTime)
@@ -771,8 +761,8 @@ func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 	})
 }
 
-// The lock changes hands in this process while others wait. Each waiter that becomes the next
-// asks once in a poll interval, and no sooner.
+// The lock is handed off in this process while others wait. Each waiter that becomes the first sends one request per
+// poll interval, and none earlier.
 func TestGuard_asksOnceAPoll(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -784,7 +774,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 		time.Sleep(pollTime * 55 / 100)
 		w.unlock(h) // after 0.95 of a poll interval
 		h = w.next(waiters[0])
-		time.Sleep(pollTime / 10) // the next asks
+		time.Sleep(pollTime / 10) // the next waiter sends its request
 		w.unlock(h)
 		h = w.next(waiters[1])
 		sent := w.scripts()
@@ -792,11 +782,11 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d scripts within a poll interval", n)
 		}
-		time.Sleep(pollTime) // the next has asked, and the lease has been renewed
+		time.Sleep(pollTime) // the next waiter has sent its request, and the lease was renewed
 		w.unlock(h)
 		h = w.next(waiters[2])
 		time.Sleep(pollTime * 3 / 2) // here, too
-		w.mini.Del("orders")         // publishes nothing
+		w.mini.Del("orders")         // publishes no message
 		time.Sleep(pollTime)
 		next := w.next(waiters[3])
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
@@ -806,7 +796,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 	})
 }
 
-// A lock with a lease of its own is not handed off: the next waiter wants it renewed.
+// A lock with a fixed lease is not handed off, because the next waiter needs a renewed lease.
 func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
@@ -822,14 +812,14 @@ func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// The lease of a short-lived lock is nearly over when the reply comes. It is not handed off,
-// but released: the next has time.
+// The lease of a short-lived lock is almost over when the reply arrives. The lock is released and not handed off, so
+// that the next holder has a full lease.
 func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		short := testConfig()
 		short.Lease = opTime
 		s := New(w.mini.Client(w.T, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), short)
-		w.unlock(w.lock(s, w.Context())) // the server knows the script
+		w.unlock(w.lock(s, w.Context())) // loads the script
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime * 8 / 10}))
 		k := gated(nil, nil)
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
@@ -852,8 +842,7 @@ func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// A hold of two was released, and Redis has not confirmed it. The lock is not handed off
-// with a count that may be wrong.
+// A release of one of two holds is not confirmed. The lock is not handed off with a count that may be wrong.
 func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(nil, nil)
@@ -874,13 +863,12 @@ func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// A process that no message reaches asks again after 10 ms, 20 ms, and so on up to a poll
-// interval, and from the beginning; and says so when it asks. When a message reaches it
-// again, it asks once a poll interval.
+// A process without Pub/Sub retries after 10 ms, 20 ms and so on, up to a poll interval, and reports the interval in
+// its requests. When it receives a message again, it retries once per poll interval.
 func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var deaf atomic.Bool
-		var mu sync.Mutex // for what follows
+		var mu sync.Mutex // guards the following variables
 		var asked, again []time.Duration
 		var before time.Time
 		take := func() (wasAsked, saidAgain []time.Duration) {
@@ -898,13 +886,13 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 				again = append(again, q.Again)
 				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
-				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter does not listen yet
+				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter is not subscribed yet
 				return a, err
 			}
 		}, nil)
 		h := w.lock(w.b, w.Context())
 		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		if asked, _ := take(); len(asked) != 2 { // once to begin with, and once when it listens
+		if asked, _ := take(); len(asked) != 2 { // the first request, and one after the subscription
 			w.Errorf("asked %d times at first", len(asked))
 		}
 		time.Sleep(pollTime / 2)
@@ -933,9 +921,8 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 	})
 }
 
-// A release gets no sound reply, and was not executed. It is repeated in the background,
-// and a waiter of the process has the lock then: also where a re-entry broke off, and waits to
-// be looked at again later.
+// A release gets an invalid reply and was not executed. It is repeated in the background, and then a waiter of the
+// process has the lock. This includes a re-entry with an unknown outcome that waits to be reconciled again.
 func TestGuard_aReleaseThatFails(t *testing.T) {
 	for _, before := range []string{"nothing", "a re-entry"} {
 		t.Run(before+" broke off", func(t *testing.T) {
@@ -979,15 +966,15 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 	}
 }
 
-// The holder has no fencing, and the next owner in its process has. The next owner's token comes from
-// the register, which the release raises by as many as it may hand off.
+// The holder has no fencing, and the next owner in its process has. The next owner's token comes from the counter,
+// which the release increases by the maximum number of hand-offs.
 func TestGuard_theHeirsRegister(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const register = "redisson_lock_token:{orders}"
 		if err := w.mini.Set(register, "4000000000000000"); err != nil {
 			w.Fatal(err)
 		}
-		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
 		time.Sleep(2 * lockstate.MaxPassTime)
@@ -1002,12 +989,12 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 			w.Errorf("the register is at %s, %v", raised, err)
 		}
 		w.unlock(h)
-		w.mini.Del(register) // is meant to stay
+		w.mini.Del(register) // it is kept by design
 	})
 }
 
-// heirAsks has a waiter of this process ask at the moment when a release gives the lock to
-// it. The waiter's request waits for go. The waiter that comes next stands behind it.
+// heirAsks makes a waiter of this process send a request while a release grants the lock to it. The request waits for
+// go. Another waiter is queued behind it.
 func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
 	w.Helper()
 	goes = make(chan struct{})
@@ -1023,14 +1010,14 @@ func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goe
 	h := w.take(w.a, k, w.Context())
 	first = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 	next = w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-	time.Sleep(pollTime + time.Millisecond) // the first in the queue asks, just in case
+	time.Sleep(pollTime + time.Millisecond) // the first in the queue polls
 	w.unlock(h)
 	synctest.Wait()
 	return first, next, goes
 }
 
-// A release gives the lock to a waiter whose own request is under way, with a short lease
-// to begin with. The reply to the request brings a full one.
+// A release grants the lock, with a short lease, to a waiter whose own request is in flight. The reply to the request
+// extends it to the full lease.
 func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first, next, goes := w.heirAsks(w.Context())
@@ -1044,8 +1031,8 @@ func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	})
 }
 
-// A release has no reply when its caller goes, and then it has one. A request for the same
-// hold broke off before, and is executed now: the lock is free again soon.
+// A release gets its reply after its caller has left. An earlier request for the same hold failed without a reply, and
+// is executed now: the lock is free again soon.
 func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1074,15 +1061,15 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	})
 }
 
-// The next waiter wants the confirmation of replicas. The lock is not handed off to it, as no
-// replica was asked.
+// The next waiter requires the confirmation of replicas. The lock is not handed off to it, because no replica has
+// confirmed.
 func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var confirmed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 				n := q.Replicas
-				q.Replicas = 0 // the server in memory has none
+				q.Replicas = 0 // the in-memory server has none
 				a, err := acquire(ctx, rdb, k, q)
 				if a.Confirmed = n; a.Verdict == luascripts.Done && n > 0 {
 					confirmed.Add(1)
@@ -1102,8 +1089,8 @@ func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	})
 }
 
-// A re-entry broke off. The session looks at it again when the lock has been handed off and no waiter
-// has taken it yet. The lock stays with the process.
+// A re-entry has an unknown outcome. The session reconciles it again when the lock has been handed off and no waiter
+// has claimed it yet. The lock stays with the process.
 func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1124,18 +1111,18 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		h = w.next(waiters[0])
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), spec); err == nil {
 			w.Fatal("the re-entry did not break off")
 		}
-		w.unlock(w.take(w.a, k, h.Context())) // now the count is known
+		w.unlock(w.take(w.a, k, h.Context())) // resolves the count
 		time.Sleep(lockstate.MaxPassTime / 2)
-		w.unlock(h) // hands it off
+		w.unlock(h) // hands off the lock
 		owner := h.Owner()
-		time.Sleep(opTime - lockstate.MaxPassTime/4) // the re-entry is looked at again
+		time.Sleep(opTime - lockstate.MaxPassTime/4) // the re-entry is reconciled again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was given back")
 		}
@@ -1146,8 +1133,8 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 	})
 }
 
-// A grant that too few replicas confirmed is released. The next waiter of the queue asks by
-// another owner string: a copy of what gave the grant back may arrive late.
+// A grant that too few replicas confirmed is released. The next waiter of the queue uses another owner string, because
+// a duplicate of the release may arrive late.
 func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, asked := make(chan struct{}), make(chan string, 10)
@@ -1180,18 +1167,17 @@ func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	})
 }
 
-// Each test here fails without one guard of what follows from the reply to a release, or from
-// a reply that does not come.
+// Each test here fails without one guard of what follows from the reply to a release, or from a missing reply.
 
-// deafened has session a hear no messages.
+// deafened makes session a receive no messages.
 func (w *world) deafened() {
 	w.wire.OnRequest(func(req [][]byte) redistest.Action {
 		return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 	})
 }
 
-// The reply to a release says that the lock was released for others. The next in this process
-// gets no messages. It asks when the others had their time, and not later.
+// The reply to a release says that the lock was released for others. The next waiter in this process receives no
+// messages. It sends its request after the others had their time, and not later.
 func TestGuard_asideByTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
@@ -1220,8 +1206,8 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process. The next in this one asks when it gets messages,
-// and not before; if it gets them already, it need not ask at all.
+// A release grants the lock to another process. The next waiter in this process retries when its subscription is
+// confirmed, and not before. If it is already subscribed, it does not retry.
 func TestGuard_asksWhenItListens(t *testing.T) {
 	for name, want := range map[string]int64{"not yet": 2, "already": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -1230,10 +1216,10 @@ func TestGuard_asksWhenItListens(t *testing.T) {
 				if name == "already" {
 					next := w.waiting(w.a, w.Context())
 					w.unlock(h)
-					w.unlock(w.next(next)) // and it listens on for a while
+					w.unlock(w.next(next)) // and it stays subscribed for a while
 				} else {
 					w.unlock(h)
-					w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+					w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 				}
 				h = w.lock(w.a, w.Context())
 				there := w.waiting(w.b, w.Context())
@@ -1252,14 +1238,14 @@ func TestGuard_asksWhenItListens(t *testing.T) {
 	}
 }
 
-// The next in the process has asked, and asks again a poll interval later. A release finds that
-// the lock is gone: the next has it at once.
+// The next waiter in the process retries a poll interval after its first request. A release finds that the lock is
+// gone: the waiter acquires it immediately.
 func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime * 3 / 2)
-		w.mini.Del("orders") // publishes nothing
+		w.mini.Del("orders") // publishes no message
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of a lost hold: %v", err)
 		}
@@ -1267,8 +1253,8 @@ func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
 	})
 }
 
-// A release breaks off, and is executed late. The next owner that it names has given up before the
-// release broke off, or after it. The lock is not left with it for an offer.
+// A release fails without a reply and is executed late. The next owner that it names gives up before or after that
+// failure. The lock does not stay with that owner for an offer.
 func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 	for _, gone := range []string{"before", "after"} {
 		t.Run(gone, func(t *testing.T) {
@@ -1289,7 +1275,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 							<-breaks
 							return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						case owner == holder:
-							<-settles // what sees to the release is late, too
+							<-settles // reconciling the release is late, too
 						}
 						return pass(ctx, rdb, k, owner, p)
 					}
@@ -1326,8 +1312,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 	}
 }
 
-// A request is executed, and breaks off. Its caller gives up before it asks again: nothing is
-// left in Redis.
+// A request is executed but gets no reply. Its caller gives up before the retry: nothing is left in Redis.
 func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked atomic.Int32
@@ -1350,8 +1335,8 @@ func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 	})
 }
 
-// A caller gives up while its request has no reply. It is taken back when there is one, and
-// nothing is sent before.
+// A caller gives up while its request has no reply. The request is reconciled after the reply, and no command is sent
+// before.
 func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
@@ -1374,9 +1359,9 @@ func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process, and puts this one in the queue for a waiter that has
-// never asked. The process is cut off, and the waiter gives up. The state is taken back when the
-// server is back, also when that takes longer than a command.
+// A release grants the lock to another process, and queues this one for a waiter that has never sent a request. This
+// process is disconnected, and the waiter gives up. The queue position is removed when the server is reachable again,
+// even if that takes longer than a command.
 func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -1403,9 +1388,8 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process, and that one releases it before the release is
-// replied to here. The next in this process has the lock with the reply: this process gets
-// messages already, and heard that one.
+// A release grants the lock to another process, which releases it before the reply arrives here. The next waiter in
+// this process acquires it with the reply, because its subscription had received the message.
 func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -1415,7 +1399,7 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		here := w.waitingFor(w.a, w.Context(), spec)
 		w.unlock(h)
-		w.unlock(w.next(here)) // it listens on for a while
+		w.unlock(w.next(here)) // it stays subscribed for a while
 		h = w.take(w.a, k, w.Context())
 		there := w.waiting(w.b, w.Context())
 		here = w.waitingFor(w.a, w.Context(), spec)
@@ -1435,8 +1419,8 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// A release is executed, and breaks off. The next in this process, which asks a poll interval
-// later and gets no messages, has the lock at once.
+// A release is executed but gets no reply. The next waiter in this process, which receives no messages and retries once
+// per poll interval, acquires the lock immediately.
 func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
@@ -1466,8 +1450,8 @@ func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
 	})
 }
 
-// A client publishes "aside" again and again. The waiters of the session still ask, and find a lock
-// that becomes free without a message.
+// A client publishes "aside" repeatedly. The waiters of the session still retry, and acquire a lock that becomes free
+// without a message.
 func TestAside_saidWithoutEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
@@ -1481,7 +1465,7 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 			}
 		})
 		time.Sleep(2 * asideTime)
-		w.mini.Del("orders") // publishes nothing
+		w.mini.Del("orders") // publishes no message
 		time.Sleep(pollTime)
 		synctest.Wait()
 		w.unlock(w.next(waiter))
@@ -1490,8 +1474,8 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 	})
 }
 
-// A lock that is released for others is free for them for a moment, also where each process
-// has one goroutine that comes back at once.
+// A lock that is released for others is free for them for a moment, even if each process has one goroutine that locks
+// again immediately.
 func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel, stranger = "redisson_lock__channel:{orders}", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1"
@@ -1508,7 +1492,7 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 		})
 		synctest.Wait()
 		for _, s := range []*Session{w.a, w.b} {
-			for _, pause := range []time.Duration{20 * time.Microsecond, time.Millisecond} { // the first is what a round trip takes
+			for _, pause := range []time.Duration{20 * time.Microsecond, time.Millisecond} { // the first is about one round trip
 				wg.Go(func() {
 					for ctx.Err() == nil {
 						h := w.lock(s, w.Context())
@@ -1523,7 +1507,7 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 		got := 0
 		for range tries {
 			<-heard
-			time.Sleep(asideTime / 2) // to wake
+			time.Sleep(asideTime / 2) // the time to wake
 			if w.mini.Exists("orders") {
 				continue
 			}
@@ -1547,8 +1531,8 @@ type (
 	passFunc    = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 )
 
-// gated is the plain kind, whose replies a test can hold back each by itself: as where
-// commands of one owner go by several connections.
+// gated is the plain kind with replies that a test can delay individually, like commands of one owner on several
+// connections.
 func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) *Kind {
 	k := *hookable()
 	if acquire != nil {
@@ -1560,13 +1544,13 @@ func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) 
 	return &k
 }
 
-// goLock locks in a goroutine of its own.
+// goLock locks in a separate goroutine.
 func (w *world) goLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	w.Helper()
 	return w.waitingFor(s, ctx, s.NewSpec(k, "orders", opts))
 }
 
-// ours fails the test unless Redis has the lock for the owner of h, once.
+// ours fails the test unless Redis has exactly one hold for the owner of h.
 func (w *world) ours(h lock.Hold) {
 	w.Helper()
 	synctest.Wait()
@@ -1578,8 +1562,8 @@ func (w *world) ours(h lock.Hold) {
 	}
 }
 
-// The reply to a request comes when the lock has been handed off, under the owner
-// string that it was about: what sees to it must not free the lock of the next.
+// A reply arrives after the lock has been handed off under the same owner string: reconciling it must not release the
+// lock of the next holder.
 func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1609,8 +1593,7 @@ func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 	})
 }
 
-// A re-entry broke off, and is looked after twice; the second look comes when the lock
-// has been handed off.
+// A re-entry has an unknown outcome and is reconciled twice; the second time is after the lock has been handed off.
 func TestPass_whileAReentryIsSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
@@ -1647,8 +1630,7 @@ func TestPass_whileAReentryIsSettled(t *testing.T) {
 	})
 }
 
-// The next owner of a release asks and is granted the lock, and hands it off, before the
-// release is notified of it.
+// The next owner of a release sends a request, is granted the lock, and hands it off before the release gets its reply.
 func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1667,13 +1649,13 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // too long to be handed off
+		time.Sleep(20 * time.Millisecond) // too long for a hand-off
 		second := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
 		third := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
 		go w.unlock(h)
-		heir := <-second // it asked
+		heir := <-second // it has sent its request
 		time.Sleep(time.Millisecond)
 		w.unlock(heir)
 		after := <-third
@@ -1685,7 +1667,7 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	})
 }
 
-// muted is a context whose end is seen only by a caller that looks.
+// muted is a context whose cancellation is visible only through Err.
 type muted struct {
 	context.Context
 	over atomic.Bool
@@ -1700,9 +1682,8 @@ func (c *muted) Err() error {
 	return nil
 }
 
-// A fenced lock is handed off to a waiter that leaves before the lock arrives. The session reconciles it, so a
-// release in the background grants it to the next process. That process may hand off as many tokens as
-// any other holder.
+// A fenced lock is handed off to a waiter that leaves before the lock arrives. The session reconciles it, so a release
+// in the background grants the lock to the next process. That process may hand it off as often as any other holder.
 func TestSettle_leavesTokensForTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()
@@ -1734,11 +1715,10 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 	})
 }
 
-// Each test here fails without one guard of the hand-over, at the moment when a release
-// crosses a request, another grant or Close.
+// Each test here fails without one guard of the hand-off, when a release crosses a request, another grant or Close.
 
-// asksOnce is the plain kind. The nth request for "orders" waits until goes is closed: before
-// the server has it, or with its reply.
+// asksOnce is the plain kind. The nth request for "orders" waits until goes is closed, either before it is sent or
+// before its reply.
 func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 	var asked atomic.Int32
 	return gated(func(acquire acquireFunc) acquireFunc {
@@ -1756,21 +1736,21 @@ func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 	}, nil)
 }
 
-// justGranted returns a hold of session a, which came by a release a moment ago. The waiter
-// behind it is sending the second request for the lock.
+// justGranted returns a hold of session a that a release has just granted. The waiter behind it is sending the second
+// request for the lock.
 func (w *world) justGranted(k *Kind, ctx context.Context) (h lock.Hold, next <-chan lock.Hold) {
 	w.Helper()
 	h = w.take(w.a, k, w.Context())
 	first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 	next = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-	time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
+	time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
 	w.unlock(h)
 	h = w.next(first)
 	time.Sleep(lockstate.MaxPassTime / 2)
 	return h, next
 }
 
-// tryElsewhere fails the test if session b cannot have the lock at this moment.
+// tryElsewhere fails the test if session b cannot acquire the lock now.
 func (w *world) tryElsewhere() {
 	w.Helper()
 	h, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil))
@@ -1781,7 +1761,7 @@ func (w *world) tryElsewhere() {
 	w.unlock(h)
 }
 
-// meanwhile is a context. The first look at it runs f.
+// meanwhile is a context. The first call of Err runs f.
 type meanwhile struct {
 	context.Context
 	once sync.Once
@@ -1793,11 +1773,11 @@ func (c *meanwhile) Err() error {
 	return c.Context.Err()
 }
 
-// Close comes while a holder gives the lock back. The next in the process is asking Redis at
-// this moment, so it is still there. The lock is not handed off to it: it is free for others.
+// Close begins while a holder releases the lock. The next waiter in the process has a request in flight, so it is still
+// queued. The lock is not handed off to it: it is free for others.
 func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const many = 1000 // Close comes to the lock late, as it releases a part of them at a time
+		const many = 1000 // Close releases a part of them at a time, so it comes to this lock late
 		answer, released := make(chan struct{}), make(chan struct{})
 		k := asksOnce(2, true, answer)
 		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
@@ -1818,7 +1798,7 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 			left <- err
 		}()
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		h = w.next(first)
 		time.Sleep(lockstate.MaxPassTime / 2)
@@ -1842,8 +1822,8 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 	})
 }
 
-// Close gives the lock back. The next in the process is asking Redis at this moment, so it is
-// still there. The release does not name it: the lock is free for others.
+// Close releases the lock. The next waiter in the process has a request in flight, so it is still queued. The release
+// does not name it: the lock is free for others.
 func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -1854,7 +1834,7 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 			left <- err
 		}()
-		time.Sleep(pollTime + time.Millisecond) // it asks, just in case
+		time.Sleep(pollTime + time.Millisecond) // it polls
 		closed := make(chan error, 1)
 		go func() { closed <- w.a.Close(context.Background()) }()
 		synctest.Wait()
@@ -1869,13 +1849,12 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 	})
 }
 
-// The reply to a release is lost, and its repetition finds the lock gone. It was released,
-// and not lost.
+// The reply to a release is lost, and its repetition finds the lock gone. The lock was released, and not lost.
 func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), t.Context()} {
 		t.Run(fmt.Sprintf("can be cancelled %v", ctx.Done() != nil), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 				var lost, released atomic.Int32
 				w.observer().Lost = func(context.Context, lock.Event) { lost.Add(1) }
 				w.observer().Released = func(context.Context, lock.Event) { released.Add(1) }
@@ -1895,9 +1874,8 @@ func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 	}
 }
 
-// A release waits for a renewal that is under way. What a re-entry left uncertain is looked at
-// meanwhile, and that frees the lock. The release finds it gone: it was released, and not
-// lost.
+// A release waits for a renewal in flight. A re-entry with an unknown outcome is reconciled in the meantime, which
+// frees the lock. The release finds it gone: it was released, and not lost.
 func TestGuard_aReleaseAfterSettling(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const ms = time.Millisecond
@@ -1916,7 +1894,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		}
 		start := time.Now()
 		h := w.take(w.a, k, w.Context())
-		const looks = (1 + 2) * opTime // after so long comes the third look
+		const looks = (1 + 2) * opTime // the third command is sent after this time
 		time.Sleep(leaseTime/3 + 10*ms - looks)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
@@ -1924,7 +1902,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		time.Sleep(time.Until(start.Add(leaseTime/3 + 5*ms))) // it is being renewed
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- h.Unlock(w.Context()) }()
-		time.Sleep(25 * ms) // and looked at again: as late as this if the first look found the turn taken
+		time.Sleep(25 * ms) // and reconciled again: this late if the first command found the turn taken
 		synctest.Wait()
 		select {
 		case err := <-unlocked:
@@ -1941,11 +1919,11 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 	})
 }
 
-// Each test here fails without one guard of what follows from a loss, from a limit, or from an
-// reply that crosses the end of a call.
+// Each test here fails without one guard of what follows from a loss, from a limit, or from a reply that crosses the
+// end of a call.
 
-// A renewal finds that the lock is gone. The next in this process asks at once, whether it has
-// asked before or not.
+// A renewal finds that the lock is gone. The next waiter in this process sends a request immediately, whether it has
+// sent one before or not.
 func TestGuard_aLossWakesTheNext(t *testing.T) {
 	for name, joins := range map[string]time.Duration{"has asked": pollTime / 4, "has not asked": leaseTime/3 - pollTime/2} {
 		t.Run(name, func(t *testing.T) {
@@ -1955,7 +1933,7 @@ func TestGuard_aLossWakesTheNext(t *testing.T) {
 				time.Sleep(joins)
 				next := w.waiting(w.a, w.Context())
 				time.Sleep(leaseTime/3 - pollTime/10 - time.Since(start))
-				w.mini.Del("orders") // publishes nothing
+				w.mini.Del("orders") // publishes no message
 				got := <-next
 				if took := time.Since(start); took != leaseTime/3 {
 					w.Errorf("the next has it after %v, and the renewal was after %v", took, leaseTime/3)
@@ -1969,8 +1947,8 @@ func TestGuard_aLossWakesTheNext(t *testing.T) {
 	}
 }
 
-// A request breaks off, and the next one is granted. The hold is lost, by the server's word or by
-// its limit, and then the server executes the first request: the lock is free again soon.
+// A request fails without a reply, and the next one is granted. The hold is lost, on the server or by its limit, and
+// then the server executes the first request: the lock is free again soon.
 func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"gone": nil, "limit": {lock.WithMaxHold(leaseTime / 3)}} {
 		t.Run(name, func(t *testing.T) {
@@ -1981,7 +1959,7 @@ func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 					w.Fatal(err)
 				}
 				if name == "gone" {
-					w.mini.Del("orders") // publishes nothing
+					w.mini.Del("orders") // publishes no message
 				}
 				<-h.Context().Done()
 				synctest.Wait()
@@ -1995,8 +1973,8 @@ func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 	}
 }
 
-// A hold ends by its limit. The next in this process has the lock at once, though it has not
-// asked yet.
+// A hold ends by its limit. The next waiter in this process acquires the lock immediately, even if it has sent no
+// request yet.
 func TestGuard_aLimitWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most = 2 * time.Second
@@ -2012,8 +1990,8 @@ func TestGuard_aLimitWakesTheNext(t *testing.T) {
 	})
 }
 
-// A re-entry was executed, and breaks off; what sees to it fails. The lock is not handed off
-// with a count that may be wrong.
+// A re-entry is executed but gets no reply; reconciling it fails. The lock is not handed off with a count that may be
+// wrong.
 func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
@@ -2042,8 +2020,7 @@ func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 	})
 }
 
-// The call ends while its request is replied to. It does not have the lock then, and the lock is
-// free.
+// The call ends while the reply to its request arrives. It does not have the lock, and the lock is free.
 func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		inBubble(t, func(w *world) {
@@ -2067,9 +2044,9 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 	}
 }
 
-// The reply to a release gives the lock to a waiter here, and most of the lease of that grant is
-// over by then. The waiter's own request is under way, and its reply brings a longer lease. With the rest
-// of the first grant, the waiter would lose the lock and ask once more.
+// The reply to a release grants the lock to a waiter here, after most of the lease of that grant has passed. The
+// waiter's own request is in flight, and its reply brings a longer lease. With the rest of the first lease, the waiter
+// would lose the lock and retry.
 func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const offer = offerPolls * pollTime
@@ -2108,7 +2085,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 	})
 }
 
-// A process is told to ask a little later, and then that the lock is its own. It asks at once.
+// A process is told to retry slightly later, and then that it has the lock. It sends its request immediately.
 func TestGuard_aGrantAfterAside(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Whatever is published on the channels that a session listens to: it gives no one a lock, takes none away, and each
-// waiter gets its lock once it is released.
+// Arbitrary messages on the channels of a session neither grant nor end a hold, and each waiter acquires its lock after
+// the release.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []string{"", "0", "aside", "taken 1 eve", "taken 18446744073709551616 eve", "taken  ", "granted", "0190b5a2-7e2f-7abc-8def-0123456789ab:1 9", "\x00\xff\r\n", "1 2 3"} {
 		f.Add(m, byte(0))
@@ -54,8 +54,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// A caller that has looked subscribes a channel that is still subscribed for an earlier one. What was
-// published in between is missed, so it looks again.
+// A new caller subscribes to a channel that is still subscribed for an earlier caller. Messages in between may be
+// missed, so it checks again.
 func TestSubscribe_lingering(t *testing.T) {
 	inBubble(t, func(w *world) {
 		looks := 0
@@ -71,8 +71,8 @@ func TestSubscribe_lingering(t *testing.T) {
 	})
 }
 
-// The wall clock was an hour ahead when the session asked for its first lock, so the numbers in its owner strings are ahead, too. It
-// listens for forced unlocks all the same.
+// The wall clock was an hour ahead when the session requested its first lock, so the numbers in its owner strings are
+// ahead, too. It still listens for force-unlocks.
 func TestHears_theClockWasSetBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
@@ -91,7 +91,8 @@ func TestHears_theClockWasSetBack(t *testing.T) {
 	})
 }
 
-// A call that waits without an owner looks when it is heard, and at each message. Close waits for it, and no call begins after that.
+// A call that waits without an owner checks its state after the subscription and after each message. Close waits for
+// it, and then no call begins.
 func TestSubscribe_hears(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := New(w.mini.Client(w), testConfig())

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Redis refuses the heartbeat of a waiter that does not ask itself. When the wait ends soon after that, its error says that Redis gives
-// no reply.
+// Redis rejects the heartbeat of a waiter that sends no requests itself. When the wait ends soon after that, its error
+// reports Redis as unavailable.
 func TestHeartbeat_silence(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -32,11 +32,11 @@ func TestHeartbeat_silence(t *testing.T) {
 		w.wantEnd("Lock", <-ended, []error{lock.ErrUnavailable, context.Canceled})
 		w.wire.Refuse(false)
 		w.unlock(h)
-		time.Sleep(leaseTime) // what is uncertain is reconciled
+		time.Sleep(leaseTime) // the reconciler is done
 	})
 }
 
-// Redis replies the heartbeats of a waiter with errors for longer than a poll interval. That is reported.
+// Redis replies to the heartbeats of a waiter with errors for longer than a poll interval. The session logs that.
 func TestHeartbeat_reportsSilence(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		h := w.take(w.b, fair, w.Context())
@@ -53,8 +53,8 @@ func TestHeartbeat_reportsSilence(t *testing.T) {
 	})
 }
 
-// enters returns a fair kind. Where its waiters enter the queue together, as those that are not the first do, enter is called in
-// the state of that command, which it gets as send.
+// enters returns a fair kind. If waiters enter the queue together, which excludes the first one, its Keep calls enter.
+// enter gets the command as send.
 func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, error)) *Kind {
 	k := *fair
 	k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
@@ -67,7 +67,8 @@ func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, e
 	return &k
 }
 
-// A waiter that enters the queue by its queue is not let in, as the connection breaks. It asks itself, and stands in the queue at once.
+// A waiter is not queued by the batched entry because the connection breaks. It sends its own request and is queued
+// immediately.
 func TestHeartbeat_anEntryFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var tried atomic.Int64
@@ -89,7 +90,8 @@ func TestHeartbeat_anEntryFails(t *testing.T) {
 	})
 }
 
-// A waiter leaves while its entry into the queue is under way, and then that is executed. It does not stay in the queue.
+// A waiter leaves while its entry into the queue is in flight, and then the entry is executed. The waiter does not stay
+// in the queue.
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What ends a hold's context first is its cause, whichever goroutine looks at it, and when.
+// The first event that ends a hold's context is its cause, whichever goroutine checks it, and when.
 func TestContext_causeIsWhatCameFirst(t *testing.T) {
 	gone := errors.New("the caller has gone")
 	looks := map[string]func(context.Context) context.Context{
@@ -61,7 +61,7 @@ func TestContext_causeIsWhatCameFirst(t *testing.T) {
 	}
 }
 
-// nosy is a caller's context, whose Done first does something else. It counts what waits for its end.
+// nosy is a caller's context whose Done first runs a function. It counts the AfterFuncs registered on it.
 type nosy struct {
 	context.Context
 	first func()
@@ -77,14 +77,14 @@ func (c *nosy) Done() <-chan struct{} {
 	return c.done
 }
 
-// AfterFunc is for package context, which calls it in place of a goroutine.
+// AfterFunc is called by package context instead of starting a goroutine.
 func (c *nosy) AfterFunc(func()) (stop func() bool) {
 	c.waits++
 	return func() bool { c.waits--; return true }
 }
 
-// Two ask for the context of a hold at once. Both get the same, and nothing is left of the other in the caller's context, which
-// may live for as long as the program.
+// Two goroutines request the context of a hold at the same time. Both get the same context, and the other one leaves
+// nothing in the caller's context, which may live as long as the program.
 func TestContext_leavesNothingInTheCallers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		parent := &nosy{Context: w.Context(), done: make(chan struct{})}
@@ -105,7 +105,7 @@ func TestContext_leavesNothingInTheCallers(t *testing.T) {
 	})
 }
 
-// A hold that was released says of which lock it was, as one that was lost does.
+// The error of a released hold names the lock, like the error of a lost hold.
 func TestContext_namesTheLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -119,7 +119,7 @@ func TestContext_namesTheLock(t *testing.T) {
 	})
 }
 
-// Until promises no more than the lease, though the limit of the hold lies far ahead.
+// Until returns no more than the lease, even if the limit of the hold is later.
 func TestUntil_beforeALimitThatIsFar(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
@@ -130,7 +130,7 @@ func TestUntil_beforeALimitThatIsFar(t *testing.T) {
 	})
 }
 
-// A process was stopped, and sees a second after the end of a lease that it is over. Until says when that was.
+// A process was paused, and detects the expiry of a lease a second late. Until returns when the lease expired.
 func TestUntil_ofALossThatIsSeenLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context(), lock.WithFixedLease(time.Second))
@@ -144,8 +144,8 @@ func TestUntil_ofALossThatIsSeenLate(t *testing.T) {
 	})
 }
 
-// A kind that is never entered again carries on the owner of its caller: under the context of such a hold, the caller's locks are
-// entered once more.
+// The contexts of a non-reentrant kind carry the caller's owner: under such a context, the caller's locks are
+// re-entered.
 func TestContext_carriesTheCallersOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))

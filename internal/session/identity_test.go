@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// Goroutines make owners at the same time. Each of these has a number of its own, though the clock was set back, and so only the numbers
-// tell them apart.
+// Goroutines create owners concurrently. Each owner has a unique number, even if the clock was moved backward, so that
+// only the numbers differ.
 func TestNewOwner_atOnce(t *testing.T) {
 	const many, each, before = 4, 1_000_000, 1 << 62
 	i := &identity{id: owner.NewClient()}
@@ -30,7 +30,7 @@ func TestNewOwner_atOnce(t *testing.T) {
 	}
 }
 
-// No one who knows when an owner asked can guess its string: it has ten random bits.
+// Knowing when an owner was created does not suffice to guess its string: it has ten random bits.
 func TestNewOwner_random(t *testing.T) {
 	different := make(map[string]bool)
 	now := time.Unix(1_800_000_000, 0)
@@ -47,7 +47,8 @@ func TestNewOwner_random(t *testing.T) {
 	}
 }
 
-// An owner has its permits behind its number, and says since when it asks all the same. One without permits has none.
+// The permit count follows the number of an owner, and the string still shows when the owner was created. An owner
+// without permits has no count.
 func TestNewOwner_text(t *testing.T) {
 	i := &identity{id: owner.NewClient()}
 	now := time.Unix(1_800_000_000, 0)
@@ -63,7 +64,7 @@ func TestNewOwner_text(t *testing.T) {
 	}
 }
 
-// A string that is none of ours tells no time, whatever its number is.
+// Owner strings of other libraries have no time, whatever their numbers are.
 func TestOwners_strange(t *testing.T) {
 	ours := owner.NewClient()
 	for _, o := range []string{

@@ -16,9 +16,9 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// Each test here fails without one guard of the rules that a kind makes for its locks.
+// Each test here fails without one guard of the rules of a kind.
 
-// A kind takes the options that it can keep to, and refuses the others.
+// A kind accepts the options that it supports, and rejects the others.
 func TestNewSpec_options(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for name, c := range map[string]struct {
@@ -28,7 +28,7 @@ func TestNewSpec_options(t *testing.T) {
 			"WithWaiterTimeout":    {lock.WithWaiterTimeout(time.Second), []*Kind{fair, reading, writing}},
 			"WithMinHold":          {lock.WithMinHold(time.Second), []*Kind{plain, fair}},
 			"WithReaderPreference": {lock.WithReaderPreference(), []*Kind{reading, writing}},
-			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token is the latest of a semaphore
+			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token of a semaphore is the latest
 			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many}},
 		} {
 			for kind, k := range map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": many} {
@@ -41,10 +41,10 @@ func TestNewSpec_options(t *testing.T) {
 	})
 }
 
-// many is a kind that several owners hold at once.
+// many is a kind that several owners can hold at once.
 var many = &Kind{Mode: lock.Permit, NonReentrant: true, Scripts: Scripts{Keys: keys.Semaphore}}
 
-// What is wrong with a lock is told, each thing for itself, and then it has no keys.
+// Each invalid name or option has its own error, and the spec then has no keys.
 func TestNewSpec_wrong(t *testing.T) {
 	inBubble(t, func(w *world) {
 		half := leaseTime / 2
@@ -73,7 +73,7 @@ func TestNewSpec_wrong(t *testing.T) {
 	})
 }
 
-// The messages of a client go the way that its configuration says.
+// The messages of a client use the type of Pub/Sub that is configured.
 func TestNewSpec_publishes(t *testing.T) {
 	for sharded, want := range map[bool]string{false: "PUBLISH", true: "SPUBLISH"} {
 		s := &Session{Config: Config{Sharded: sharded}}
@@ -83,20 +83,20 @@ func TestNewSpec_publishes(t *testing.T) {
 	}
 }
 
-// cluster has s take its server for a cluster, until undo.
+// cluster makes s treat its server as a cluster, until undo.
 func cluster(s *Session) (undo func()) {
 	s.nodes.sliced = true
 	return func() { s.nodes.sliced = false }
 }
 
-// slotted is the spec of a plain lock on a cluster.
+// slotted returns the spec of a plain lock on a cluster.
 func slotted(s *Session, name string) *Spec {
 	spec := s.NewSpec(plain, name, nil)
-	spec.slot &= 1<<14 - 1 // the client library marks the slots of a client of one server
+	spec.slot &= 1<<14 - 1 // rueidis marks the slots of a client of a single server
 	return spec
 }
 
-// On a cluster no script has keys of two slots, also where it is about several locks.
+// On a cluster no script has keys in two slots, even if it is for several locks.
 func TestCluster_eachSlotForItself(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.a)()
@@ -136,7 +136,8 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 	})
 }
 
-// The server cannot count the listeners of a cluster: they can be at a replica. So a waiter in the queue counts as alive for a while.
+// On a cluster, subscribers can be connected to a replica, so the server cannot count them. A queued waiter then keeps
+// its position for a fixed time.
 func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.b)()
@@ -154,7 +155,8 @@ func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
 	})
 }
 
-// A server that is no cluster is not asked for slots. That is on the real clock, as by that of a bubble it is never time to ask.
+// A session without a cluster sends no CLUSTER command. This uses the real clock, because in a bubble the refresh is
+// never due.
 func TestNoCluster_noSlots(t *testing.T) {
 	m := redistest.NewMini(t)
 	wire := m.Proxy(t)
@@ -173,7 +175,7 @@ func TestNoCluster_noSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(h.Unlock(t.Context()), s.Close(t.Context())); err != nil { // Close waits for what goes on
+	if err := errors.Join(h.Unlock(t.Context()), s.Close(t.Context())); err != nil { // Close waits for commands in flight
 		t.Error(err)
 	}
 	if scripts.Load() == 0 {
@@ -181,7 +183,7 @@ func TestNoCluster_noSlots(t *testing.T) {
 	}
 }
 
-// A waiter of a kind that leaves no trace in Redis asks once a poll interval, however long that is.
+// A waiter of a kind that leaves no trace in Redis retries once per poll interval, however long that is.
 func TestWaiter_withoutATrace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
@@ -203,7 +205,8 @@ func TestWaiter_withoutATrace(t *testing.T) {
 	})
 }
 
-// Waiters of a read/write lock leave their traces: a writer its wish, unless it lets readers go first, and each reader its claim to a turn.
+// Waiters of a read/write lock leave traces: a writer its intent, unless it has reader preference, and each reader its
+// reservation.
 func TestWaiters_traces(t *testing.T) {
 	first := []lock.Option{lock.WithReaderPreference()}
 	for name, c := range map[string]struct {
@@ -231,7 +234,8 @@ func TestWaiters_traces(t *testing.T) {
 	}
 }
 
-// The leases of one node of a cluster are renewed together, and apart from those of another, which may be silent.
+// Leases on one node of a cluster are renewed together, and separately from those on another node, which may be
+// unavailable.
 func TestCluster_renewedNodeByNode(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.a)()

@@ -13,14 +13,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// told keeps what the observer of a session is notified of lost and of abandoned holds.
+// told records which lost and abandoned holds the observer of a session is notified of.
 type told struct {
 	mu                                 sync.Mutex
 	lost, abandoned, draining, running []lock.Event
 	released                           int
 }
 
-// listen has session a tell it.
+// listen makes session a notify it.
 func (w *world) listen() *told {
 	var n told
 	add := func(to *[]lock.Event) func(context.Context, lock.Event) {
@@ -39,7 +39,7 @@ func (w *world) listen() *told {
 // ended fails the test unless h was lost by cause.
 func (w *world) ended(h lock.Hold, cause error) {
 	w.Helper()
-	defer synctest.Wait() // the observer has been told by then
+	defer synctest.Wait() // the observer has been notified by then
 	if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || !errors.Is(err, cause) {
 		w.Errorf("Unlock: %v, want ErrNotHeld, ErrLost and %v", err, cause)
 	}
@@ -50,8 +50,7 @@ func (w *world) ended(h lock.Hold, cause error) {
 
 var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing}
 
-// A hold ends when its limit is over, although it is renewed. A waiter has the
-// lock at that moment.
+// A hold ends at its limit although it is renewed. A waiter acquires the lock at that time.
 func TestMaxHold(t *testing.T) {
 	for name, kind := range limited {
 		for _, fixed := range []time.Duration{0, 5 * time.Minute} {
@@ -103,7 +102,7 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
-// Here nothing has run because nothing could: the look comes before the bubble's timers.
+// No other goroutine has run: the check comes before the bubble's timers.
 func TestMaxHold_atTheFirstLook(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for range 100 {
@@ -165,7 +164,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 	}
 }
 
-// Readers of a process share what they have in Redis, but each ends by its own limit.
+// Readers of a process share their hold in Redis, but each ends at its own limit.
 func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -185,7 +184,7 @@ func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	})
 }
 
-// A hold that comes from another holder of the process ends, too.
+// A hold that was handed off by another holder of the process ends, too.
 func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.lock(w.a, w.Context())
@@ -202,11 +201,11 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 	})
 }
 
-// The context of a hold ends without an Unlock. The session renews the lock for one lease more.
+// The context of a hold is canceled without an Unlock. The session renews the lock for one more lease.
 //
-//  1. The context ends.
-//  2. The next renewal finds that, and tells that the hold is draining.
-//  3. A lease later the hold is abandoned and lost, and a waiter has the lock.
+//  1. The context is canceled.
+//  2. The next renewal detects that, and reports that the hold is draining.
+//  3. A lease later the hold is abandoned and lost, and a waiter acquires the lock.
 func TestAbandonedHold(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second, 10 * leaseTime} {
@@ -256,7 +255,7 @@ func TestAbandonedHold(t *testing.T) {
 	}
 }
 
-// A holder that unlocks within the time has lost nothing, and is not accused of anything.
+// A holder that unlocks in time has lost nothing, and nothing is reported.
 func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -276,7 +275,7 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	})
 }
 
-// An owner holds the lock twice. The session renews the lock until both contexts have ended.
+// An owner holds the lock twice. The session renews the lock until both contexts are canceled.
 func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	for _, kind := range []*Kind{plain, reading} {
 		inBubble(t, func(w *world) {
@@ -295,7 +294,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	}
 }
 
-// A fixed lease is not renewed for anybody, so nothing is abandoned.
+// A fixed lease is not renewed, so its hold is never abandoned.
 func TestAbandonedHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -312,10 +311,10 @@ func TestAbandonedHold_fixedLease(t *testing.T) {
 	})
 }
 
-// A waiter of the same process has the lock when the limit has come, and not a poll later.
+// A waiter of the same process acquires the lock at the limit, and not a poll interval later.
 func TestMaxHold_waiterOfTheSameProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const most = pollTime / 3 // before the waiter asks by itself
+		const most = pollTime / 3 // before the waiter polls
 		start := time.Now()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(most))
 		next := w.lock(w.a, w.Context())
@@ -330,7 +329,7 @@ func TestMaxHold_waiterOfTheSameProcess(t *testing.T) {
 	})
 }
 
-// A hold that is abandoned ends by the limit that it had before, if that comes first.
+// An abandoned hold ends at its earlier limit, if that comes first.
 func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -345,7 +344,7 @@ func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
 	})
 }
 
-// The read hold of a downgrade ends by the limit of the handle for reading.
+// The read hold of a downgrade ends at the limit of the read handle.
 func TestMaxHold_ofADowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
@@ -358,7 +357,7 @@ func TestMaxHold_ofADowngrade(t *testing.T) {
 	})
 }
 
-// A hold has a limit that is far away, and its context ends. It is lost a lease later, and not at the limit.
+// A hold has a distant limit, and its context is canceled. It is lost a lease later, and not at the limit.
 func TestAbandonedHold_beforeItsLimit(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -372,7 +371,7 @@ func TestAbandonedHold_beforeItsLimit(t *testing.T) {
 	})
 }
 
-// Of three holds of an owner, each ends at its own limit, in whatever order they were acquired.
+// Three holds of an owner each end at their own limit, in whatever order they were acquired.
 func TestMaxHold_inAnyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -397,7 +396,7 @@ func TestMaxHold_inAnyOrder(t *testing.T) {
 	})
 }
 
-// The owner loses all its holds at the moment when one of them comes to its limit. The loss is told once.
+// The owner loses all its holds when one of them reaches its limit. The loss is reported once.
 func TestMaxHold_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -415,7 +414,7 @@ func TestMaxHold_crossedByALoss(t *testing.T) {
 	})
 }
 
-// A reader that shares what it has in Redis with another one comes to its limit. Redis gets nothing of that.
+// A reader that shares its hold in Redis reaches its limit. No command is sent.
 func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -431,7 +430,8 @@ func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
 	})
 }
 
-// The log tells of an abandoned hold, and of one that came to its limit. It tells nothing of one of several holds of an owner.
+// The session logs an abandoned hold, and a hold that reached its limit. It does not log one of several holds of an
+// owner.
 func TestReport_limits(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		w.observer()
@@ -458,7 +458,7 @@ func TestReport_limits(t *testing.T) {
 	})
 }
 
-// The state of a lock whose only hold comes to its limit is forgotten.
+// The state of a lock is removed after its only hold reached its limit.
 func TestMaxHold_forgetsThePlace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -472,7 +472,7 @@ func TestMaxHold_forgetsThePlace(t *testing.T) {
 	})
 }
 
-// A limit comes while Close is about to give the lock back. The limit leaves that to Close.
+// A limit passes while Close is about to release the lock. Close releases it.
 func TestMaxHold_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -491,7 +491,7 @@ func TestMaxHold_crossedByClose(t *testing.T) {
 	})
 }
 
-// locker is a lock of session s, for lock.Do.
+// locker is a lock.Locker in session s, for lock.Do.
 type locker struct {
 	s    *Session
 	spec *Spec
@@ -505,8 +505,8 @@ func (l locker) Name() string                                   { return l.spec.
 func (l locker) Lock(ctx context.Context) (lock.Hold, error)    { return l.s.Lock(ctx, l.spec) }
 func (l locker) TryLock(ctx context.Context) (lock.Hold, error) { return l.s.TryLock(ctx, l.spec) }
 
-// The context of a function that runs under a lock is canceled, and the function runs on for an hour. The lock is held until it returns, and that it is
-// still running is reported once.
+// The context of a function that runs under a lock is canceled, and the function continues for an hour. The lock is
+// held until it returns. That it is still running is reported once.
 func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second} {
@@ -531,7 +531,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						if cause := context.Cause(ctx); cause != stop {
 							w.Errorf("its context ended by %v", cause)
 						}
-						const drain = leaseTime / 3 // a renewal comes in between
+						const drain = leaseTime / 3 // a renewal happens in between
 						time.Sleep(drain)
 						n.mu.Lock()
 						if len(n.draining) != 1 || grace == 0 && len(n.running) != 0 || !errors.Is(n.draining[0].Err, stop) {
@@ -574,7 +574,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	}
 }
 
-// A function that stops soon after the cancellation is told to no one.
+// A function that stops soon after the cancellation is not reported.
 func TestDo_stopsSoon(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -583,7 +583,7 @@ func TestDo_stopsSoon(t *testing.T) {
 			err := lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
 				time.Sleep(leaseTime/3 - 100*time.Millisecond)
 				cancel()
-				time.Sleep(300 * time.Millisecond) // a renewal comes in between
+				time.Sleep(300 * time.Millisecond) // a renewal happens in between
 				return ctx.Err()
 			})
 			if !errors.Is(err, context.Canceled) {
@@ -596,8 +596,8 @@ func TestDo_stopsSoon(t *testing.T) {
 	})
 }
 
-// A function that drains sees a loss at the hold: its lock is gone, it reaches the maximum hold, or the client is closed. The cause of its context is the
-// first one.
+// A function that drains detects a loss through its hold: the lock is gone, the maximum hold time has passed, or the
+// client is closed. Its context keeps the first cause.
 func TestDo_lostWhileDraining(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts []lock.Option
@@ -649,7 +649,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 	}
 }
 
-// A lock that a function acquires itself is in its own hands, also under the hold of the function.
+// A lock that a function acquires itself is limited by cancellation, even under the hold of the function.
 func TestDo_locksUnderIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()

@@ -20,24 +20,24 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// witness observes session a in the tests, and checks what lock.Observer promises.
+// witness is an observer of session a that checks the guarantees of lock.Observer.
 type witness struct {
 	*testing.T
 
 	mu    sync.Mutex
 	calls map[uint64]*witnessed
-	told  []string // what happened, in order
+	told  []string // the events in order
 	all   []lock.Event
 }
 
-// witnessed is what a witness knows of a call and its hold.
+// witnessed is the state of a call and its hold in a witness.
 type witnessed struct {
 	ctx     context.Context
 	name    string
 	waits   bool
 	ended   bool // the call
-	granted bool // and Granted has returned
-	drains  bool // the hold: Draining was told
+	granted bool // and Acquired has returned
+	drains  bool // the hold: Draining was reported
 	over    bool // the hold
 }
 
@@ -45,7 +45,7 @@ func newWitness(t *testing.T) *witness {
 	return &witness{T: t, calls: make(map[uint64]*witnessed)}
 }
 
-// observer returns an observer that tells the witness.
+// observer returns an observer that reports to the witness.
 func (w *witness) observer() *lock.Observer {
 	function := func(what string) func(context.Context, lock.Event) {
 		return func(ctx context.Context, e lock.Event) { w.hear(ctx, what, e) }
@@ -97,7 +97,7 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 		switch {
 		case !c.granted:
 			wrong("before the grant")
-		case c.over && what != "renewed" && what != "renewal failed" && what != "draining": // those a renewal tells, perhaps as the hold ends
+		case c.over && what != "renewed" && what != "renewal failed" && what != "draining": // events of a renewal, possibly while the hold ends
 			wrong("after the end of the hold")
 		case e.Owner == "" || e.Held < 0:
 			wrong("and knows nothing of the hold")
@@ -113,7 +113,7 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 	}
 }
 
-// check fails the test unless all calls have ended, and all holds.
+// check fails the test unless all calls and all holds have ended.
 func (w *witness) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (w *witness) check() {
 	}
 }
 
-// take returns what was told, in order, and forgets it.
+// take returns the events in order, and clears them.
 func (w *witness) take() (told []string, all []lock.Event) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -134,8 +134,7 @@ func (w *witness) take() (told []string, all []lock.Event) {
 	return told, all
 }
 
-// observer returns an observer of session a for functions that a test sets, in place of the
-// witness.
+// observer returns an observer of session a with functions set by the test, instead of the witness.
 func (w *world) observer() *lock.Observer {
 	if w.a.Observer == w.witnesses {
 		w.a.Observer = new(lock.Observer)
@@ -143,7 +142,7 @@ func (w *world) observer() *lock.Observer {
 	return w.a.Observer
 }
 
-// wantTold fails the test unless exactly that was told since the last time, and returns the events.
+// wantTold fails the test unless exactly these events were reported since the last call, and returns them.
 func (w *world) wantTold(want ...string) []lock.Event {
 	w.Helper()
 	told, all := w.witness.take()
@@ -227,14 +226,14 @@ func TestObserver_callsThatFail(t *testing.T) {
 	}
 }
 
-// thaw has the server reply again.
+// thaw makes the server reply again.
 func (w *world) thaw() {
 	w.wire.Freeze(false)
 	w.wire.CutAll()
-	time.Sleep(time.Minute) // the reconciler is through
+	time.Sleep(time.Minute) // the reconciler is done
 }
 
-// What the observer is notified of a hold, with the times.
+// The events of a hold, with their times.
 func TestObserver_aHold(t *testing.T) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
@@ -323,8 +322,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 	}
 }
 
-// A lock that is handed off inside the process: the next call waited behind the holder, also where
-// it never asked.
+// A lock is handed off inside the process: the next call waited behind the holder, even if it never sent a request.
 func TestObserver_passedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -347,7 +345,7 @@ func TestObserver_passedOn(t *testing.T) {
 	})
 }
 
-// Each re-entry is a hold of its own, and their lease is renewed once for all.
+// Each re-entry is a separate hold, and their lease is renewed once for all.
 func TestObserver_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -364,7 +362,7 @@ func TestObserver_reentry(t *testing.T) {
 	})
 }
 
-// A writer that goes on as a reader has a hold more for a moment.
+// A writer that is downgraded has one more hold for a moment.
 func TestObserver_downgrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
@@ -381,13 +379,13 @@ func TestObserver_downgrade(t *testing.T) {
 	})
 }
 
-// The lock is lost after an Unlock has ended the hold, and before it took the hold out. The Unlock tells
-// of the hold, and the loss does not.
+// The lock is lost after an Unlock has ended the hold, and before it removed the hold. The Unlock reports the end, and
+// the loss does not.
 func TestObserver_unlockCrossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context()).(*hold)
 		w.wantTold("granted")
-		h.end(lock.ErrUnlocked) // as Unlock does first
+		h.end(lock.ErrUnlocked) // the first step of Unlock
 		w.mini.Del("orders")
 		h.acquisition().lease.Lose(watchdog.ErrGone)
 		w.wantTold()
@@ -399,7 +397,7 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 	})
 }
 
-// A client without an observer makes no calls of it, and allocates nothing for it.
+// A client without an observer creates no call, and allocates nothing for it.
 func TestObserver_costsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.Observer = nil
@@ -440,7 +438,7 @@ func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 		got := w.gets(w.a, plain, w.Context())
 		synctest.Wait()
 		w.mini.Del("orders")
-		time.Sleep(leaseTime) // the renewal finds it gone
+		time.Sleep(leaseTime) // the renewal finds the lock gone
 		if len(told) != 0 {
 			t.Errorf("told %q before the grant", told)
 		}
@@ -453,7 +451,7 @@ func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 	})
 }
 
-// cut runs call, which the observer ends before it returns.
+// cut runs call; the observer ends its goroutine before it returns.
 func (w *world) cut(call func()) {
 	w.Helper()
 	returned, done := false, make(chan struct{})
@@ -469,8 +467,8 @@ func (w *world) cut(call func()) {
 	}
 }
 
-// An observer that panics, or ends the goroutine, leaves nothing for no one: the call releases its holds, the owner's turn and
-// its position in the queue, and a loss is reconciled.
+// An observer that panics or ends the goroutine leaves nothing behind: the call releases its holds, the owner's turn
+// and its queue position, and a loss is reconciled.
 func TestObserver_doesNotReturn(t *testing.T) {
 	wantFree := func(w *world, names ...string) {
 		w.Helper()
@@ -522,7 +520,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
 				w.unlock(h)
-				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // no one is ahead
+				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // no call is ahead
 				w.unlock(w.take(w.a, kind, ctx))
 			}
 		},
@@ -554,7 +552,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 	}
 }
 
-// A downgrade that fails is told of as a TryLock is, by the error that the caller gets.
+// A failed downgrade is reported like a failed TryLock, with the error that the caller gets.
 func TestObserver_downgradeThatFails(t *testing.T) {
 	for name, want := range map[string][]string{
 		"no answer": {"unavailable"},
@@ -570,12 +568,12 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 				w.wantTold("granted")
 				if name == "no answer" {
 					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
-				} else { // no one here knows of the loss
+				} else { // the loss is not detected here yet
 					w.mini.Del("orders")
 					h := w.take(w.b, writing, w.Context())
 					defer func() { w.unlock(h) }()
 				}
-				if want[0] == "waiting" { // another goroutine of the owner has the turn to read, and waits for that writer
+				if want[0] == "waiting" { // another goroutine of the owner has the turn of the read side, and waits for that writer
 					ctx, cancel := context.WithCancel(owner)
 					left := make(chan error)
 					go func() {
@@ -606,9 +604,9 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 	}
 }
 
-// Each test here fails without one guard of what the observer is told.
+// Each test here fails without one guard of the observer events.
 
-// permits is a semaphore: each waiter asks when it comes, and stands in the queue in Redis by that.
+// permits is a semaphore kind: each waiter sends a request immediately, which queues it in Redis.
 var permits = &Kind{
 	WaitPolicy:   lockstate.RedisQueue,
 	Mode:         lock.Permit,
@@ -623,7 +621,7 @@ var permits = &Kind{
 	},
 }
 
-// ofOne returns a spec of "orders" as kind; a semaphore has one permit.
+// ofOne returns a spec of "orders" as kind. A semaphore has one permit.
 func (w *world) ofOne(s *Session, kind *Kind) *Spec {
 	spec := s.NewSpec(kind, "orders", nil)
 	if kind == permits {
@@ -632,7 +630,7 @@ func (w *world) ofOne(s *Session, kind *Kind) *Spec {
 	return spec
 }
 
-// Redis refused a call, which waits in its own name. The observer gets the owner string that its hold has later.
+// Redis refused a call that waits under its own owner string. The event has the owner string of the later hold.
 func TestObserver_hearsWhoWaits(t *testing.T) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
@@ -655,8 +653,8 @@ func TestObserver_hearsWhoWaits(t *testing.T) {
 	}
 }
 
-// A call comes behind another of its process, and Redis replies neither its request nor its entry into the queue. It waits for Redis
-// alone, and the observer is notified of a wait when it has a position in the queue.
+// A call comes behind another one of its process, and Redis replies to neither its request nor its queue entry. It
+// waits for Redis, so the observer is notified of a wait only when it has a queue position.
 func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
 		t.Run(name, func(t *testing.T) {
@@ -677,13 +675,14 @@ func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 				w.unlock(h)
 				w.unlock(<-first)
 				w.unlock(<-second)
-				w.mini.FlushAll() // the number of permits
+				w.mini.FlushAll() // deletes the number of permits
 			})
 		})
 	}
 }
 
-// The observer takes its time over the grant, and the lease is renewed meanwhile. It is notified of the grant first, and of the next renewal.
+// The observer is slow to handle the grant, and the lease is renewed in the meantime. The observer is notified of the
+// grant first, and of the next renewal.
 func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var told []string
@@ -701,8 +700,8 @@ func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
 	})
 }
 
-// A renewal leaves a lock out that no waiter has taken yet, and a waiter takes it before the watchdog says so. To the observer
-// of that hold, no renewal has failed.
+// A renewal skips a lock that no waiter has claimed, and a waiter claims it before the watchdog reports that. For the
+// observer of that hold, no renewal has failed.
 func TestObserver_takenAfterTheRenewal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())

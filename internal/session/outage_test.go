@@ -15,8 +15,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// wantEnd checks the error of a wait or a try: what it matches, and what it does not. No error says both that the lock has
-// another owner and that Redis is unavailable.
+// wantEnd checks what the error of a wait or a TryLock matches, and what it does not. No error matches both
+// ErrNotAcquired and ErrUnavailable.
 func (w *world) wantEnd(what string, err error, match []error, not ...error) {
 	w.Helper()
 	for _, target := range match {
@@ -37,7 +37,7 @@ func (w *world) wantEnd(what string, err error, match []error, not ...error) {
 	}
 }
 
-// notServed finds the words of an error for a call that Redis did not serve.
+// notServed finds the text of an error of a call that Redis did not serve.
 var notServed = regexp.MustCompile(`Redis at \S+ (does not respond|has not responded for|cannot serve this now|has been unable to serve this for)`)
 
 // ends are the ways in which a wait can end without the lock.
@@ -70,16 +70,16 @@ var ends = map[string]struct {
 
 var allKinds = map[string]*Kind{"plain": plain, "fair": fair, "reading": reading, "writing": writing}
 
-// Redis gives no reply from the start. No wait and no try says that another owner has
-// the lock: neither that of the waiter that asks, nor that of a waiter for which it asks. A context that ends before a
-// request is overdue is the error alone.
+// Redis does not respond from the start. No error of a wait or a TryLock reports another owner, whether the waiter
+// sends the request itself or joins another one. If its context is canceled before a request is overdue, the error is
+// only that of the context.
 func TestUnavailable_fromTheStart(t *testing.T) {
 	for kindName, kind := range allKinds {
 		for endName, end := range ends {
 			for _, d := range []time.Duration{30 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
 				t.Run(kindName+"/"+endName+"/"+d.String(), func(t *testing.T) {
 					inBubble(t, func(w *world) {
-						w.unlock(w.take(w.a, kind, w.Context())) // it is connected
+						w.unlock(w.take(w.a, kind, w.Context())) // connects
 						w.wire.Freeze(true)
 						opts := end.opts
 						if opts != nil {
@@ -102,7 +102,7 @@ func TestUnavailable_fromTheStart(t *testing.T) {
 							}
 						}
 						w.wire.Freeze(false)
-						time.Sleep(2 * leaseTime) // the server executes the frozen commands now, and the session takes the grants back
+						time.Sleep(2 * leaseTime) // the server executes the delayed commands now, and the session releases the grants
 					})
 				})
 			}
@@ -136,15 +136,15 @@ func TestUnavailable_try(t *testing.T) {
 	}
 }
 
-// within returns a context that ends after d.
+// within returns a context with a timeout of d.
 func (w *world) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(w.Context(), d)
 	w.Cleanup(cancel)
 	return ctx
 }
 
-// Another owner has the lock, and Redis says so. However a wait ends, even while the next
-// request is due or under way, its error says that another owner has the lock.
+// Another owner has the lock, and Redis confirms it. However a wait ends, even while the next request is due or in
+// flight, its error reports another owner.
 func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 	for kindName, kind := range allKinds {
 		for endName, end := range ends {
@@ -154,9 +154,9 @@ func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 					if kind.Sibling != nil {
 						rival = writing
 					}
-					w.unlock(w.take(w.a, kind, w.Context())) // now the server knows the script
+					w.unlock(w.take(w.a, kind, w.Context())) // loads the script
 					if kind.Keep != nil {
-						if _, err := kind.Keep(w.Context(), w.rdb, kind.Keys("orders"), nil); err != nil { // and that by which others enter
+						if _, err := kind.Keep(w.Context(), w.rdb, kind.Keys("orders"), nil); err != nil { // and the script of batched entries
 							w.Fatal(err)
 						}
 					}
@@ -189,9 +189,8 @@ func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 	}
 }
 
-// Redis tells a waiter that another owner has the lock, and then falls silent.
-// The waiter relies on the reply for a short time. When its next request has been without an
-// reply for long, the waiter knows nothing any more.
+// Redis replies that another owner has the lock, and then becomes unavailable. The waiter relies on the reply for a
+// short time. When its next request is overdue, the error reports Redis as unavailable.
 func TestUnavailable_afterARefusal(t *testing.T) {
 	for kindName, kind := range allKinds {
 		t.Run(kindName, func(t *testing.T) {
@@ -222,7 +221,7 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 					if silent {
 						says = lock.ErrUnavailable
 					}
-					if kind.WaitPolicy == lockstate.OnlyFirst { // else a TryLock asks
+					if kind.WaitPolicy == lockstate.OnlyFirst { // otherwise a TryLock sends a request
 						_, err := w.a.TryLock(w.within(time.Millisecond), w.a.NewSpec(kind, "orders", nil))
 						w.wantEnd("TryLock behind the others after "+after.String(), err, []error{says})
 					}
@@ -240,7 +239,8 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 	}
 }
 
-// A reply that passes is no reply, and what the server says about the caller is one. Where memory is full, a TryLock does not retry.
+// A transient error reply counts as unavailable, and an error about the caller is returned. If memory is full, a
+// TryLock does not retry.
 func TestUnavailable_replies(t *testing.T) {
 	for reply, silent := range map[string]bool{
 		"LOADING Redis is loading the dataset in memory":        true,
@@ -290,7 +290,7 @@ func TestUnavailable_replies(t *testing.T) {
 	}
 }
 
-// A call that does not wait for a lock ends without a reply, too.
+// A call that does not wait for a lock also ends without a reply.
 func TestUnavailable_otherCalls(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -315,8 +315,8 @@ func TestUnavailable_otherCalls(t *testing.T) {
 	})
 }
 
-// A TryLock is told that others have the lock. So a waiter behind it does not say that Redis
-// gives no reply.
+// A TryLock is refused because another owner has the lock. A waiter behind it therefore does not report Redis as
+// unavailable.
 func TestUnavailable_notBehindATryLockThatWasAnswered(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -329,8 +329,8 @@ func TestUnavailable_notBehindATryLockThatWasAnswered(t *testing.T) {
 	})
 }
 
-// A command that changes how often an owner holds a lock had no reply in time, or a refusal. A call
-// that waits for another one much later says for how long that one has had no reply.
+// A command that changes the hold count of an owner got no reply in time, or an error. A call that waits for it much
+// later reports for how long it has had no reply.
 func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 	late := redistest.Action{DelayReply: 3 * opTime}
 	for name, earlier := range map[string]func(w *world, ctx context.Context, inner lock.Hold) error{

@@ -17,8 +17,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A look at a lock shows since when its holder and its waiters ask for it, also the processes in the
-// queue of a plain lock.
+// Inspect shows since when a holder and the waiters of a lock wait for it, including the processes in the queue of a
+// plain lock.
 func TestInspect_since(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -42,7 +42,7 @@ func TestInspect_since(t *testing.T) {
 	})
 }
 
-// Owners made at the same instant differ, and an owner of Redisson's tells no time.
+// Owners created at the same time differ, and an owner of Redisson has no time.
 func TestOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Session{identity: identity{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}}
@@ -65,8 +65,8 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// An owner of a semaphore has as many numbers as it wants permits, and no other owner has one of them. Those that were made at the same
-// instant are told apart by their permits.
+// An owner of a semaphore has one number per permit, and no other owner has any of them. Their permit numbers
+// distinguish owners that were created at the same time.
 func TestNewOwner_permits(t *testing.T) {
 	s := new(Session)
 	s.id = owner.NewClient()
@@ -98,9 +98,9 @@ func TestNewOwner_permits(t *testing.T) {
 	}
 }
 
-// Each test here fails without one guard of what is said about a lock.
+// Each test here fails without one guard of reading the state of a lock.
 
-// A snapshot says who holds the lock, how, and for how long, and who waits.
+// A snapshot shows who holds the lock, how, and for how long, and who waits.
 func TestStateOf(t *testing.T) {
 	const java = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7"
 	const ours = "01a202b8-4bbe-7c35-bc27-051edccf1eeb:1830000000000000000"
@@ -146,7 +146,7 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-// A look at a lock shows which clients its holders and waiters are of, as far as Redis knows them.
+// Inspect shows the clients of holders and waiters, as far as Redis stores them.
 func TestInspect_clients(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.mini.HSet(keys.Client(w.a.id), "host", "db7", "name", "billing")
@@ -169,7 +169,7 @@ func TestInspect_clients(t *testing.T) {
 	})
 }
 
-// wantAbout fails the test unless err is that of the operation op on the lock called name.
+// wantAbout fails the test unless err is the error of the operation op on the lock with this name.
 func (w *world) wantAbout(op, name string, err error) {
 	w.Helper()
 	if e := new(lock.Error); !errors.As(err, &e) || e.Op != op || e.Name != name {
@@ -185,7 +185,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// A look that fails says so, and why, and about which lock. One that cannot succeed asks no one.
+// A failed Inspect reports why, and for which lock. If it cannot succeed, it sends no command.
 func TestInspect_fails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)
@@ -230,8 +230,8 @@ func TestInspect_fails(t *testing.T) {
 	})
 }
 
-// A server says since when it runs in whole seconds, and may have been up for a second less. It is never taken to be up for longer than it is,
-// and never to start in the future.
+// A server reports its uptime in whole seconds, which can be up to a second too long. Its start time is never reported
+// too early or in the future.
 func TestServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)

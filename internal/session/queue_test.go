@@ -41,7 +41,7 @@ func TestQueue_oneHeartbeatForAll(t *testing.T) {
 	})
 }
 
-// A waiter of little patience needs more heartbeats than the first in the queue does.
+// A waiter with a short waiter timeout needs more frequent heartbeats than the first in the queue.
 func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -69,7 +69,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 	})
 }
 
-// No message arrives, and the heartbeat tells whose turn it is.
+// No message arrives, and the reply to the heartbeat says whose turn it is.
 func TestQueue_servedWithoutMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -89,15 +89,15 @@ func TestQueue_servedWithoutMessages(t *testing.T) {
 	})
 }
 
-// A message is lost with the connection for notifications: the new connection's
-// confirmation makes up for it, by one heartbeat for all.
+// A message is lost with the connection for notifications. After the new connection is confirmed, the waiters send one
+// heartbeat for all.
 func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 		time.Sleep(pollTime / 4)
-		// Slower than all the confirmations, however busy this machine is: those that come
-		// after a reply are a reason for another one.
+		// Longer than all confirmations, even on a slow machine, because a confirmation after the reply triggers
+		// another heartbeat.
 		n := w.slowScripts(time.Millisecond)
 		w.wire.CutAll()
 		time.Sleep(pollTime / 2)
@@ -109,19 +109,18 @@ func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 	})
 }
 
-// All waiters of a process are cut off at once. A waiter behind them waits until they count as
-// dead, all together, and asks no more than it would anyway. They come back to the end of the
-// queue.
+// All waiters of a process are disconnected. A waiter behind them waits until all of them count as dead, and sends no
+// extra requests. They return to the end of the queue.
 func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
-		time.Sleep(9 * pollTime / 10) // the heartbeats of the two are not at the same time
+		time.Sleep(9 * pollTime / 10) // the heartbeats of the two sessions are not at the same time
 		behind := make(chan time.Time)
 		go func() {
 			h := w.take(w.b, fair, w.Context())
 			behind <- time.Now()
-			time.Sleep(time.Minute) // the others come back meanwhile
+			time.Sleep(time.Minute) // the others return in the meantime
 			w.unlock(h)
 			close(behind)
 		}()
@@ -145,7 +144,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 	})
 }
 
-// A waiter that leaves does so at once, and whose turn it is then is told.
+// A waiter that leaves is removed immediately, and the next waiter is notified.
 func TestQueue_leavingIsToldToTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -160,7 +159,7 @@ func TestQueue_leavingIsToldToTheNext(t *testing.T) {
 		synctest.Wait()
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, fair, w.Context()) })
 		time.Sleep(10*time.Second + pollTime/2) // not at a heartbeat
-		// The turn comes to the first, but the message does not; then it leaves.
+		// It is the turn of the first waiter, but the message is lost; then the waiter leaves.
 		w.wire.Freeze(true)
 		w.unlock(h)
 		time.Sleep(pollTime / 4)
@@ -175,10 +174,10 @@ func TestQueue_leavingIsToldToTheNext(t *testing.T) {
 	})
 }
 
-// A waiter that comes must not put the heartbeat off for those that are there.
+// A new waiter must not delay the heartbeat of the existing waiters.
 func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would be a reason for a heartbeat
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would trigger a heartbeat
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		h := w.take(w.b, fair, w.Context())
@@ -199,11 +198,11 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	})
 }
 
-// The caller leaves before the reply that it waits in the queue now: so it does not. A reply that took a second would be uncertain
-// in any case.
+// The caller leaves before the reply that it was queued, so it must be removed. A reply that took a second would be
+// uncertain in any case.
 func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.take(w.a, fair, w.Context())) // the scripts are known now
+		w.unlock(w.take(w.a, fair, w.Context())) // loads the scripts
 		h := w.take(w.b, fair, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 900 * time.Millisecond}))
 		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
@@ -211,7 +210,7 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
 		}
-		time.Sleep(600 * time.Millisecond) // the reply, and what follows from it
+		time.Sleep(600 * time.Millisecond) // for the reply, and its reconciliation
 		synctest.Wait()
 		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
 			w.Errorf("a waiter that left stands in the queue: %q", queue)
@@ -220,11 +219,10 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// The replies to heartbeats take longer than it is from one to the next. They still
-// tell whose turn it is.
+// The replies to heartbeats take longer than a heartbeat interval. They still report whose turn it is.
 func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing else tells
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // no other notification arrives
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		h := w.take(w.b, fair, w.Context())
@@ -244,8 +242,7 @@ func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 	})
 }
 
-// The request of one waiter takes long. The others of its process are heard from
-// meanwhile.
+// The request of one waiter takes long. The other waiters of its process send heartbeats in the meantime.
 func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -254,7 +251,7 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireFair(ctx, rdb, keys, q)
 			if late.CompareAndSwap(true, false) {
-				time.Sleep(2500 * time.Millisecond) // one connection of several
+				time.Sleep(2500 * time.Millisecond) // one of several connections
 			}
 			return a, err
 		}
@@ -275,10 +272,10 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 	})
 }
 
-// How waiters that stand in a queue in Redis hear that their turn has come.
+// How waiters that are queued in Redis are notified of their turn.
 
-// A change of holder costs three commands: the request that waits in the queue, the release, and
-// the request of the waiter that is told. All waiters of a client listen at one channel.
+// A change of holder costs three commands: the request that is queued, the release, and the request of the notified
+// waiter. All waiters of a client share one channel.
 func TestQueue_commandsOfAChange(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const waiters = 40
@@ -298,7 +295,7 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
 			w.Errorf("served in the order %v", order)
 		}
-		if n := scripts.Load(); n > 3*waiters+5 { // and a heartbeat when they listen
+		if n := scripts.Load(); n > 3*waiters+5 { // and a heartbeat after the subscription
 			w.Errorf("%d scripts for %d changes of holder", n, waiters)
 		}
 		if n := subscriptions.Load(); n != 1 {
@@ -307,9 +304,9 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 	})
 }
 
-// 1: a has waited before, and still listens. 2: it asks again; the reply takes long. 3: the
-// lock is released before the reply is there, and the message comes first. The waiter asks
-// when it has its reply, and does not wait for a heartbeat.
+// 1: a has waited before, and is still subscribed. 2: it waits again; the reply takes long. 3: the lock is released
+// before the reply, and the message arrives first. The waiter sends a request after its reply, without waiting for a
+// heartbeat.
 func TestQueue_messageBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context()) // 1
@@ -330,8 +327,8 @@ func TestQueue_messageBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// If an owner of Redisson has the lock, or stands first in the queue, its release tells the waiter of the
-// session at a channel of the waiter's own, and the waiter listens there. Behind owners of this module it does not.
+// If an owner of Redisson has the lock or is first in the queue, its release publishes on the waiter's own channel, and
+// the waiter subscribes to that. Behind owners of leasehold it does not.
 func TestQueue_toldByRedisson(t *testing.T) {
 	const (
 		theirs   = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
@@ -354,7 +351,7 @@ func TestQueue_toldByRedisson(t *testing.T) {
 			w.mini.Del("orders")
 			w.mini.Del(timeouts)
 			w.mini.Del(queue)
-			if _, err := w.mini.RPush(queue, it); err != nil { // those before it were served
+			if _, err := w.mini.RPush(queue, it); err != nil { // earlier entries were served
 				w.Fatal(err)
 			}
 			w.mini.Publish(channel+it, "0")
@@ -382,11 +379,10 @@ func TestQueue_toldByRedisson(t *testing.T) {
 	})
 }
 
-// How a fair lock goes from one waiter to the next: inside a process, and from one to
-// another.
+// How a fair lock is handed off inside a process and between processes.
 
-// goRound has n goroutines of each session take and release the lock, rounds times each, and
-// checks that only one has it at a time.
+// goRound makes n goroutines of each session acquire and release the lock for this number of rounds, and checks mutual
+// exclusion.
 func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option) {
 	w.Helper()
 	var wg sync.WaitGroup
@@ -408,8 +404,8 @@ func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option)
 	wg.Wait()
 }
 
-// Every change of holder is told: by the reply to the release, by a message, or inside the
-// process. No waiter depends on the heartbeat, which comes once in a poll interval.
+// Every change of holder is signaled by the reply to the release, by a message, or inside the process. No waiter
+// depends on the heartbeat, which is sent once per poll interval.
 func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 	for _, processes := range []int{1, 2} {
 		for _, n := range []int{1, 2, 3, 10, 70} {
@@ -426,18 +422,18 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 	}
 }
 
-// passed returns a hold that was handed off inside session a, and no waiter. The state of its call
-// in the queue is to go with its release. It has these options.
+// passed returns a hold that was handed off inside session a, without waiters. Its release must remove the queue
+// position of its call. It has these options.
 func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
-	opts = append(opts, lock.WithWaiterTimeout(minute)) // it does not leave the queue by itself
+	opts = append(opts, lock.WithWaiterTimeout(minute)) // so that it stays in the queue
 	for _, opts := range [][]lock.Option{nil, opts} {
 		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
 	}
-	w.unlock(first) // the reply gives it to the first waiter, and says that the second is next
+	w.unlock(first) // the reply grants it to the first waiter, and names the second as next
 	second := <-holds
 	time.Sleep(time.Millisecond)
 	w.unlock(second)
@@ -451,11 +447,10 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	return third
 }
 
-// A release gives the lock to the next waiter of its process by its reply, and that waiter does not
-// ask.
+// The reply to a release grants the lock to the next waiter of its process, and that waiter sends no request.
 func TestQueue_theHeirDoesNotAsk(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.take(w.a, fair, w.Context())) // now the server knows the script
+		w.unlock(w.take(w.a, fair, w.Context())) // loads the script
 		h := w.take(w.a, fair, w.Context())
 		next := make(chan lock.Hold)
 		go func() { next <- w.take(w.a, fair, w.Context()) }()
@@ -470,8 +465,8 @@ func TestQueue_theHeirDoesNotAsk(t *testing.T) {
 	})
 }
 
-// The reply to a request says which waiters of the process are next, as that to a release does:
-// the lock is handed off to them, and none of them asks.
+// The reply to a request names the next waiters of the process, like the reply to a release. The lock is handed off to
+// them, and none of them sends a request.
 func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -502,7 +497,7 @@ func (w *world) inQueue() []string {
 	return queue
 }
 
-// What an acquisition was handed off from leaves the queue with it, however it ends.
+// The owner strings from which an acquisition was handed off are removed from the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
 		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
@@ -530,7 +525,7 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 			time.Sleep(4 * time.Second)
 		},
 		"it is lost": func(w *world, h lock.Hold) {
-			w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing about the queue comes through before
+			w.wire.OnRequest(func(req [][]byte) redistest.Action { // no other command about the queue gets through before
 				about := slices.ContainsFunc(req, func(word []byte) bool { return strings.Contains(string(word), "lock_queue") })
 				return redistest.Action{DropRequest: about}
 			})
@@ -557,8 +552,7 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 	}
 }
 
-// The same is true of a lock that stays locked after its Unlock, also if Redis does not be notified of that
-// at once.
+// The same for a lock that stays locked after its Unlock, even if Redis is unavailable at first.
 func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
 		t.Run(name, func(t *testing.T) {

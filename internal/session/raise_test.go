@@ -8,10 +8,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// register is where the tokens of the tests' lock are counted. It stays.
+// register is the key of the token counter of the tests' lock. It is kept by design.
 const register = "redisson_lock_token:{orders}"
 
-// A holder raises the tokens of all that come later, also as a writer. A lock that its process hands off is tested in package reentrant.
+// A holder raises the tokens of all later holders, even as a writer. Package reentrant tests hand-offs.
 func TestRaise(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestRaise(t *testing.T) {
 	}
 }
 
-// A register is raised by its holder alone, and a lock without fencing has none.
+// Only the holder can raise a token counter, and a lock without fencing has none.
 func TestRaise_fails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())

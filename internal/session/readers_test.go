@@ -18,7 +18,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Which waiters ask, and when, of the kinds that do not simply wait in the queue.
+// Which waiters send requests, and when, for kinds with special wait policies.
 
 var fair = &Kind{
 	WaitPolicy: lockstate.FairQueue,
@@ -55,7 +55,7 @@ func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.O
 // scripts counts the scripts that session a sends.
 func (w *world) scripts() *atomic.Int64 { return w.slowScripts(0) }
 
-// onScripts has do say what becomes of each call of a script that the server knows. n is 1 for the first.
+// onScripts lets do decide what happens to each call of a loaded script. n is 1 for the first call.
 func (w *world) onScripts(do func(n int) redistest.Action) {
 	n := 0
 	w.wire.OnRequest(func(words [][]byte) redistest.Action {
@@ -67,7 +67,7 @@ func (w *world) onScripts(do func(n int) redistest.Action) {
 	})
 }
 
-// slowScripts counts them too; their replies take so long.
+// slowScripts also counts the scripts, and delays their replies.
 func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
 	var n atomic.Int64
 	w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
@@ -80,9 +80,8 @@ func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
 	return &n
 }
 
-// inOrder starts n waiters one after the other, each when the one before stands
-// in the queue, and returns a function that waits for all and returns the order in
-// which they were served.
+// inOrder starts n waiters one after the other, each after the previous one is queued. It returns a function that waits
+// for all and returns the order in which they acquired the lock.
 func (w *world) inOrder(n int, wait func(i int) lock.Hold) (served func() []int) {
 	var mu sync.Mutex
 	var order []int
@@ -121,7 +120,7 @@ func TestReaders_enterTogether(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(pollTime)
 		n := w.scripts()
-		for range readers { // a later reader finds others waiting, and asks nothing
+		for range readers { // a later reader finds others waiting, and sends no request
 			time.Sleep(2 * time.Second)
 			wg.Go(func() {
 				h := w.take(w.a, reading, w.Context())
@@ -144,8 +143,7 @@ func TestReaders_enterTogether(t *testing.T) {
 	})
 }
 
-// Readers that need not wait do not wait in the queue: the first requests of many
-// readers are under way together.
+// Readers that need not wait are not queued: the first requests of many readers are in flight together.
 func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const trip = 10 * time.Millisecond
@@ -177,8 +175,8 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// The wish of a writer stays while the writer waits, even longer than the patience of one request, and
-// goes with the writer.
+// The intent of a writer stays while the writer waits, even longer than the waiter timeout of one request, and is
+// removed with the writer.
 func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
@@ -191,7 +189,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		time.Sleep(time.Millisecond) // the writer was there before
+		time.Sleep(time.Millisecond) // the writer came first
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, reading, w.Context()) })
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
@@ -199,7 +197,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 				w.Fatalf("a reader came in past a waiting writer: %v", err)
 			}
 		}
-		again := w.take(w.b, reading, h.Context()) // an owner that reads already may
+		again := w.take(w.b, reading, h.Context()) // an owner that already reads may
 		w.unlock(again)
 		left := time.Now()
 		cancel()
@@ -212,8 +210,8 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	})
 }
 
-// A reader of this process waits for a writer, which then asks to read. The writer gets
-// in at once: otherwise it would wait for the reader, and the reader for the writer.
+// A reader of this process waits for a writer, which then requests a read hold. The writer is admitted immediately:
+// otherwise the two would wait for each other.
 func TestWriter_readsAtOnce(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReaderPreference()}} {
 		t.Run(name, func(t *testing.T) {
@@ -241,8 +239,8 @@ func TestWriter_readsAtOnce(t *testing.T) {
 	}
 }
 
-// An owner asks to read, and stands behind another reader; then the same owner is let in
-// to write, and with that its reading.
+// An owner requests a read hold behind another reader. Then the same owner acquires the write side, and with it the
+// read hold.
 func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
@@ -250,7 +248,7 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		read := w.reads(w.a, ctx)
 		time.Sleep(pollTime / 2)
-		w.mini.Del("orders") // no message tells the readers
+		w.mini.Del("orders") // no message notifies the readers
 		write := w.take(w.a, writing, ctx)
 		synctest.Wait()
 		select {
@@ -270,8 +268,7 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 	})
 }
 
-// A reader waits for a writer that only waits itself. A second reader, which lets no writer pass, does
-// not stand behind the first.
+// A reader waits behind a waiting writer. A second reader, with reader preference, does not wait behind the first.
 func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
@@ -297,14 +294,14 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 	})
 }
 
-// A writer that holds no readers back waits, and behind it in the same process a writer that does.
-// The second has its wish in Redis, and gets in although others read without a gap.
+// A writer with reader preference waits, and behind it in the same process a writer without. The second has its intent
+// in Redis, and acquires the lock although others read without a gap.
 func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
 		rude := w.gets(w.a, writing, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
-		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer holds the reader back
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer blocks the reader
 		polite := w.gets(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
@@ -323,8 +320,7 @@ func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	})
 }
 
-// The first reader in the queue waits for replicas when it has been let in. The others need not
-// wait for them.
+// The first reader in the queue waits for replicas after it was granted the lock. The others need not wait for them.
 func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const wait = 2 * time.Second
@@ -356,7 +352,7 @@ func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 	})
 }
 
-// A writer of this process leaves, and no message is heard: the readers of every line ask.
+// A writer of this process leaves, and no message arrives: the readers of every queue send requests.
 func TestReaders_hintedHere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -376,8 +372,7 @@ func TestReaders_hintedHere(t *testing.T) {
 	})
 }
 
-// Readers are renewed one by one: the lease of one that is cut off expires,
-// although others go on.
+// Readers are renewed individually: the lease of a disconnected reader expires, although others continue.
 func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stays := w.take(w.b, reading, w.Context())
@@ -421,14 +416,13 @@ func TestReaders_mixedLeases(t *testing.T) {
 	})
 }
 
-// A writer of this process does not ask at each release of a reader of this
-// process, but when the last has left.
+// A writer of this process does not send a request at each release of a reader of this process, but after the last one.
 func TestWriter_isToldByTheLastReader(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.take(w.a, writing, w.Context())) // the scripts are known now
+		w.unlock(w.take(w.a, writing, w.Context())) // loads the scripts
 		w.unlock(w.take(w.a, reading, w.Context()))
 		var readers []lock.Hold
-		for range 20 { // each for itself
+		for range 20 { // each separately
 			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithFixedLease(leaseTime)))
 		}
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
@@ -445,8 +439,7 @@ func TestWriter_isToldByTheLastReader(t *testing.T) {
 	})
 }
 
-// A reader that came before a waiting writer passes its wish; one that comes later
-// does not.
+// A reader that came before a waiting writer ignores its intent; one that comes later does not.
 func TestReaders_passAWriterThatCameLater(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
@@ -456,7 +449,7 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 		time.Sleep(pollTime / 2)
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
 		time.Sleep(pollTime / 4)
-		// A reader is in now, and the writer has to wait for it. No notification tells of the reader.
+		// A reader holds the lock now, and the writer must wait for it. The writer is not notified of the reader.
 		w.mini.Del("orders")
 		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
 		first := <-in
@@ -472,8 +465,8 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 	})
 }
 
-// A writer waits, and then readers come. When the writer inside leaves, all these readers enter before
-// the waiting writer. Readers that come later wait for it.
+// A writer waits, and then readers come. When the current writer leaves, all these readers enter before the waiting
+// writer. Readers that come later wait for it.
 func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 	for name, of := range map[string]func(w *world) *Session{
 		"beside a writer of their process": func(w *world) *Session { return w.a },
@@ -523,7 +516,7 @@ func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 	}
 }
 
-// slow returns a kind whose replies take d.
+// slow returns a kind whose replies are delayed by d.
 func slow(k Kind, d time.Duration) *Kind {
 	acquire, keep := k.Acquire, k.Keep
 	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
@@ -541,7 +534,7 @@ func slow(k Kind, d time.Duration) *Kind {
 	return &k
 }
 
-// Redis gives no reply. Readers ask again after pauses, as everybody does.
+// Redis does not respond. Readers retry with backoff, like all waiters.
 func TestReaders_pauseAfterErrors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var n atomic.Int64

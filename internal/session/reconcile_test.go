@@ -24,13 +24,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A server stands still while a thousand calls come, and each is given up after 30 ms. When
-// the server is back, all is taken back soon, and no goroutine is left for each of them.
+// A server is paused during a thousand calls, and each call leaves after 30 ms. When the server is back, all grants are
+// released soon, without one goroutine per call.
 //
-//  1. The server stops.
-//  2. A thousand calls are given up.
+//  1. The server is paused.
+//  2. A thousand calls leave.
 //  3. Their connection breaks, or does not.
-//  4. The server goes on: it executes what it had received.
+//  4. The server continues: it executes the commands that it had received.
 func TestSettle_aThousandAbandonedCalls(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broken %v", broken), func(t *testing.T) {
@@ -89,8 +89,8 @@ func TestSettle_aThousandAbandonedCalls(t *testing.T) {
 	}
 }
 
-// One goroutine looks again at every lock uncertain, at times that come closer to the end of the lease.
-// Close does not wait for those times.
+// One goroutine reconciles all pending locks, at increasing intervals until their leases have expired. Close does not
+// wait for these intervals.
 func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -122,7 +122,7 @@ func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
 	})
 }
 
-// What becomes due sooner than what a goroutine sleeps for does not wait for that.
+// An entry that becomes due before the time until which a worker sleeps does not wait for that time.
 func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -138,7 +138,7 @@ func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
 		}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
 		abandon("long ago")
-		time.Sleep(10 * time.Minute) // by now, the pauses are that long
+		time.Sleep(10 * time.Minute) // the intervals are that long by now
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
 		abandon("just now")
 		w.mini.SetError("LOADING the first attempt to take it back fails")
@@ -152,8 +152,8 @@ func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
 	})
 }
 
-// The reply to WAIT never comes, and the client library sets no bound for it. The call has
-// one, and then the connection is closed and the key is released long before its lease ends.
+// The reply to WAIT never arrives, and rueidis has no timeout for it. The call has one. Then the connection is closed
+// and the key is released long before its lease expires.
 func TestReplicas_whenTheAnswerToWaitIsLost(t *testing.T) {
 	for _, pipelines := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostWait(t, pipelines) })
@@ -190,7 +190,7 @@ func testLostWait(t *testing.T, pipelines bool) {
 		return keys, strings.Contains(list, "cmd=wait")
 	}
 	for keys, waits := left(); keys > 0 || waits; keys, waits = left() {
-		if time.Since(start) > leaseTime/2 { // a busy machine has that time
+		if time.Since(start) > leaseTime/2 { // leaves time for a slow machine
 			t.Errorf("after %v: %d keys; a connection is left: %v", time.Since(start), keys, waits)
 			break
 		}
@@ -203,10 +203,10 @@ func testLostWait(t *testing.T, pipelines bool) {
 	}
 }
 
-// abandoned has session a give up a request that the server executes unheard.
+// abandoned makes session a abandon a request that the server executes without a reply.
 func (w *world) abandoned() {
 	w.Helper()
-	w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+	w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 	ctx, cancel := context.WithCancel(w.Context())
 	time.AfterFunc(time.Nanosecond, cancel)
@@ -215,7 +215,7 @@ func (w *world) abandoned() {
 	}
 }
 
-// inDoubt is how much session a has to reconcile.
+// inDoubt returns the number of pending entries of session a.
 func (w *world) inDoubt() int {
 	synctest.Wait()
 	q := w.a.reconcilers.nodes[0]
@@ -224,8 +224,8 @@ func (w *world) inDoubt() int {
 	return len(q.of)
 }
 
-// What broke off is looked at again until its lease must be over, and then no more. What left
-// nothing but a position in the queue is reconciled when that is confirmed.
+// A command with an unknown outcome is reconciled repeatedly until its lease must have expired. If it left only a queue
+// position, one confirmation is enough.
 func TestSettle_ends(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.abandoned()
@@ -250,8 +250,8 @@ func TestSettle_ends(t *testing.T) {
 	})
 }
 
-// The server does not reply any more. The session gives up a lock uncertain when its lease must be
-// over, and sooner if Close does not wait for that.
+// The server does not reply any more. The session gives up on a pending lock when its lease must have expired, and
+// earlier if Close does not wait for that.
 func TestSettle_givesUp(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
@@ -277,8 +277,8 @@ func TestSettle_givesUp(t *testing.T) {
 	}
 }
 
-// The last look comes longer after the first than the lease lasts, and fails at first. It is
-// repeated: a copy may have been executed just before.
+// The last repetition is due more than a lease after the first command, and fails at first. It is retried, because a
+// duplicate may have been executed just before.
 func TestSettle_theLastLookFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, carryOut := w.brokenOnce()
@@ -300,8 +300,8 @@ func TestSettle_theLastLookFails(t *testing.T) {
 	})
 }
 
-// Another server was promoted, and the client library closes its connection to the old one under a wait and under a release:
-// both go on by the next connection.
+// Another server was promoted, and rueidis closes its connection to the old one during a wait and during a release:
+// both continue on the next connection.
 func TestClosing_aConnection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, broken := hookable(), new(atomic.Bool)
@@ -341,7 +341,8 @@ func TestClosing_aConnection(t *testing.T) {
 	})
 }
 
-// The application closes the rueidis client under a wait, a hold and a doubt: no call waits for it, and nothing goes on.
+// The application closes the rueidis client during a wait, a hold and a pending reconciliation: no call waits for it,
+// and nothing keeps running.
 func TestClosing_theClient(t *testing.T) {
 	for _, k := range []*Kind{plain, fair} {
 		inBubble(t, func(w *world) {
@@ -379,13 +380,14 @@ func TestClosing_theClient(t *testing.T) {
 			if err := s.Close(w.Context()); err != nil || time.Since(start) != 0 {
 				w.Errorf("Close: %v, after %v for all", err, time.Since(start))
 			}
-			w.mini.FlushAll() // nothing could be released
+			w.mini.FlushAll() // no lock could be released
 		})
 	}
 }
 
-// rueidis 1.0.79 forgets that it was closed if it failed to connect before: it says that error once more, and then connects again. So a
-// closed client cannot be told from a server that is down. Where this test goes red, rueidis has learnt to tell, and docs/evidence/guarantees.md can promise more.
+// rueidis 1.0.79 forgets that it was closed if it failed to connect before: it returns that error once more, and then
+// reconnects. A closed client therefore looks like an unavailable server. If this test fails, rueidis can tell them
+// apart, and docs/evidence/guarantees.md can guarantee more.
 func TestClosing_theClientAfterAFailedDial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var down atomic.Bool
@@ -418,8 +420,9 @@ func TestClosing_theClientAfterAFailedDial(t *testing.T) {
 	})
 }
 
-// The server becomes a replica while WAIT counts replicas, and says UNBLOCKED, or that WAIT cannot be used there. The wait goes on, and has the lock when
-// WAIT counts again; a TryLock that meets that all the time fails with ErrUnavailable, and leaves nothing.
+// The server becomes a replica during WAIT and replies UNBLOCKED, or that WAIT is not allowed. The wait continues, and
+// acquires the lock when WAIT works again. A TryLock that gets only such replies fails with ErrUnavailable, and leaves
+// nothing.
 func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 	t.Parallel()
 	server, replica := redistest.Start(t), redistest.Start(t)
@@ -456,7 +459,7 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 			t.Errorf("%s: TryLock: %v", refusal, err)
 		}
 		left.Store(0)
-		if err := s.Close(t.Context()); err != nil { // it has released what the script granted
+		if err := s.Close(t.Context()); err != nil { // it has released the grants of the script
 			t.Error(err)
 		}
 		if keys := server.LockKeys(t); len(keys) > 0 {
@@ -465,11 +468,10 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 	}
 }
 
-// Each test here fails without one guard of what reconciles.
+// Each test here fails without one guard of the reconciler.
 
-// garbledReentry is the plain kind. A re-entry while breaks is true is not executed, and what
-// comes back is no sound reply; one while late is true is executed, and replied to when goes
-// is closed.
+// garbledReentry is the plain kind. A re-entry while breaks is true is not executed, and gets an invalid reply. A
+// re-entry while late is true is executed, and gets its reply when goes is closed.
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	return gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
@@ -485,8 +487,8 @@ func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	}, nil)
 }
 
-// What a re-entry left uncertain is looked at again while another re-entry is under way. It waits
-// for the owner's turn: else Redis would count one hold of two.
+// A re-entry with an unknown outcome is reconciled again while another re-entry is in flight. The reconciler waits for
+// the owner's turn: otherwise Redis would count one hold of two.
 func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks, late atomic.Bool
@@ -498,7 +500,7 @@ func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 			w.Error("the re-entry did not break off")
 		}
 		breaks.Store(false)
-		time.Sleep(opTime - time.Millisecond) // a moment later it is looked at again
+		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
 		late.Store(true)
 		again := w.waitingFor(w.a, h.Context(), w.a.NewSpec(k, "orders", nil))
 		time.Sleep(2 * time.Millisecond)
@@ -516,19 +518,19 @@ func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 	})
 }
 
-// A re-entry breaks off, and the lock is gone. The reconciler finds that out: the holder is told at
-// once, and not at the next renewal.
+// A re-entry fails without a reply, and the lock is gone. The reconciler detects that: the holder is notified
+// immediately, and not at the next renewal.
 func TestSettle_tellsOfALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks, never atomic.Bool
 		k := garbledReentry(&breaks, &never, nil)
 		h := w.take(w.a, k, w.Context())
-		w.mini.Del("orders") // publishes nothing
+		w.mini.Del("orders") // publishes no message
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
 		}
-		select { // the reconciler looks again soon, if the caller had not released of its turn
+		select { // the reconciler continues soon if the caller has given back its turn
 		case <-h.Context().Done():
 		case <-time.After(pollTime):
 		}
@@ -538,8 +540,8 @@ func TestSettle_tellsOfALoss(t *testing.T) {
 	})
 }
 
-// A request breaks off when it has been executed, and its caller has given up. Another waiter
-// of this process, which gets no messages, has the lock as soon as it is released.
+// A request is executed but gets no reply, and its caller has left. Another waiter of this process, which receives no
+// messages, acquires the lock as soon as it is released.
 func TestSettle_wakesTheWaitersHere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -564,7 +566,7 @@ func TestSettle_wakesTheWaitersHere(t *testing.T) {
 		next := w.waitingFor(w.a, w.Context(), spec)
 		cancel()
 		<-gone
-		time.Sleep(pollTime / 2) // the next has asked, and does not ask at this moment
+		time.Sleep(pollTime / 2) // the next waiter has sent a request, and sends none now
 		start := time.Now()
 		close(late)
 		h := <-next
@@ -576,8 +578,8 @@ func TestSettle_wakesTheWaitersHere(t *testing.T) {
 	})
 }
 
-// brokenTwice is the plain kind. The first request breaks off at once, and the second when late
-// is closed. Neither is executed before; carryOut has the server execute the second.
+// brokenTwice is the plain kind. The first request fails immediately, and the second when late is closed. Neither is
+// executed before; carryOut makes the server execute the second.
 func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
 	var asked atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
@@ -600,15 +602,15 @@ func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
 	return k, func() { synctest.Wait(); carryOut() }
 }
 
-// Of two requests for one hold, the first broke off long ago, and the looks at it are far apart
-// by now. The second breaks off then. The looks begin anew: if the server executes a copy of it a
-// moment later, the lock does not stay without a holder.
+// Two requests for one hold fail. The first failed long ago, so the reconciler's intervals are long when the second
+// fails. The intervals start over: if the server executes a duplicate a moment later, the lock does not stay without a
+// holder.
 func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
 		k, carryOut := w.brokenTwice(late)
 		w.unlock(w.take(w.a, k, w.Context()))
-		const fourth = (1 + 2 + 4) * opTime // comes the fourth look, and the fifth is as far away as the first
+		const fourth = (1 + 2 + 4) * opTime // after the fourth command; the fifth is due as much later
 		time.Sleep(fourth + time.Second)
 		close(late)
 		time.Sleep(time.Second)
@@ -620,7 +622,7 @@ func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
 	})
 }
 
-// cutOff is for a session whose server cannot be reached for so long.
+// cutOff is for a session that cannot reach its server for that long.
 func (w *world) cutOff(d time.Duration) {
 	w.wire.Refuse(true)
 	w.wire.CutAll()
@@ -628,8 +630,8 @@ func (w *world) cutOff(d time.Duration) {
 	w.wire.Refuse(false)
 }
 
-// A process is cut off while it waits in a queue, and gives up. Its place is kept for longer than
-// a lease lasts; so it is taken back also when the server is back after more than that.
+// A process is disconnected while it waits in a queue, and gives up. Its queue position outlives a lease, so it is
+// removed even if the server is back after more than a lease.
 func TestSettle_outlastsThePatience(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const patience = 2 * leaseTime
@@ -647,9 +649,9 @@ func TestSettle_outlastsThePatience(t *testing.T) {
 	})
 }
 
-// A copy of a request is executed nearly an operation timeout after it broke off, and the
-// server is cut off then. It is back when the copy has kept the lock for nearly a lease: that is
-// longer than a lease after the request, and the lock is released.
+// A duplicate of a request is executed almost an operation timeout after the request failed, and then the server is
+// unreachable. It is back after the duplicate has kept the lock for almost a lease, which is more than a lease after
+// the request. The lock is released.
 func TestSettle_outlastsALateCopy(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, carryOut := w.brokenOnce()
@@ -658,7 +660,7 @@ func TestSettle_outlastsALateCopy(t *testing.T) {
 			w.Fatal(err)
 		}
 		w.unlock(h)
-		time.Sleep(opTime - time.Millisecond) // a moment later it is looked at again
+		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
 		const ms = time.Millisecond
 		time.AfterFunc(opTime, carryOut)
 		w.cutOff(leaseTime + opTime - pollTime - 300*ms)
@@ -672,8 +674,8 @@ func TestSettle_outlastsALateCopy(t *testing.T) {
 	})
 }
 
-// passes counts the releases of k, those of what reconciles among them. The nth is executed, and
-// replied to when reply is closed.
+// passes counts the releases of k, including those of the reconciler. The nth is executed, and gets its reply when
+// reply is closed.
 func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
 	sent = new(atomic.Int32)
 	pass := k.Pass
@@ -688,15 +690,14 @@ func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
 	return sent
 }
 
-// There is another doubt about a hold while the one before is being reconciled. The same worker
-// reconciles both, at once and one after the other.
+// add is called for a hold while it is being reconciled. The same worker reconciles it again immediately afterwards.
 func TestSettle_oneAtATime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late, answer := make(chan struct{}), make(chan struct{})
 		k, _ := w.brokenTwice(late)
-		sent := passes(k, 2, answer) // the release, and the first look
+		sent := passes(k, 2, answer) // the release, and the first command of the reconciler
 		w.unlock(w.take(w.a, k, w.Context()))
-		synctest.Wait() // the first look is under way
+		synctest.Wait() // that command is in flight
 		close(late)
 		synctest.Wait()
 		if n := sent.Load(); n != 2 {
@@ -710,8 +711,8 @@ func TestSettle_oneAtATime(t *testing.T) {
 	})
 }
 
-// Close looks once at each doubt that waits for another look. It looks once more at a doubt that
-// the session is looking at.
+// Close repeats the command of each confirmed entry once. It also repeats the command of an entry that is being
+// reconciled.
 func TestSettle_closeLooksOnce(t *testing.T) {
 	for _, during := range []bool{false, true} {
 		t.Run(fmt.Sprintf("during a look %v", during), func(t *testing.T) {
@@ -720,7 +721,7 @@ func TestSettle_closeLooksOnce(t *testing.T) {
 				k, _ := w.brokenOnce()
 				nth := int32(0)
 				if during {
-					nth = 3 // the release, and the second look
+					nth = 3 // the release, and the second command of the reconciler
 				}
 				sent := passes(k, nth, answer)
 				w.unlock(w.take(w.a, k, w.Context()))
@@ -743,12 +744,12 @@ func TestSettle_closeLooksOnce(t *testing.T) {
 	}
 }
 
-// What is uncertain at one node of a cluster does not wait for what is uncertain at another.
+// Reconciling at one node of a cluster does not delay reconciling at another.
 func TestSettle_eachNodeForItself(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.nodes.sliced = true
 		first, second := &acquisition{s: w.a, spec: &Spec{slot: 0}}, &acquisition{s: w.a, spec: &Spec{slot: 16383}}
-		w.a.nodes.slots.Due(time.Hour) // no one asks the server, which is no cluster
+		w.a.nodes.slots.Due(time.Hour) // prevents a refresh, because the server is not a cluster
 		all := &w.a.reconcilers
 		if a, b := all.of(w.a, first), all.of(w.a, second); a == b || a != all.of(w.a, first) || b != all.of(w.a, second) {
 			w.Error("want one settler for each node")
@@ -757,7 +758,7 @@ func TestSettle_eachNodeForItself(t *testing.T) {
 	})
 }
 
-// Two locks are uncertain, and are looked at again at the same moment. The first look has no reply: the second does not wait for it.
+// Two entries are due at the same time. The command for the first gets no reply: the second does not wait for it.
 func TestSettle_severalAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var stuck atomic.Bool
@@ -807,7 +808,7 @@ func TestSettle_severalAtOnce(t *testing.T) {
 	})
 }
 
-// Two locks are uncertain, and the look at one of them is further away. There is a new doubt about that one: it is looked at at once, and
+// Two entries are pending, and one of them is due later. add is called for that one: it is reconciled immediately, and
 // does not wait for the other.
 func TestSettle_anotherDoubtComesFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -815,7 +816,7 @@ func TestSettle_anotherDoubtComesFirst(t *testing.T) {
 		k, _ := w.brokenTwice(late)
 		sent := passes(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context()))
-		time.Sleep(opTime + time.Second) // it was looked at again, and the next look is twice as far away
+		time.Sleep(opTime + time.Second) // it was reconciled again, and the next interval is twice as long
 		other, _ := w.brokenOnce()
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(other, "other", nil))
 		if err != nil {
@@ -832,8 +833,8 @@ func TestSettle_anotherDoubtComesFirst(t *testing.T) {
 	})
 }
 
-// Close comes while one release waits to be repeated, after an error, and another one for the last look. The look is due now, and so
-// it is the first.
+// Close begins while one release waits for a retry after an error, and another for its last repetition. The repetition
+// becomes due now, and so comes first.
 func TestSettle_closeHurries(t *testing.T) {
 	now := time.Now()
 	var q reconciler
@@ -846,8 +847,7 @@ func TestSettle_closeHurries(t *testing.T) {
 	}
 }
 
-// What a re-entry asked for and could not hear about may keep the lock for its
-// own lease, which is longer than that of the first hold.
+// A re-entry without a reply may keep the lock for its own lease, which is longer than the lease of the first hold.
 func TestSettle_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -859,7 +859,7 @@ func TestSettle_outlastsTheLongestLease(t *testing.T) {
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(time.Hour)})); err == nil {
 			w.Error("granted without a connection")
 		}
-		time.Sleep(time.Minute) // the outer lease is long over
+		time.Sleep(time.Minute) // the outer lease has long expired
 		if w.mini.TTL("orders") < 30*time.Minute {
 			w.Fatalf("the server has it for %v", w.mini.TTL("orders"))
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A renewal that the watchdog has given up before its goroutine began is not sent: its locks may have been released
-// since. When Late is notified of that, no lease becomes longer.
+// A renewal is not sent if the watchdog gave up before its goroutine started, because its locks may have been released
+// since. Late then extends no lease.
 func TestRenewal_unsent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -43,7 +43,7 @@ func TestRenewal_unsent(t *testing.T) {
 	})
 }
 
-// slowBuilder is a client library that takes its time before it builds a command.
+// slowBuilder is a rueidis client that is slow to build commands.
 type slowBuilder struct {
 	rueidis.Client
 	gate atomic.Pointer[chan struct{}]
@@ -92,7 +92,7 @@ func TestRenewal_givenUp(t *testing.T) {
 	})
 }
 
-// Once the client library has taken a renewal, it is sent to the end, although the watchdog does not wait any more.
+// Once rueidis has accepted a renewal, it is sent completely, even if the watchdog has stopped waiting.
 func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
 	r := new(renewal)
 	ctx := untilSent{t.Context(), r}
@@ -103,7 +103,7 @@ func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
 	}
 }
 
-// A foreign key in place of a lock is named.
+// A key of the wrong type in place of the lock is reported.
 func TestRenewal_foreignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrWrongType) {
@@ -115,18 +115,19 @@ func TestRenewal_foreignKey(t *testing.T) {
 	})
 }
 
-// A renewal is replied to when the watchdog does not wait any more. It counts, from when it was sent.
+// A renewal gets its reply after the watchdog has stopped waiting. It still extends the lease, from the time of the
+// send.
 func TestRenewal_answeredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
 		h := w.take(w.a, k, w.Context())
 		began := time.Now()
 		time.Sleep(leaseTime / 3)
-		w.mini.SetError("LOADING Redis is loading the dataset in memory") // the renewals that follow fail
+		w.mini.SetError("LOADING Redis is loading the dataset in memory") // later renewals fail
 		time.Sleep(2 * opTime)
 		w.mini.SetError("")
 		tenure := h.(*hold).acquisition()
-		w.wire.Freeze(true) // for all but the first renewal, which goes by another connection
+		w.wire.Freeze(true) // for all but the first renewal, which uses another connection
 		close(sent)
 		synctest.Wait()
 		if left := tenure.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
@@ -137,8 +138,8 @@ func TestRenewal_answeredLate(t *testing.T) {
 	})
 }
 
-// A session on a cluster guesses which slots are on the same node, and asks the cluster, once in an interval between renewals.
-func TestNode_asksTheCluster(t *testing.T) { // in no bubble: the interval counts from the start of the process
+// A session on a cluster estimates which slots are on the same node, and refreshes the table once per renewal interval.
+func TestNode_asksTheCluster(t *testing.T) { // not in a bubble: the interval counts from the start of the process
 	m := redistest.NewMini(t)
 	wire := m.Proxy(t)
 	var asked atomic.Int64
@@ -162,7 +163,7 @@ func TestNode_asksTheCluster(t *testing.T) { // in no bubble: the interval count
 	}
 }
 
-// On a cluster the locks of a slot are renewed together, whatever the order of the batch. Each reply goes to its own lock.
+// On a cluster the locks of a slot are renewed together, whatever the order of the batch. Each lock gets its own reply.
 func TestRenewal_bySlot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.nodes.sliced = true
@@ -203,7 +204,8 @@ func TestRenewal_bySlot(t *testing.T) {
 	})
 }
 
-// A release has given a lock to a waiter that has not taken it yet. A batch of renewals leaves that lock out, and renews the others.
+// A release has granted a lock to a waiter that has not claimed it. A batch of renewals skips that lock, and renews the
+// others.
 func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first, next, goes := w.heirAsks(w.Context())
@@ -230,14 +232,14 @@ func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 			w.Errorf("the errors are %v", errs)
 		}
 		w.unlock(holds[0])
-		_ = holds[1].Unlock(w.Context()) // it is gone
+		_ = holds[1].Unlock(w.Context()) // the lock is gone
 		close(goes)
 		w.unlock(w.next(first))
 		w.unlock(w.next(next))
 	})
 }
 
-// An owner reads a lock twice. The key that is the lease of both holds is renewed.
+// An owner has two read holds. The key with the lease of both is renewed.
 func TestRenewal_ofAllReadings(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

@@ -17,11 +17,11 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// heard is what the default logger gets, by line.
+// heard collects the lines of the default logger.
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	all  bytes.Buffer // what was heard since the beginning
+	all  bytes.Buffer // all output since the start
 }
 
 func (h *heard) Write(p []byte) (int, error) {
@@ -31,7 +31,7 @@ func (h *heard) Write(p []byte) (int, error) {
 	return h.text.Write(p)
 }
 
-// queues returns those that say it, and forgets all.
+// lines returns the lines that contain it, and clears all.
 func (h *heard) lines(what string) (lines []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -44,8 +44,8 @@ func (h *heard) lines(what string) (lines []string) {
 	return lines
 }
 
-// withDefaultLogger gives f a world whose session a logs as it does when it was given no
-// logger. The default logger would take Debug, too.
+// withDefaultLogger runs f in a world whose session a has no configured logger. The default logger would accept Debug,
+// too.
 func withDefaultLogger(t *testing.T, f func(w *world, log *heard)) {
 	t.Helper()
 	log := &heard{}
@@ -97,7 +97,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			time.Sleep(2 * leaseTime)
 		}
 		var wg sync.WaitGroup
-		for range 20 { // it is handed over and handed off
+		for range 20 { // it is offered and handed off
 			for _, s := range []*Session{w.a, w.b} {
 				wg.Go(func() {
 					for range 20 {
@@ -117,8 +117,8 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 	})
 }
 
-// Each message is said of a lock once in an interval, and of so many locks in one. The next one
-// counts those that were left out: none is forgotten.
+// Each message is logged once per lock and interval, for a maximum number of locks. The next message has the number of
+// suppressed ones: none is forgotten.
 func TestReport_isLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const locks, seconds = 50, 100
@@ -161,7 +161,7 @@ func TestReport_isLimited(t *testing.T) {
 	})
 }
 
-// What else is said without a call that could return it, each at Warn.
+// Other messages without a call that could return them, each at level Warn.
 func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -186,8 +186,7 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 	})
 }
 
-// The session soon reports a Lock that waits for a dead or a frozen Redis, and then reports it at
-// intervals until it ends.
+// The session soon logs a Lock that waits for an unavailable Redis, and then at intervals until it ends.
 func TestReport_silence(t *testing.T) {
 	for name, fail := range map[string]func(*world){
 		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
@@ -228,12 +227,12 @@ func TestReport_silence(t *testing.T) {
 	}
 }
 
-// A replica is named at once.
+// A replica is reported immediately.
 func TestReport_replica(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError("READONLY You can't write against a read only replica.")
-		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // what it logs counts
+		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // its messages count
 		w.mini.SetError("")
 		if lines := log.lines("replica"); len(lines) != 1 || !strings.Contains(lines[0], w.a.sender.Address()) {
 			t.Errorf("%q", lines)
@@ -241,7 +240,7 @@ func TestReport_replica(t *testing.T) {
 	})
 }
 
-// Of many locks that fail together, some are named, and the others counted.
+// If many locks fail together, some are named, and the others counted.
 func TestReport_lossesAndRenewals(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		const many = 50
@@ -268,7 +267,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		<-h.Context().Done()
-		synctest.Wait() // the queue comes after the end of the context
+		synctest.Wait() // the line is logged after the cancellation
 		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("suppressed=", many-reportMost)) {
 			t.Errorf("the next loss: %q, want it with the %d that were left out", lines, many-reportMost)
 		}
@@ -278,7 +277,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 	})
 }
 
-// What a denied subscription costs depends on what would be heard, and no owner is told.
+// The warning about a denied subscription names its effect, and no owner string.
 func TestReport_deniedSubscriptions(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
@@ -316,7 +315,7 @@ func TestReport_deniedRenewals(t *testing.T) {
 	})
 }
 
-// A logger that the caller gave gets Debug, too, also of a short silence.
+// A configured logger also gets Debug messages, even about short outages.
 func TestReport_debug(t *testing.T) {
 	inBubble(t, func(w *world) {
 		log := &heard{}
@@ -328,7 +327,7 @@ func TestReport_debug(t *testing.T) {
 	})
 }
 
-// A session that is closed does not ask the server about evictions.
+// A closed session does not check for eviction.
 func TestReport_evictionsAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if err := w.a.Close(w.Context()); err != nil {
@@ -343,7 +342,7 @@ func TestReport_evictionsAfterClose(t *testing.T) {
 	})
 }
 
-// The warning of renewals that failed counts those, and not those that were replied to.
+// The warning of failed renewals counts only the failed ones.
 func TestReport_someRenewalsFailed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		h := w.lock(w.a, w.Context())
@@ -357,8 +356,8 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 	})
 }
 
-// Redis is frozen for about as long as a lease, and replies again: the release is confirmed, or found to be over, and no one is
-// warned. The command that was under way for all that time is not the last word.
+// Redis does not respond for about a lease, and then recovers: the release is confirmed or finds the lock gone, and
+// nothing is logged. The command in flight during that time does not decide.
 func TestReport_confirmedAfterAFreeze(t *testing.T) {
 	for after := time.Duration(0); after <= 4*opTime; after += opTime / 4 {
 		for name, thaw := range map[string]func(*world){

@@ -21,7 +21,7 @@ import (
 
 const minute = time.Minute // longer than a lease
 
-// A lock that is unlocked early keeps others out for as long as it was told to, and no longer.
+// A lock that is unlocked early stays locked for its minimum hold time, and no longer.
 func TestMinHold(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
 		t.Run(name, func(t *testing.T) {
@@ -61,10 +61,10 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
-// A process that dies, or closes, leaves the lock for as long as well.
+// If the process dies or closes the client, the lock stays locked for the same time.
 func TestMinHold_withoutUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context())) // the server knows the script
+		w.unlock(w.lock(w.a, w.Context())) // loads the script
 		n := w.scripts()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		if n := n.Load(); n != 1 {
@@ -90,7 +90,7 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 	})
 }
 
-// Of several holds of an owner, the one that keeps the lock for longest decides, in whatever order they come.
+// The longest minimum hold time of an owner's holds decides, in whatever order they come.
 func TestMinHold_theLongest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
@@ -104,7 +104,7 @@ func TestMinHold_theLongest(t *testing.T) {
 	})
 }
 
-// Once the time is over, Unlock frees the lock at once.
+// After the minimum hold time, Unlock frees the lock immediately.
 func TestMinHold_later(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
@@ -116,7 +116,7 @@ func TestMinHold_later(t *testing.T) {
 	})
 }
 
-// Redis does not reply the Unlock. The reconciler tells it later, and does not free the lock.
+// Redis does not reply to the Unlock. The reconciler repeats the command later, and does not free the lock.
 func TestMinHold_settles(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
@@ -137,8 +137,7 @@ func TestMinHold_settles(t *testing.T) {
 	})
 }
 
-// A lock that was handed off inside the process has less of its lease left, so its key is made to
-// live for longer.
+// A lock that was handed off inside the process has less lease time left, so its lease is extended.
 func TestMinHold_passedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -161,7 +160,7 @@ func TestMinHold_passedOn(t *testing.T) {
 	})
 }
 
-// Nor is a lock that is to stay locked handed off inside the process.
+// A lock that must stay locked is not handed off inside the process either.
 func TestMinHold_isNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
@@ -180,7 +179,7 @@ func TestMinHold_isNotPassedOn(t *testing.T) {
 // The reply to an Unlock is lost, and the lock expires before the repetition arrives.
 func TestMinHold_lostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))) // loads the scripts
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 		time.Sleep(time.Second - time.Millisecond)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
@@ -188,7 +187,7 @@ func TestMinHold_lostReply(t *testing.T) {
 	})
 }
 
-// A copy of a request arrives after the Unlock. It keeps the lock locked for no longer than it was told to.
+// A duplicate of a request arrives after the Unlock. It does not extend the minimum hold time.
 func TestMinHold_lateQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, carryOut := w.brokenOnce()
@@ -208,7 +207,7 @@ func TestMinHold_lateQuestion(t *testing.T) {
 	})
 }
 
-// A copy of a renewal arrives after the Unlock. Nor does that keep the lock for longer.
+// A duplicate of a renewal arrives after the Unlock. It does not extend the minimum hold time either.
 func TestMinHold_lateRenewal(t *testing.T) {
 	for _, extends := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Extend %v", extends), func(t *testing.T) {
@@ -248,8 +247,8 @@ func TestMinHold_lateRenewal(t *testing.T) {
 	}
 }
 
-// A lock is handed off to a call with WithMinHold, which lengthens its lease, and Redis is silent: the call ends with its context,
-// and says so.
+// A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
+// when its context is canceled, and reports that.
 func TestMinHold_silence(t *testing.T) {
 	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
 		inBubble(t, func(w *world) {
@@ -268,7 +267,7 @@ func TestMinHold_silence(t *testing.T) {
 			synctest.Wait()
 			w.unlock(other)
 			h := w.next(first)
-			time.Sleep(time.Millisecond) // the hold is old enough to be handed off
+			time.Sleep(time.Millisecond) // within the time of a hand-off
 			w.wire.Freeze(true)
 			w.unlock(h)
 			if err := <-ended; errors.Is(err, context.DeadlineExceeded) != (limit < opTime) || errors.Is(err, lock.ErrUnavailable) != (limit > opTime) || errors.Is(err, lock.ErrNotAcquired) {
@@ -280,7 +279,7 @@ func TestMinHold_silence(t *testing.T) {
 	}
 }
 
-// A call without WithMinHold has its lock stand for no time, and asks for no longer lease.
+// A call without WithMinHold does not retain its lock, and requests no longer lease.
 func TestMinHold_not(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if d := w.a.NewSpec(plain, "orders", nil).terms.Lease; d != leaseTime {
@@ -294,7 +293,7 @@ func TestMinHold_not(t *testing.T) {
 	})
 }
 
-// A fixed lease that is as long as the lock is to stand is not lengthened.
+// A fixed lease that covers the minimum hold time is not extended.
 func TestMinHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -309,8 +308,8 @@ func TestMinHold_fixedLease(t *testing.T) {
 	})
 }
 
-// A lock is handed off to a call with WithMinHold, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
-// is released: before the call returns, if its context lasts.
+// A lock is handed off to a call with WithMinHold, and its lease is not extended: Redis rejects the command, or the
+// context of the call is canceled. The lock is released, before the call returns if its context is not canceled.
 func TestMinHold_notLengthened(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
@@ -337,7 +336,7 @@ func TestMinHold_notLengthened(t *testing.T) {
 					ended <- err
 				}()
 				synctest.Wait()
-				time.Sleep(time.Millisecond) // the hold is old enough to be handed off
+				time.Sleep(time.Millisecond) // within the time of a hand-off
 				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
 				w.unlock(h)
 				if err := <-ended; err == nil {
@@ -353,10 +352,11 @@ func TestMinHold_notLengthened(t *testing.T) {
 	}
 }
 
-// An Unlock of a lock that is to stand ends with its context, and was not executed. The lock is freed in time all the same.
+// The context of an Unlock is canceled, and its command is not executed. The lock is still freed at the end of its
+// minimum hold time.
 func TestMinHold_unlockBrokenOff(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // loads the scripts
 		time.Sleep(10 * time.Millisecond)
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(2*time.Second))
 		goes := make(chan struct{})
@@ -375,10 +375,10 @@ func TestMinHold_unlockBrokenOff(t *testing.T) {
 	})
 }
 
-// The reply to an Unlock is lost, and a foreign key has taken the place of the lock. Unlock says that.
+// The reply to an Unlock is lost, and a key of the wrong type has replaced the lock. Unlock reports that.
 func TestMinHold_foreignAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
+		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // loads the scripts
 		time.Sleep(10 * time.Millisecond)
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 		w.onScripts(func(n int) redistest.Action {
@@ -397,7 +397,7 @@ func TestMinHold_foreignAtTheRepetition(t *testing.T) {
 	})
 }
 
-// A lock that is to stand is gone from Redis before its time. Unlock says so.
+// A lock is gone from Redis before its minimum hold time has passed. Unlock reports that.
 func TestMinHold_gone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
@@ -408,8 +408,7 @@ func TestMinHold_gone(t *testing.T) {
 	})
 }
 
-// An Unlock of a lock that is to stand ends with its context, and is replied to after that. Nothing is left to do, and nothing more
-// is sent.
+// The context of an Unlock is canceled, and its command gets a reply after that. No further command is sent.
 func TestMinHold_unlockAnsweredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int64
@@ -434,8 +433,8 @@ func TestMinHold_unlockAnsweredLate(t *testing.T) {
 	})
 }
 
-// A lock is handed off to a call with WithMinHold, and is gone before its lease is lengthened. The call says that, and not that Redis
-// gives no reply.
+// A lock is handed off to a call with WithMinHold, and is gone before its lease is extended. The call reports that, and
+// not that Redis is unavailable.
 func TestMinHold_lostAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := hookable()
@@ -450,7 +449,7 @@ func TestMinHold_lostAtOnce(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		time.Sleep(time.Millisecond) // the hold is old enough to be handed off
+		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.unlock(h)
 		if err := <-ended; !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
 			w.Error(err)

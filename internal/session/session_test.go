@@ -24,9 +24,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// These tests run on virtual time, with the real client library over a server
-// in memory: durations are exact. What a server decides is tested on a real one,
-// in package reentrant.
+// These tests use virtual time and the real rueidis client with an in-memory server, so durations are exact. Package
+// reentrant tests the decisions of a real server.
 
 var plain = &Kind{
 	WaitPolicy: lockstate.OnlyFirst,
@@ -42,8 +41,8 @@ var plain = &Kind{
 	},
 }
 
-// hookable returns a plain kind whose functions a test can replace: changes that travel with others
-// do not come to them.
+// hookable returns a plain kind with functions that a test can replace. Its changes are never sent in batches, which
+// bypass the functions.
 func hookable() *Kind {
 	k := *plain
 	k.Batches = false
@@ -61,10 +60,10 @@ type world struct {
 	*testing.T
 	mini *redistest.Mini
 	wire *redistest.Proxy // between a and the server
-	rdb  rueidis.Client   // to look at the server with
+	rdb  rueidis.Client   // to inspect the server
 	a, b *Session
 
-	witness   *witness // of a, in each test that sets no other observer
+	witness   *witness // of a, in tests that set no other observer
 	witnesses *lock.Observer
 }
 
@@ -87,7 +86,7 @@ func inBubble(t *testing.T, f func(w *world)) {
 				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
-		m.Del("leasehold_forced:{orders}") // the record of a forced unlock stays for a week
+		m.Del("leasehold_forced:{orders}") // the audit record of a force-unlock stays for a week
 		if keys := m.Keys(); len(keys) != 0 {
 			t.Errorf("left in Redis: %q", keys)
 		}
@@ -161,9 +160,8 @@ func lostOnly(err error) error {
 	return nil
 }
 
-// A process was stopped: no goroutine of the session ran, and the first look must
-// be right. In the test none has run because none could: the look comes before
-// the bubble's timers.
+// A process was paused: no goroutine of the session ran, and the first check must be right. The test checks before the
+// bubble's timers run.
 func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 	for name, look := range map[string]func(h lock.Hold) error{
 		"Err":             func(h lock.Hold) error { return h.Err() },
@@ -175,8 +173,8 @@ func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				// At one instant of virtual time the sleeper or the watchdog's
-				// timer runs first, by chance; only the former is a first look.
+				// At the same virtual time, the sleeper or the watchdog's timer may run first. Only in the first case
+				// is this the first check.
 				for range 100 {
 					h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 					ended := h.Context().Done()
@@ -193,7 +191,7 @@ func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 					if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
 						w.Errorf("cause %v", err)
 					}
-					time.Sleep(time.Second) // until Redis has let the key expire
+					time.Sleep(time.Second) // until Redis has expired the key
 					return
 				}
 				w.Error("the timer was first a hundred times")
@@ -221,8 +219,8 @@ func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
 	})
 }
 
-// Every reply takes longer than the operation timeout. What the server says of a renewal
-// counts all the same, as its lease lasts longer than that.
+// Every reply takes longer than the operation timeout. A late reply to a renewal still extends the lease, which is
+// longer.
 func TestHold_livesOnLateAnswers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const lease, op, late = 3 * time.Second, 300 * time.Millisecond, 400 * time.Millisecond
@@ -249,7 +247,7 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 			w.Errorf("%d renewals were told", n)
 		}
 		w.wire.OnRequest(nil)
-		time.Sleep(late) // no late reply is under way any more
+		time.Sleep(late) // no late reply is in flight any more
 		w.unlock(h)
 		if err := s.Close(w.Context()); err != nil {
 			w.Error(err)
@@ -257,8 +255,7 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 	})
 }
 
-// A server that was started anew does not know the script. The renewal has to be sent with
-// the text then, and comes in time all the same.
+// A restarted server does not have the script. The renewal must be resent with the source, and still arrives in time.
 func TestHold_livesOnWhenTheScriptIsUnknown(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -298,7 +295,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 		for i := range 50 {
 			wg.Go(func() {
 				ctx := w.Context()
-				if i%5 == 4 { // every fifth goes away
+				if i%5 == 4 { // every fifth leaves
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, time.Second)
 					defer cancel()
@@ -331,7 +328,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	})
 }
 
-// Two calls of one owner go one after the other, and the second re-enters.
+// Two calls of one owner are executed one after the other, and the second re-enters.
 func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.lock(w.b, w.Context())
@@ -355,14 +352,14 @@ func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	})
 }
 
-// One goroutine re-enters while two others of its owner release everything:
-// the second of them must not wait for what the first one waits for now.
+// One goroutine re-enters while two others of its owner release everything: the second of them must not wait for the
+// turn that the first one has.
 func TestSameOwner_unlockDoesNotWaitForALock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h1, h2 := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		served := make(chan struct{})
-		go func() { // another process, which has it for ten seconds next
+		go func() { // another process acquires it next, for ten seconds
 			defer close(served)
 			h := w.lock(w.b, w.Context())
 			time.Sleep(10 * time.Second)
@@ -387,8 +384,7 @@ func TestSameOwner_unlockDoesNotWaitForALock(t *testing.T) {
 	})
 }
 
-// Goroutines of one owner that lock and unlock as they like: nothing is ever
-// lost, as nothing ever happens to the lock.
+// Goroutines of one owner lock and unlock in random order. No hold is lost.
 func TestSameOwner_anyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func([][]byte) redistest.Action {
@@ -417,7 +413,7 @@ func TestSameOwner_anyOrder(t *testing.T) {
 	})
 }
 
-// A goroutine that looks while others are still being told must see the loss, too.
+// A goroutine that checks its hold while others are still being notified must also detect the loss.
 func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -470,11 +466,11 @@ func TestUntil_endsWithTheHold(t *testing.T) {
 	})
 }
 
-// The holder gave up, but the server was renewed and does not know: it is told.
+// The holder gave up, but the server executed the renewal: the lock is released.
 func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		time.Sleep(leaseTime / 2) // the first renewal tells the server the script
+		time.Sleep(leaseTime / 2) // the first renewal loads the script
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropReply: string(req[0]) == "EVALSHA"}
 		})
@@ -491,8 +487,7 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 	})
 }
 
-// A re-entry whose reply does not come keeps the owner's turn. Other calls wait for
-// the turn no longer than for Redis.
+// A re-entry without a reply keeps the owner's turn. Other calls wait for the turn no longer than for Redis.
 func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -520,8 +515,8 @@ func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	})
 }
 
-// A copy of a request that arrives when its acquisition is long over must not leave
-// a lock behind, nor touch the owner's next acquisition.
+// A duplicate of a request that arrives long after its acquisition has ended must neither leave a lock nor affect the
+// owner's next acquisition.
 func TestGhostOfAnEarlierTenure(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ghost := make(chan struct{})
@@ -532,7 +527,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {
 			w.Fatal("granted")
 		}
-		other := w.lock(w.b, w.Context()) // another owner has the lock meanwhile
+		other := w.lock(w.b, w.Context()) // another owner has the lock in the meantime
 		w.unlock(other)
 		close(ghost) // now the old request arrives, and is granted
 		h := w.lock(w.a, ctx)

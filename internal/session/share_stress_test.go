@@ -14,10 +14,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Readers and writers of two processes come and go at random: with contexts that end, once
-// more under the same owner, several goroutines as one owner, writers that read, and, in
-// half of the rounds, on a network that delays and loses replies. A writer is always alone
-// inside, and no key is left in Redis.
+// Readers and writers of two processes run at random: with canceled contexts, re-entries, several goroutines per owner,
+// and writers that read. In half of the rounds the network delays and loses replies. A writer is always alone, and no
+// key is left in Redis.
 func TestShare_everything(t *testing.T) {
 	rounds := 4
 	if n, err := strconv.Atoi(os.Getenv("LEASEHOLD_ROUNDS")); err == nil {
@@ -56,7 +55,7 @@ func TestShare_everything(t *testing.T) {
 			if faults {
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					if string(req[0]) != "EVALSHA" {
-						return redistest.Action{} // the server in memory stops when a listener does not read
+						return redistest.Action{} // the in-memory server blocks if a subscriber does not read
 					}
 					switch n(150) {
 					case 0:
@@ -72,7 +71,7 @@ func TestShare_everything(t *testing.T) {
 			} else {
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					if string(req[0]) != "EVALSHA" {
-						return redistest.Action{} // the server in memory stops when a listener does not read
+						return redistest.Action{} // the in-memory server blocks if a subscriber does not read
 					}
 					return redistest.Action{DelayReply: time.Duration(n(3000)) * time.Microsecond}
 				})
@@ -122,7 +121,7 @@ func TestShare_everything(t *testing.T) {
 							in, done := context.WithTimeout(owner, time.Duration(n(5000))*time.Microsecond)
 							if more, err := s.Lock(in, s.NewSpec(reading, "orders", nil)); err == nil {
 								enter(more, reading, owner)
-								if n(2) == 0 { // the outer one goes first
+								if n(2) == 0 { // release the outer one first
 									leave(h)
 									h, more = more, nil
 								}

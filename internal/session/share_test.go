@@ -17,21 +17,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What readers of a process share, and what not.
+// What readers of a process share, and what they do not share.
 
-// known has the scripts of both sides loaded, so that each later request is one
-// command.
+// known loads the scripts of both sides, so that each later request is one command.
 func (w *world) known() {
 	w.unlock(w.take(w.a, writing, w.Context()))
 	w.unlock(w.take(w.a, reading, w.Context()))
 }
 
-// reads returns a channel on which a hold comes once s lets it read.
+// reads returns a channel that receives the hold when s grants the read lock.
 func (w *world) reads(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	return w.gets(s, reading, ctx, opts...)
 }
 
-// gets is reads for any kind. The hold is nil if there was an error.
+// gets is reads for any kind. The hold is nil after an error.
 func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	got := make(chan lock.Hold, 1)
 	go func() {
@@ -46,8 +45,7 @@ func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.O
 	return got
 }
 
-// Readers join one that reads, and leave, and Redis gets nothing of it; the last one gives the
-// lock back, whichever that is.
+// Readers join and leave a reading acquisition without a command; the last one releases the lock, whichever that is.
 func TestShare_noCommands(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -86,8 +84,8 @@ func TestShare_noCommands(t *testing.T) {
 	})
 }
 
-// Many readers come at once to a free lock. One of them asks, and all are in before any of
-// them has left.
+// Many readers request a free lock at the same time. One of them sends a request, and all enter before any of them
+// leaves.
 func TestShare_rideAlong(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -98,7 +96,7 @@ func TestShare_rideAlong(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 30 {
 			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond) // also later than lockstate.ShareTime
+				time.Sleep(time.Duration(i) * time.Millisecond) // even later than lockstate.ShareTime
 				lock := w.a.Lock
 				if i%2 == 1 {
 					lock = w.a.TryLock
@@ -124,9 +122,8 @@ func TestShare_rideAlong(t *testing.T) {
 	})
 }
 
-// Readers of one process come and go without a gap. A writer elsewhere is in within
-// lockstate.ShareTime and the stay of a reader. A writer of this process is in within that time, too, and
-// no reader that comes later gets in before it.
+// Readers of one process come and go without a gap. A writer elsewhere acquires the lock within lockstate.ShareTime and
+// the hold time of a reader. A writer of this process does so, too, and before any later reader.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
 	writings := 50
@@ -187,8 +184,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 	}
 }
 
-// A reader that came long after the one that asked asks for itself; so does every reader once one
-// was refused.
+// A reader that came long after the first request sends its own request. So does every reader after one was refused.
 func TestShare_notPastAKnownWriter(t *testing.T) {
 	for name, alone := range map[string]lock.Option{"a lease of its own": lock.WithFixedLease(time.Second), "a token": lock.WithFencing()} {
 		t.Run(name, func(t *testing.T) { testNotPastAKnownWriter(t, alone) })
@@ -214,19 +210,19 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 		if past.Owner() != third.Owner() {
 			t.Error("it asked")
 		}
-		// A reader that cannot share it asks, and is refused. Now it is known.
+		// A reader that cannot share sends a request, and is refused. Now the process knows of the writer.
 		w.refused(reading, alone)
 		w.refused(reading)
 		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReaderPreference()))
-		again := w.take(w.a, reading, third.Context()) // an owner that reads may
+		again := w.take(w.a, reading, third.Context()) // an owner that reads may re-enter
 		w.unlock(again)
 		w.unlock(third)
 		w.unlock(<-writer)
 	})
 }
 
-// Readers with different leases or registers do not share a hold. A reader that lets writers pass does not
-// join a reader that lets none pass, but the other way round they share.
+// Readers with different leases or token counters do not share a hold. A reader with writer preference does not join
+// one with reader preference; in the other order they share.
 func TestShare_alikeOnly(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
@@ -265,9 +261,8 @@ func TestShare_alikeOnly(t *testing.T) {
 	})
 }
 
-// One of the readers that share enters once more, and once more with a lease of its own. The
-// others leave, and the first reader before them. Redis has one hold for all, and one for each
-// re-entry.
+// One of the sharing readers re-enters, and again with its own lease. The others leave, the first reader among them.
+// Redis has one hold for all, and one for each re-entry.
 func TestShare_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner, ctx := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
@@ -305,8 +300,7 @@ func TestShare_reentry(t *testing.T) {
 	})
 }
 
-// An owner leaves while it enters once more; the others stay. It is in afresh, and
-// Redis has no hold too many.
+// An owner leaves while it re-enters; the others stay. It acquires a new hold, and Redis has no hold too many.
 func TestShare_reentryCrossesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -331,8 +325,7 @@ func TestShare_reentryCrossesTheUnlock(t *testing.T) {
 	})
 }
 
-// A writer that reads shares its hold with no other reader: while it writes, no other
-// owner may read.
+// A writer that reads shares its hold with no other reader, because no other owner may read while it writes.
 func TestShare_notWithAWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -351,7 +344,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 	})
 }
 
-// Every reader that shares a hold detects its loss and the cause, and the observer is notified of each.
+// Every reader of a shared hold detects its loss and the cause, and the observer is notified of each.
 func TestShare_loss(t *testing.T) {
 	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
 		t.Run(how, func(t *testing.T) {
@@ -434,8 +427,8 @@ func TestShare_renewedTogether(t *testing.T) {
 	})
 }
 
-// A request is under way that the server does not reply. A rider gives up with its context, with
-// the operation timeout, and with Close.
+// The server does not reply to a shared request. A joined reader stops waiting at the end of its context, after the
+// operation timeout, or at Close.
 func TestShare_riderGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -480,8 +473,7 @@ func TestShare_riderGivesUp(t *testing.T) {
 	})
 }
 
-// The context of a rider ends at the moment of the reply. The lock does not stay with
-// it.
+// The context of a joined reader is canceled when the reply arrives. The lock does not stay with it.
 func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -505,8 +497,8 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 	})
 }
 
-// The reader that asks gives up, or its request is refused. A rider then asks for itself, or
-// waits as that reader does.
+// The reader that sent the request gives up, or its request is refused. A joined reader then sends its own request, or
+// waits like the first one.
 func TestShare_askerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -520,7 +512,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 		if took := time.Since(start); took > time.Second+10*time.Millisecond {
 			t.Errorf("in after %v", took)
 		}
-		time.Sleep(3 * opTime) // what the other took is released
+		time.Sleep(3 * opTime) // the grant of the first reader is released
 
 		h := w.take(w.b, writing, w.Context())
 		n := w.scripts()
@@ -529,7 +521,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 			waiting = append(waiting, w.reads(w.a, w.Context()))
 		}
 		time.Sleep(pollTime / 2)
-		if got := n.Load(); got > 3 { // and the confirmation that they listen
+		if got := n.Load(); got > 3 { // and the confirmation of the subscription
 			t.Errorf("10 waiting readers sent %d commands", got)
 		}
 		w.unlock(h)
@@ -539,8 +531,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 	})
 }
 
-// An owner writes by the time that its request to read is sent. No other reader comes in with that
-// request or beside it.
+// An owner writes by the time its read request is sent. No other reader may share or overtake that request.
 func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write := *reading, *writing
@@ -559,7 +550,7 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		rides := w.gets(w.a, &read, owner)
 		writer := w.take(w.a, &write, owner)
-		cancel() // the request that it waited for comes to nothing; it asks for itself
+		cancel() // the shared request fails; it sends its own
 		<-asks
 		reader := <-rides
 		if reader == nil {
@@ -574,8 +565,8 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 	})
 }
 
-// An observer that is told of a reader that was let in is told that it left, also where that crossed
-// the end of its context.
+// An observer that was notified of a reader's grant is notified of its release, even if that crosses the end of the
+// reader's context.
 func TestShare_observedInPairs(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -603,8 +594,7 @@ func TestShare_observedInPairs(t *testing.T) {
 	})
 }
 
-// Two holds are released, and before Redis is notified of it a reader enters once more. No hold
-// is left behind.
+// Two holds are released, and a reader re-enters before the commands are sent. No hold is left behind.
 func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -632,8 +622,8 @@ func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	})
 }
 
-// heldBack returns the two sides of a lock. The first request to read is not sent before
-// sent is closed, nor is the reply heard before told is.
+// heldBack returns the two sides of a lock. The first read request is not sent before sent is closed, and its reply is
+// not delivered before told is closed.
 func heldBack() (read, write *Kind, sent, told chan struct{}) {
 	r, wr := *reading, *writing
 	r.Sibling, wr.Sibling = &wr, &r
@@ -651,8 +641,8 @@ func heldBack() (read, write *Kind, sent, told chan struct{}) {
 	return &r, &wr, sent, told
 }
 
-// The request that thirty wait for comes to nothing. One of them asks for all, and has as
-// long for it as the first had.
+// A request shared by thirty readers fails. One of them sends the next request for all, with the same timeout as the
+// first.
 func TestShare_oneAsksAnew(t *testing.T) {
 	const answer = 50 * time.Millisecond
 	for how, ends := range map[string]time.Duration{"given up": answer / 2, "no answer": opTime} {
@@ -689,7 +679,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				if took := time.Since(start); took > ends+2*answer {
 					t.Errorf("in after %v", took)
 				}
-				if got := n.Load(); got > 3 { // and what the reader that gave up asked is reconciled, or asked anew
+				if got := n.Load(); got > 3 { // and the abandoned request is reconciled, or repeated
 					t.Errorf("%d commands", got)
 				}
 				w.wire.OnRequest(nil)
@@ -704,7 +694,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 	}
 }
 
-// Redis cannot carry a request out. All readers that wait for the reply get the error.
+// Redis cannot execute a request. All readers that wait for the reply get the error.
 func TestShare_errorOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -722,15 +712,14 @@ func TestShare_errorOfAnother(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if got := n.Load(); got > 3 { // two ask what the key holds
+		if got := n.Load(); got > 3 { // two read the type of the key
 			t.Errorf("%d questions", got)
 		}
 		w.mini.Del("orders")
 	})
 }
 
-// Another comes to share in the moment in which the last one leaves. That one is seen to
-// have left, and Redis need not be notified of it.
+// A reader joins while the last one leaves. Its release is reported, and no command is sent for it.
 func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -739,7 +728,7 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 		first, second := w.take(w.a, reading, w.Context()).(*hold), w.take(w.a, reading, w.Context())
 		n := w.scripts()
 		turn := first.acquisition().Turn
-		first.acquisition().Turn = nil // so that it finds others only when it has begun to leave
+		first.acquisition().Turn = nil // so that it detects the others only after it has begun to leave
 		w.unlock(first)
 		first.acquisition().Turn = turn
 		if out.Load() != 1 || n.Load() != 0 {
@@ -749,8 +738,8 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 	})
 }
 
-// Owners come, enter once more, and leave both holds at the same moment as others come and
-// go. An owner that the observer saw come in is seen to leave.
+// Owners acquire, re-enter and release both holds at random. Every acquisition that is reported to the observer is also
+// reported as released.
 func TestShare_observedInPairsAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -780,8 +769,7 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 	})
 }
 
-// An acquisition is lost in the moment in which others are let into it. An observer that is told of a
-// loss was told before that the owner came in.
+// An acquisition is lost while others join it. An observer that is notified of a loss was notified of the grant before.
 func TestShare_lossAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -811,9 +799,8 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 	})
 }
 
-// A reader has been waiting since before a writer came. Other readers come all the time and let the
-// writer pass. Their refusals do not concern the first reader, and do not keep it from
-// asking.
+// A reader has been waiting since before a writer came. Other readers, with writer preference, come continuously. Their
+// refusals do not prevent the first reader from sending requests.
 func TestShare_cameBeforeTheWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -856,7 +843,7 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 	})
 }
 
-// refused fails unless a reader of a is told that others have the lock.
+// refused fails the test unless a reader in a is refused because others have the lock.
 func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	w.Helper()
 	start := time.Now()
@@ -868,8 +855,8 @@ func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	}
 }
 
-// A request broke off, and may have been executed; then its reader joins another. What
-// was executed is taken back.
+// A request fails with an unknown outcome; then its reader joins another. If the request was executed, its grant is
+// released.
 func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -897,7 +884,7 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 	})
 }
 
-// Readers with replicas to wait for share nothing: each has its own confirmed.
+// Readers with replicas share nothing: each grant is confirmed individually.
 func TestShare_notWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		safe := *reading
@@ -918,7 +905,7 @@ func TestShare_notWithReplicas(t *testing.T) {
 	})
 }
 
-// Two of the readers that share enter once more at the same moment. Redis has a hold for each.
+// Two of the sharing readers re-enter at the same time. Redis has a hold for each.
 func TestShare_reentriesOfTwo(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -941,8 +928,7 @@ func TestShare_reentriesOfTwo(t *testing.T) {
 	})
 }
 
-// An attempt has the operation timeout, also when it shares one request after
-// the other, and none is replied to.
+// An attempt has the operation timeout in total, even if it joins several requests that get no reply.
 func TestShare_attemptsEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, _, sent, told := heldBack()
@@ -974,13 +960,12 @@ func TestShare_attemptsEnd(t *testing.T) {
 	})
 }
 
-// The context of a rider ends while it is let in, before it is notified of that. The lock does not
-// stay with it.
+// The context of a joined reader is canceled while it is admitted, before it returns. The lock does not stay with it.
 func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var leave context.CancelFunc
-		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { leave() }} // of the reader that asked, before the riders are let in
+		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { leave() }} // of the reader that sent the request, before the others are admitted
 		for range 100 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 			ctx, cancel := context.WithCancel(w.Context())
@@ -1005,7 +990,7 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	})
 }
 
-// lingering has session a subscribed to the channel of the lock, with no waiter.
+// lingering keeps session a subscribed to the channel of the lock, without waiters.
 func (w *world) lingering(k *Kind) {
 	w.Helper()
 	h := w.take(w.b, k, w.Context())
@@ -1018,7 +1003,7 @@ func (w *world) lingering(k *Kind) {
 // The same for a reader that shares the request of a TryLock.
 func TestShare_releasedBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.take(w.a, reading, w.Context())) // the server knows the script
+		w.unlock(w.take(w.a, reading, w.Context())) // loads the script
 		w.lingering(writing)
 		h := w.take(w.b, writing, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Millisecond}))

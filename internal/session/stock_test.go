@@ -15,9 +15,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Each test here fails without one guard of what is said about a semaphore.
+// Each test here fails without one guard of reading the state of a semaphore.
 
-// permitsOf are permits whose leases last for so long, in the order in which the owner has them.
+// permitsOf returns permits with this lease, in the order of the owner's numbers.
 func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
 	for i, id := range luascripts.Permits(owner) {
 		held = append(held, luascripts.Permit{ID: id, Left: left[i]})
@@ -25,7 +25,8 @@ func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
 	return held
 }
 
-// The permits of an owner are one hold, whose lease is the shortest of theirs. Each permit of Redisson's is a hold of its own.
+// The permits of an owner are one hold, whose lease is the shortest of theirs. Each permit of Redisson is a separate
+// hold.
 func TestStockOf(t *testing.T) {
 	const number = 1830000000000000000
 	asked := time.UnixMicro(number >> 10)
@@ -33,7 +34,7 @@ func TestStockOf(t *testing.T) {
 	own := func(client string, number uint64, permits int) string {
 		return client + ":" + strconv.FormatUint(number, 10) + ":" + strconv.Itoa(permits)
 	}
-	first, third, fourth := own(one, number, 3), own(one, number+4, 1), own(two, number+5, 1) // of two clients, and the last number is the next
+	first, third, fourth := own(one, number, 3), own(one, number+4, 1), own(two, number+5, 1) // of two clients; the last number follows the one before
 	second := own(three, number+3, 1)
 	holder := func(owner string, n uint64, count int) lock.Holder {
 		return lock.Holder{Owner: owner, Count: count, Mode: lock.Permit, Since: time.UnixMicro(int64(n >> 10))}
@@ -87,7 +88,7 @@ func TestStockOf(t *testing.T) {
 	}
 }
 
-// A look at a semaphore shows the clients of its holders, and what is free.
+// Inspect shows the clients of a semaphore's holders, and the number of free permits.
 func TestStock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.b.NewSpec(many, "orders", nil)
@@ -97,7 +98,7 @@ func TestStock(t *testing.T) {
 		if err := w.mini.Set("orders", "3"); err != nil {
 			w.Fatal(err)
 		}
-		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, "") // the bubble's clock is older than any permit
+		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, "") // the bubble's clock is earlier than any permit
 		for _, id := range luascripts.Permits(held) {
 			if _, err := w.mini.ZAdd(spec.Keys.Leases, float64(time.Now().Add(leaseTime).UnixMilli()), id); err != nil {
 				w.Fatal(err)
@@ -115,7 +116,7 @@ func TestStock(t *testing.T) {
 	})
 }
 
-// A look at a semaphore that fails says so, and why, and about which one.
+// A failed Inspect of a semaphore reports why, and for which semaphore.
 func TestStock_fails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(many, "orders", nil)

@@ -16,12 +16,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A waiter asks, and once more when it listens. One that finds the subscription still there need not ask a second time.
+// A waiter sends a request, and another one after its subscription. If the subscription still exists, it sends no
+// second request.
 func TestHub_lingersForAll(t *testing.T) {
 	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.unlock(w.take(w.a, kind, w.Context())) // the server knows the scripts
+				w.unlock(w.take(w.a, kind, w.Context())) // loads the scripts
 				for i, want := range []int64{2, 1, 1} {
 					h := w.take(w.b, writing, w.Context())
 					sent := w.scripts()
@@ -39,7 +40,8 @@ func TestHub_lingersForAll(t *testing.T) {
 	}
 }
 
-// hearsPermits is a kind whose waiters also listen where Redisson publishes how much is free, as those of a semaphore do.
+// hearsPermits is a kind whose waiters also subscribe to Redisson's channel for free permits, like those of a
+// semaphore.
 var hearsPermits = &Kind{
 	WaitPolicy: lockstate.RedisQueue,
 	Mode:       lock.Exclusive,
@@ -57,15 +59,16 @@ var hearsPermits = &Kind{
 	},
 }
 
-// Redisson publishes how many permits are free, which is the only message that comes. A waiter has its turn at once. A client of ours
-// says it with a zero before the number, and has told whose turn it is: that is no reason to ask.
+// Redisson publishes the number of free permits, and no other message arrives. A waiter acquires its permit
+// immediately. A leasehold client adds a leading zero and notifies the next waiter itself, so its message triggers no
+// request.
 func TestWaiter_hearsOfPermits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_sc:{orders}"
 		h := w.take(w.b, hearsPermits, w.Context())
 		next := w.gets(w.a, hearsPermits, w.Context())
 		time.Sleep(pollTime * 3 / 2)
-		w.mini.Del("orders") // publishes nothing
+		w.mini.Del("orders") // publishes no message
 		sent := w.scripts()
 		w.mini.Publish(channel, "01")
 		w.waitsOn(next)
@@ -78,9 +81,9 @@ func TestWaiter_hearsOfPermits(t *testing.T) {
 	})
 }
 
-// A waiter of a plain lock listens at two channels. While its request is under way, another listener of its process subscribes the
-// first of them; the other one is not confirmed, as the server may deny it. What was published meanwhile is missed, and so the waiter
-// asks again: not at once, as the second confirmation may come, but a moment later.
+// A waiter of a plain lock subscribes to two channels. While its request is in flight, another subscriber of its
+// process confirms the first. The second is not confirmed, because the server may deny it. Messages in between may be
+// missed, so the waiter retries after a short delay for the second confirmation.
 func TestWaiter_oneOfTwoChannels(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -97,7 +100,7 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 		synctest.Wait()
 		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: w.Context().Done()}))
 		w.unlock(h)
-		synctest.Wait() // the message has come, and the waiter did not hear it
+		synctest.Wait() // the message was published, and the waiter did not receive it
 		began := time.Now()
 		close(answer)
 		h = <-next
@@ -109,8 +112,7 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 	})
 }
 
-// The hub dials a server that is down while a caller waits, and leaves it
-// alone otherwise.
+// The hub dials an unavailable server while a caller waits, and does not dial otherwise.
 func TestHub_doesNotDialForNobody(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -123,7 +125,7 @@ func TestHub_doesNotDialForNobody(t *testing.T) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			mu.Lock()
 			defer mu.Unlock()
-			if string(req[0]) == "HELLO" { // the first of a connection
+			if string(req[0]) == "HELLO" { // the first command of a connection
 				dials++
 			}
 			return redistest.Action{DropRequest: true}
@@ -140,7 +142,7 @@ func TestHub_doesNotDialForNobody(t *testing.T) {
 	})
 }
 
-// A process that waits often finds the subscription still there, and need not ask a second time.
+// A process that waits often keeps its subscription, and sends no second request.
 func TestHub_lingers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for i, want := range []int64{2, 1, 1} {
@@ -162,13 +164,13 @@ func TestHub_lingers(t *testing.T) {
 	})
 }
 
-// A waiter gets the messages between its request and the reply.
+// A waiter receives messages published between its request and the reply.
 func TestHub_lingersAndHears(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		waiter := w.waiting(w.a, w.Context())
 		w.unlock(h)
-		w.unlock(w.next(waiter)) // now it lingers
+		w.unlock(w.next(waiter)) // the subscription lingers
 		time.Sleep(pubsub.Linger / 2)
 		h = w.lock(w.b, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
@@ -183,7 +185,7 @@ func TestHub_lingersAndHears(t *testing.T) {
 	})
 }
 
-// Notifications and polls end with the last waiter, and begin again with the next.
+// Subscriptions and polls end with the last waiter, and start again with the next.
 func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_lock__channel:{orders}"
@@ -213,7 +215,7 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 	})
 }
 
-// The hub's connection breaks: it comes back, and the first waiter asks at once.
+// The hub reconnects after its connection broke, and the first waiter retries immediately.
 func TestHub_asksAfterABreak(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -225,7 +227,7 @@ func TestHub_asksAfterABreak(t *testing.T) {
 		}()
 		time.Sleep(5*time.Second + pollTime/2)
 		w.wire.CutAll()
-		w.unlock(h) // the message reaches no listener
+		w.unlock(h) // no subscriber receives the message
 		start := time.Now()
 		if took := (<-served).Sub(start); took > 50*time.Millisecond {
 			w.Errorf("served after %v, want as soon as the subscription is back", took)

@@ -12,14 +12,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// states returns how many states s knows, and how many it keeps to use again.
+// states returns the number of known entries of s, and of spare entries.
 func (w *world) places(s *Session) (known, spare int) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	return len(s.table.known), len(s.table.spare)
 }
 
-// A state is forgotten with the last hold, and its memory is used again.
+// An entry is removed with the last hold, and reused.
 func TestPlaces_areForgotten(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -36,7 +36,7 @@ func TestPlaces_areForgotten(t *testing.T) {
 	})
 }
 
-// A hold is lost, and its application does not release it. Its place is forgotten all the same.
+// A hold is lost, and its application does not release it. Its entry is still removed.
 func TestPlaces_ofWhatIsLost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -53,8 +53,8 @@ func TestPlaces_ofWhatIsLost(t *testing.T) {
 	})
 }
 
-// Some states stay, to be used again, and no more. A handle finds the state of its lock, also when
-// the one that it had is that of another lock by now.
+// Some unused entries stay known, up to a maximum. A handle finds the entry of its lock, even if its cached entry was
+// reused for another lock.
 func TestPlaces_stay(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most, locks = 4, 10
@@ -91,7 +91,7 @@ func TestPlaces_stay(t *testing.T) {
 			}
 			slices.Reverse(specs) // so that others stay
 		}
-		for _, spec := range specs { // one after the other, so that one memory serves many
+		for _, spec := range specs { // one after the other, so that an entry is reused
 			for range 2 {
 				h, err := w.a.TryLock(w.Context(), spec)
 				if err != nil {
@@ -106,8 +106,7 @@ func TestPlaces_stay(t *testing.T) {
 	})
 }
 
-// A lock that was released is remembered while others come first. After that, and at Close,
-// it is forgotten.
+// A released lock is remembered while other clients have precedence. After that, and at Close, its entry is removed.
 func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -142,7 +141,7 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 	})
 }
 
-// A lock that was released is held again. That keeps no other lock from being forgotten.
+// A remembered lock is acquired again. That does not prevent the removal of other entries.
 func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -174,9 +173,9 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 	})
 }
 
-// Each test here fails without one guard of which states there are.
+// Each test here fails without one guard of the lock table.
 
-// begins enters a call about the lock of this name, as each call does.
+// begins registers a call for the lock with this name.
 func (w *world) begins(name string) *entry {
 	w.Helper()
 	at, err := w.a.begin(w.a.NewSpec(plain, name, nil))
@@ -186,7 +185,7 @@ func (w *world) begins(name string) *entry {
 	return at
 }
 
-// letGo lets the lock of this name go for others, by a call of its own.
+// letGo yields the lock with this name to others, in its own call.
 func (w *world) letGo(name string) {
 	w.Helper()
 	spec := w.a.NewSpec(plain, name, nil)
@@ -197,8 +196,7 @@ func (w *world) letGo(name string) {
 	w.a.done(at)
 }
 
-// A process has to do with very many locks at once. When it is done with them, some states stay known, the memory of some is kept,
-// and no more.
+// A process uses very many locks at once. When it has released them, the number of known and spare entries is limited.
 func TestPlaces_noMoreStayThanThat(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var all []*entry
@@ -214,8 +212,8 @@ func TestPlaces_noMoreStayThanThat(t *testing.T) {
 	})
 }
 
-// A lock was released, and a call has begun that no one in its state knows of yet. When the time of the others is over, the next
-// call about the lock comes to the same place.
+// A lock was released, and a call has begun that has not changed its state yet. When the precedence of the others ends,
+// the next call for the lock finds the same entry.
 func TestPlaces_areNotForgottenUnderACall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -232,7 +230,7 @@ func TestPlaces_areNotForgottenUnderACall(t *testing.T) {
 	})
 }
 
-// What was released is forgotten as soon as any call ends, also one about a lock with which others are busy all the time.
+// Remembered entries are removed after any call, even one for a lock that is used by others all the time.
 func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -247,7 +245,7 @@ func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
 	})
 }
 
-// The end of a hold comes to a state that is forgotten already. Its memory is there once, for one other lock.
+// A hold ends after its entry was removed. The entry is spare once, and reused for one lock only.
 func TestPlaces_areForgottenOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
@@ -265,12 +263,12 @@ func TestPlaces_areForgottenOnce(t *testing.T) {
 	})
 }
 
-// A call does not wait any longer for the reply to its request. The state is forgotten, and does not become that of another lock:
-// the reply comes back to it.
+// A call has stopped waiting for the reply to its request. The entry is removed, but not reused for another lock: the
+// late reply still refers to it.
 func TestPlaces_areNotUsedAgainBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		w.unlock(w.lock(w.a, w.Context())) // now the server knows the script
+		w.unlock(w.lock(w.a, w.Context())) // loads the script
 		at := w.begins("orders")
 		w.a.done(at)
 		w.slowScripts(opTime / 2)
@@ -290,7 +288,7 @@ func TestPlaces_areNotUsedAgainBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// One spec serves two clients. Each has a state of its own for the lock, and asks Redis for itself.
+// One spec is used by two clients. Each has its own entry for the lock, and sends its own requests.
 func TestPlaces_areOfOneClient(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)
@@ -312,7 +310,7 @@ func TestPlaces_areOfOneClient(t *testing.T) {
 	})
 }
 
-// The session is closed. A TryLock asks for nothing any more, and no other call begins.
+// The session is closed. A TryLock sends no command, and no other call begins.
 func TestPlaces_noneAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))

@@ -18,11 +18,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// alone is the kind of plain locks whose commands travel alone, as those of all other kinds.
+// alone is the kind of plain locks whose commands are never batched, like the commands of all other kinds.
 var alone = hookable()
 
-// shared returns a session, and its client, which others use as well. Its only connection
-// leads through the wire.
+// shared returns a session, and its client, which others also use. Its only connection goes through the wire.
 func (w *world) shared() (*Session, rueidis.Client) {
 	rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 	s := New(rdb, testConfig())
@@ -34,8 +33,8 @@ func (w *world) shared() (*Session, rueidis.Client) {
 	return s, rdb
 }
 
-// A command of the application gives up, and the client library closes the connection. All
-// commands there fail with its error. For the session that is no timeout.
+// A command of the application times out, and rueidis closes the connection. All commands on it fail with its error.
+// For the session that is not a timeout.
 func TestTimeout_ofAnotherCommand(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
@@ -55,8 +54,8 @@ func TestTimeout_ofAnotherCommand(t *testing.T) {
 	})
 }
 
-// The commands of others fill the client library's queue of commands under way. The next
-// command would wait for a free place without regard to any context.
+// The commands of others fill rueidis's queue of commands in flight. The next command would wait for a free slot
+// regardless of any context.
 func TestTimeout_behindTooManyOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
@@ -65,7 +64,7 @@ func TestTimeout_behindTooManyOthers(t *testing.T) {
 		for i := range 1100 {
 			go func() {
 				h, err := s.TryLock(w.Context(), s.NewSpec(alone, "other"+strconv.Itoa(i), nil))
-				if err == nil { // the reply and the end of its time came together
+				if err == nil { // the reply and the timeout came together
 					w.unlock(h)
 				}
 			}()
@@ -81,8 +80,8 @@ func TestTimeout_behindTooManyOthers(t *testing.T) {
 	})
 }
 
-// A caller that can be cancelled is the first after a break, and its command connects, which may
-// take long. The next caller waits for that, and for no longer than its own time.
+// A cancelable caller is the first after a disconnect, and its command dials, which may take long. The next caller
+// waits for that, but no longer than its own timeout.
 func TestTimeout_behindADial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var dials atomic.Int32
@@ -110,15 +109,14 @@ func TestTimeout_behindADial(t *testing.T) {
 		if took := time.Since(start); !errors.As(err, new(command.NoReply)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
-		time.Sleep(2 * time.Minute) // the server grants the lock, and the session releases it as its caller has gone
+		time.Sleep(2 * time.Minute) // the server grants the lock, and the session releases it because its caller has left
 		if err := s.Close(context.Background()); err != nil {
 			w.Error(err)
 		}
 	})
 }
 
-// A goroutine that waits for its next command keeps nothing of the last command alive, such
-// as the context of a caller that has gone.
+// A goroutine that waits for its next command references nothing of the last one, such as the context of its caller.
 func TestIdlers_keepNothingAlive(t *testing.T) {
 	m := redistest.NewMini(t)
 	s := New(m.Client(t), testConfig())

@@ -18,11 +18,11 @@ import (
 
 // Each test here fails without one guard of Unlock.
 
-// A process was stopped, and the lease has expired. Unlock is the first to look, and says that the lock was lost: also while Redis
-// has it yet.
+// A process was paused, and the lease has expired. Unlock is the first to check it, and reports the loss, even if Redis
+// still has the lock.
 func TestUnlock_looksAtTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for range 100 { // until the timer of the watchdog is not the first
+		for range 100 { // until the watchdog's timer is not first
 			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 			ended := h.Context().Done()
 			time.Sleep(time.Until(h.Until()))
@@ -42,7 +42,7 @@ func TestUnlock_looksAtTheClock(t *testing.T) {
 	})
 }
 
-// A release that finds nothing was replied to: its error says nothing of a server that does not reply.
+// A release that finds no lock got a reply: its error does not report an unavailable server.
 func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -53,10 +53,10 @@ func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
 	})
 }
 
-// Close comes after the end of a hold, and before its release. Close gives the lock back, and Unlock says so.
+// Close begins after the end of a hold, and before its release. Close releases the lock, and Unlock returns ErrClosed.
 func TestUnlock_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.observer() // no witness: no one tells it of this Unlock
+		w.observer() // no witness: it is not notified of this Unlock
 		h := w.lock(w.a, w.Context()).(*hold)
 		now := time.Now()
 		if before := h.endAt(lock.ErrUnlocked, now); before != nil {
@@ -71,7 +71,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 	})
 }
 
-// A renewal is under way when a hold is released, and has no reply. The caller waits no longer than its context.
+// A renewal is in flight without a reply when a hold is released. The caller waits no longer than its context.
 func TestUnlock_endsWithItsContext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -90,7 +90,8 @@ func TestUnlock_endsWithItsContext(t *testing.T) {
 	})
 }
 
-// The caller of Unlock leaves, and the release is replied to a moment later. That reconciles it: one look, and no more.
+// The caller of Unlock leaves, and the release gets its reply a moment later. The release is reconciled with exactly
+// one command.
 func TestUnlock_whoseAnswerIsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -110,7 +111,7 @@ func TestUnlock_whoseAnswerIsLate(t *testing.T) {
 	})
 }
 
-// reduces is the plain kind. The first command that leaves some holds goes to f.
+// reduces is the plain kind. Its first command that leaves some holds calls f.
 func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verdict, error)) *Kind {
 	k := *hookable()
 	release := k.Release
@@ -125,7 +126,7 @@ func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verd
 	return &k
 }
 
-// One of two holds is released, and the caller leaves before Redis replies. The reply is an error: Redis is told again.
+// One of two holds is released, and the caller leaves before the reply. The reply is an error: the command is repeated.
 func TestReduce_thatFailsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -149,8 +150,8 @@ func TestReduce_thatFailsLate(t *testing.T) {
 	})
 }
 
-// One of two holds is released while another call of the owner has the turn. The lock is lost meanwhile, and then the caller
-// leaves: it is notified of the loss.
+// One of two holds is released while another call of the owner has the turn. The lock is lost in the meantime, and then
+// the caller leaves: the error reports the loss.
 func TestReduce_leavesAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
@@ -171,7 +172,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 	})
 }
 
-// One of two holds is released, and Redis takes its time. That is no error within the operation timeout.
+// One of two holds is released, and Redis is slow. That is no error within the operation timeout.
 func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -182,8 +183,8 @@ func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	})
 }
 
-// Both holds of an owner are released, and the release overtakes what leaves one of them. That one finds nothing, and neither
-// Unlock fails.
+// Both holds of an owner are released, and the release overtakes the command that leaves one of them. That command
+// finds no lock, and neither Unlock fails.
 func TestReduce_overtakenByTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
@@ -204,7 +205,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 	})
 }
 
-// One of two holds is released, and Redis has none. The other hold is lost at once, and not at the next renewal.
+// One of two holds is released, and Redis has none. The other hold is lost immediately, and not at the next renewal.
 func TestReduce_findsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -219,8 +220,8 @@ func TestReduce_findsALoss(t *testing.T) {
 	})
 }
 
-// A waiter of the same process, which gets no messages, has the lock as soon as it is released: of each kind, those among them
-// that pass no lock on.
+// A waiter of the same process, which receives no messages, acquires the lock as soon as it is released. This includes
+// kinds without hand-off.
 func TestUnlock_wakesTheWaitersHere(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +243,7 @@ func TestUnlock_wakesTheWaitersHere(t *testing.T) {
 	}
 }
 
-// A release of a kind that passes no locks on names no one here: whoever asks first has the lock.
+// A release of a kind without hand-off names no next owner: the first request acquires the lock.
 func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 	for name, k := range map[string]*Kind{"write": writing} {
 		t.Run(name, func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 	}
 }
 
-// A release broke off, and its copy finds that the key holds something else: the lock was lost.
+// A release gets no reply, and its repetition finds a key of the wrong type: the lock was lost.
 func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int32
@@ -281,8 +282,8 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 	})
 }
 
-// An inner and the outer hold are released at once. The Unlock that has to say "one less"
-// comes second, and must not say "none" in place of the other.
+// An inner and the outer hold are released concurrently. The command that leaves one hold comes second, and must not
+// release the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -290,7 +291,7 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 		renewal := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
 		time.Sleep(leaseTime / 3)
-		synctest.Wait() // a renewal is under way, and holds the release up
+		synctest.Wait() // a renewal is in flight, and delays the release
 
 		turn := outer.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
@@ -310,7 +311,7 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	})
 }
 
-// The lock is lost while an Unlock waits to say so to Redis.
+// The lock is lost while an Unlock waits to send its command.
 func TestUnlock_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -329,7 +330,7 @@ func TestUnlock_crossedByALoss(t *testing.T) {
 	})
 }
 
-// An Unlock whose reply does not come returns in time, and the release goes on.
+// An Unlock without a reply returns in time, and the release continues.
 func TestUnlock_onASlowServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, deadline := range []time.Duration{0, time.Second} {
@@ -359,7 +360,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 	})
 }
 
-// The session makes up for an unconfirmed partial release in the background.
+// An unconfirmed partial release is reconciled in the background.
 func TestReduce_isSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
