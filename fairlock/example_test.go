@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A caller waits behind those that asked before it, in all processes, and for five seconds at most.
+// Callers are served first-come, first-served across all processes. This caller waits for at most five seconds.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -21,7 +21,7 @@ func Example() {
 	desk := c.NewFairLock("desk", lock.WithWait(5*time.Second))
 
 	err = lock.Do(ctx, desk, func(ctx context.Context) error {
-		fmt.Println("next, please") // ctx is over as soon as the lock is not certainly held
+		fmt.Println("next, please") // ctx is canceled as soon as the lock can no longer be guaranteed
 		return ctx.Err()
 	})
 	fmt.Println(err)
@@ -30,7 +30,7 @@ func Example() {
 	// <nil>
 }
 
-// Two callers are served in the order in which they asked.
+// Two callers are served in the order of their requests.
 func ExampleLock() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -52,7 +52,7 @@ func ExampleLock() {
 				return nil
 			})
 		}()
-		for range time.Tick(10 * time.Millisecond) { // until it stands in the queue
+		for range time.Tick(10 * time.Millisecond) { // until it is queued
 			state, err := counter.Inspect(ctx)
 			if err != nil {
 				log.Fatal(err)

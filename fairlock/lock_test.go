@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -42,7 +42,7 @@ func kind() kindtest.Kind {
 	k.Queue = func(name string) string { return "redisson_lock_queue:{" + name + "}" }
 	k.TellsHashes = true
 	k.Patient = true
-	k.Questions = 1 // the one that puts it into the queue
+	k.Questions = 1 // the request that puts it into the queue
 	return k
 }
 
@@ -73,9 +73,8 @@ func rules(t *testing.T, a, b *client.Client) {
 	locktest.RunFair(t, h)
 }
 
-// The rights that docs/operate/security.md lists are enough for everything a fair lock does,
-// also with dead waiters, with owners of Redisson, and with a queue
-// that was deleted by hand.
+// The permissions listed in docs/operate/security.md suffice for all operations of a fair lock. This includes dead
+// waiters, owners of Redisson, and a queue that was deleted manually.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, fair, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
@@ -86,7 +85,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		h := kindtest.MustLock(t, l)
 		q.put(t, stranger, time.Hour)
 		first := q.join(t, b, "orders", forever)
-		s.Do(t, "ZADD", q.timeouts(), "1", stranger) // it died
+		s.Do(t, "ZADD", q.timeouts(), "1", stranger) // a dead owner
 		q.put(t, redissons, time.Hour+5*time.Minute)
 		kindtest.MustUnlock(t, h)
 		kindtest.MustUnlock(t, first.Hold(t))
@@ -111,12 +110,11 @@ func TestRules_withTheLeastRights(t *testing.T) {
 	})
 }
 
-// forever is a patience that no test outlasts: a waiter that is no longer in the
-// queue was taken out of it.
+// forever is a waiter timeout that no test exceeds: a waiter that is no longer in the queue was removed.
 var forever = lock.WithWaiterTimeout(time.Hour)
 
-// Owners of other programs: one of leasehold, and one of Redisson, which sends no
-// heartbeats. The version in the uuid tells.
+// Owners of other programs: one of leasehold, and one of Redisson, which sends no heartbeats. The version of the UUID
+// distinguishes them.
 const (
 	stranger  = "01890000-0000-7000-8000-000000000000:1"
 	redissons = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
@@ -133,8 +131,7 @@ var orders = func(s *redistest.Server) lineOf { return lineOf{s, "orders"} }
 func (q lineOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
 func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
 
-// channel is the channel at which the client of an owner listens, and number the message that tells
-// the owner of its turn.
+// channel returns the channel of an owner's client, and number the message that notifies the owner of its turn.
 func (q lineOf) channel(owner string) string {
 	client, _, _ := strings.Cut(owner, ":")
 	return fair.Channel(q.name) + ":" + client + luascripts.Turns
@@ -145,14 +142,13 @@ func number(owner string) string {
 	return number
 }
 
-// owners returns the owners in the queue, in its order.
+// owners returns the owners in the queue, in order.
 func (q lineOf) owners(t *testing.T) []string {
 	t.Helper()
 	return kindtest.List(q.s.Do(t, "LRANGE", q.queue(), "0", "-1"))
 }
 
-// deadlines returns until when, by the server's clock in ms, each owner counts as
-// alive.
+// deadlines returns when each owner counts as dead, in ms by the server's clock.
 func (q lineOf) deadlines(t *testing.T) map[string]int64 {
 	t.Helper()
 	reply := q.s.Do(t, "ZRANGE", q.timeouts(), "0", "-1", "WITHSCORES")
@@ -186,7 +182,7 @@ func (q lineOf) put(t *testing.T, owner string, alive time.Duration) {
 	q.s.Do(t, "ZADD", q.timeouts(), strconv.FormatInt(q.now(t)+alive.Milliseconds(), 10), owner)
 }
 
-// join starts a Lock of name, and returns when it is in the queue.
+// join starts a Lock of name, and returns when it is queued.
 func (q lineOf) join(t *testing.T, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
 	t.Helper()
 	return q.joinUnder(t, t.Context(), c, name, opts...)
@@ -206,8 +202,7 @@ func (q lineOf) want(t *testing.T, what string, n int) {
 	kindtest.WaitFor(t, what, func() bool { return len(q.owners(t)) == n })
 }
 
-// wantOwners fails unless exactly these owners are in the queue, in this order, and have
-// the only deadlines.
+// wantOwners fails the test unless exactly these owners are queued, in this order, and no other owner has a deadline.
 func (q lineOf) wantOwners(t *testing.T, what string, want ...string) {
 	t.Helper()
 	if got := q.owners(t); !slices.Equal(got, want) {
@@ -233,7 +228,8 @@ func serveInOrder(t *testing.T, waiters ...*kindtest.Waiter) {
 	}
 }
 
-// A plain lock and a fair lock have hashes that are alike. The owner says which one it is, so neither waits for the other for ever without a word.
+// The hashes of plain and fair locks have the same format. The owner string shows the type, so each fails on the other
+// instead of waiting indefinitely.
 func TestKinds_toldApart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -271,7 +267,7 @@ func TestKinds_toldApart(t *testing.T) {
 		kindtest.MustUnlock(t, h)
 	}
 
-	for _, l := range []lock.Locker{plain, fair} { // the owners of Redisson and of earlier versions show no type
+	for _, l := range []lock.Locker{plain, fair} { // owners of Redisson and of earlier versions show no type
 		for _, owner := range []string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", a.ID() + ":1800000000000000002", a.ID() + ":1800000000000000003"} {
 			s.Do(t, "HSET", "orders", owner, "1")
 			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
@@ -281,7 +277,7 @@ func TestKinds_toldApart(t *testing.T) {
 		}
 	}
 
-	// A fair waiter that is in the queue already learns of it by its heartbeat, and leaves the queue.
+	// A fair waiter that is already queued gets the error from its heartbeat, and leaves the queue.
 	h := kindtest.MustLock(t, a.NewFairLock("orders"))
 	q := lineOf{s, "orders"}
 	waiter := q.join(t, b, "orders")
@@ -291,7 +287,7 @@ func TestKinds_toldApart(t *testing.T) {
 	s.Do(t, "DEL", "orders")
 	_ = h.Unlock(t.Context())
 
-	// Goroutines of one process keep a plain lock busy: it is never free, and no process waits for it in Redis.
+	// Goroutines of one process keep a plain lock busy: it is never free, and no process is queued in Redis.
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 4 {

@@ -13,8 +13,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// These tests show what becomes of the queue when a process in it, the server, or the network
-// fails. Waiters have a patience of an hour where no test may depend on it.
+// These tests show what happens to the queue when a process in it, the server, or the network fails. Waiters have a
+// waiter timeout of an hour unless the test depends on it.
 
 // scene is a lock that is held, and two processes for its waiters.
 type scene struct {
@@ -45,8 +45,8 @@ func (sc *scene) joinAll(t *testing.T, n int, opts ...lock.Option) (waiters []*k
 	return waiters
 }
 
-// A waiter that stops waiting leaves the queue at once, and the others keep their places:
-// when its context ends, and when its client closes.
+// A waiter that stops waiting leaves the queue immediately, whether its context is canceled or its client is closed.
+// The others keep their positions.
 func TestLeavesAtOnce(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -75,8 +75,8 @@ func TestLeavesAtOnce(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// The reply to the question that puts a waiter into the queue is lost. The waiter asks again,
-// after another one came, and is still in the queue once, at its old place.
+// The reply to the request that queues a waiter is lost. The waiter retries after another one was queued. It is still
+// queued once, at its old position.
 func TestLostReply_keepsThePlace(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -98,7 +98,7 @@ func TestLostReply_keepsThePlace(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// The server forgets its scripts all the time; no waiter loses its place.
+// The server loses its scripts repeatedly; no waiter loses its position.
 func TestScriptFlush_inLine(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -114,8 +114,7 @@ func TestScriptFlush_inLine(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// A part of the queue is deleted by hand. All waiters are served nevertheless, and
-// in order if the list is still there.
+// A part of the queue is deleted manually. All waiters are still served, and in order if the list still exists.
 func TestDeletedByHand_inLine(t *testing.T) {
 	for name, keys := range map[string][]string{
 		"queue":     {"redisson_lock_queue:{orders}"},
@@ -138,11 +137,10 @@ func TestDeletedByHand_inLine(t *testing.T) {
 	}
 }
 
-// With memory full, heartbeats still succeed, so no waiter loses its place; when there is
-// memory again, all are served in order.
+// If memory is full, heartbeats still succeed, so no waiter loses its position. After that, all are served in order.
 func TestMemoryFull_inLine(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // a heartbeat each second
+	const patience = 3 * time.Second // a heartbeat per second
 	sc := held(t)
 	waiters := sc.joinAll(t, 4, lock.WithWaiterTimeout(patience))
 	owners, before := sc.owners(t), sc.deadlines(t)
@@ -163,7 +161,7 @@ func TestMemoryFull_inLine(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// When a waiter's turn comes and memory is full, it waits on, and keeps its turn.
+// If memory is full when a waiter's turn comes, it continues to wait, and keeps its turn.
 func TestMemoryFull_atOnesTurn(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -212,7 +210,7 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 	refused("held, and somebody waits")
 	s.Do(t, "DEL", "orders")
 
-	// Only living owners count as before us.
+	// Only living owners count as ahead.
 	s.Do(t, "ZADD", q.timeouts(), "1", stranger)
 	h, err := l.TryLock(t.Context())
 	if err != nil {
@@ -224,12 +222,11 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A process with several waiters dies. Together they keep the others waiting for
-// one patience from the last heartbeat at most; and
-// the next waiter is served although the release told a dead one.
+// A process with several waiters dies. Together they delay the others by at most one waiter timeout from the last
+// heartbeat. The next waiter is served although the release notified a dead one.
 func TestDeadWaiters(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // a heartbeat each second
+	const patience = 3 * time.Second // a heartbeat per second
 	sc := held(t)
 	p := redistest.NewProxy(t, sc.s.Addr())
 	c := kindtest.NewClient(t, sc.s.Client(t, redistest.Via(p)), kindtest.Fast...)
@@ -259,7 +256,7 @@ func TestDeadWaiters(t *testing.T) {
 	}
 	kindtest.WantEmpty(t, sc.s)
 
-	p.Refuse(false) // the process comes back, and its waiters are told
+	p.Refuse(false) // the process is reachable again, and its waiters are notified
 	die()
 	for _, w := range dead {
 		if err := w.Err(t); !errors.Is(err, lock.ErrUnavailable) {
@@ -268,7 +265,7 @@ func TestDeadWaiters(t *testing.T) {
 	}
 }
 
-// A release tells the first in the queue, at the channel of its client, and no other waiter.
+// A release notifies the first in the queue, on the channel of its client, and no other waiter.
 func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -279,7 +276,7 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	want := map[string][]string{} // by channel
 	for i, w := range waiters {
 		h := w.Hold(t)
-		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // when it has arrived, all messages before it have
+		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // after it has arrived, all messages before it have arrived
 		kindtest.WaitFor(t, "all is heard", func() bool { return len(heard.On(fair.Channel("orders")+"end")) == i+1 })
 		first := sc.channel(owners[i])
 		want[first] = append(want[first], number(owners[i]))
@@ -293,8 +290,8 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// ForceUnlock does not change the queue, except that it drops the dead at its head, and tells
-// the first living owner.
+// ForceUnlock removes dead owners at the front of the queue and notifies the first living owner. Otherwise the queue
+// does not change.
 func TestForceUnlock_tellsTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -302,7 +299,7 @@ func TestForceUnlock_tellsTheFirst(t *testing.T) {
 	sc.put(t, stranger, time.Hour)
 	waiters := sc.joinAll(t, 2, forever)
 	owners := sc.owners(t)
-	sc.s.Do(t, "ZADD", sc.timeouts(), "1", stranger) // it died
+	sc.s.Do(t, "ZADD", sc.timeouts(), "1", stranger) // a dead owner
 	if was, err := sc.holder.NewFairLock("orders").ForceUnlock(t.Context()); !was || err != nil {
 		t.Fatalf("ForceUnlock: %v, %v", was, err)
 	}

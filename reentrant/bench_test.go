@@ -27,8 +27,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// The same two round trips with nothing around them: the cost of a bare SET NX PX and a
-// compare-and-delete.
+// The same two round trips without the library: the cost of a bare SET NX PX and a compare-and-delete.
 func BenchmarkFloor(b *testing.B) {
 	rdb := redistest.Start(b).Client(b)
 	b.ReportAllocs()
@@ -42,7 +41,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// The cost of a look at the clocks.
+// The cost of checking a hold.
 func BenchmarkErr(b *testing.B) {
 	c, err := client.New(redistest.Start(b).Client(b))
 	if err != nil {

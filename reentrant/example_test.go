@@ -10,7 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A long job, which one process at a time does. The lock is renewed until the job ends, and the job ends when the lock is lost.
+// A long job that runs in one process at a time. The lock is renewed until the job ends, and the job stops if the lock
+// is lost.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -22,7 +23,7 @@ func Example() {
 
 	err = lock.Do(ctx, nightly, func(ctx context.Context) error {
 		for _, table := range []string{"orders", "customers"} {
-			if ctx.Err() != nil { // over as soon as the lock is not certainly held
+			if ctx.Err() != nil { // canceled as soon as the lock can no longer be guaranteed
 				return context.Cause(ctx)
 			}
 			fmt.Println("exporting", table)
@@ -36,7 +37,7 @@ func Example() {
 	// <nil>
 }
 
-// A nested call re-enters by the context of the hold. A call under another context is another owner's.
+// A nested call re-enters with the context of the hold. A call with another context has another owner.
 func ExampleLock() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -46,7 +47,7 @@ func ExampleLock() {
 	defer c.Close(ctx)
 	account := c.NewLock("account:7")
 
-	deposit := func(ctx context.Context) error { // locks by itself, as its other callers need that
+	deposit := func(ctx context.Context) error { // acquires the lock itself, for its other callers
 		return lock.TryDo(ctx, account, func(context.Context) error { return nil })
 	}
 	err = lock.Do(ctx, account, func(held context.Context) error {
@@ -61,7 +62,7 @@ func ExampleLock() {
 	// <nil>
 }
 
-// An operator takes the lock away from a holder that is stuck, and the holder is told.
+// An operator force-unlocks a stuck lock, and the holder is notified.
 func ExampleLock_ForceUnlock() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/reentrant"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -42,8 +42,7 @@ func TestRules(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The rules hold while other goroutines of the same clients take locks all the time, so that changes
-// travel together.
+// The rules hold while other goroutines of the same clients acquire locks, so that changes are batched.
 func TestRules_inBatches(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -84,7 +83,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/operate/security.md lists are enough for everything a lock does.
+// The permissions listed in docs/operate/security.md suffice for all operations of a lock.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
@@ -124,8 +123,8 @@ func byForce(t *testing.T, c *client.Client) {
 	}
 }
 
-// Whatever the names are, a process that waits for one lock hears no message
-// about another: each name has a channel of its own.
+// Whatever the names are, a process that waits for one lock receives no message about another: each name has a separate
+// channel.
 func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -137,7 +136,7 @@ func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
 		kindtest.MustLock(t, a.NewLock(name))
 		waiters = append(waiters, kindtest.Go(t.Context(), b.NewLock(name)))
 	}
-	// Two of leasehold's for each name, and one of Redisson's, which x and {x} share.
+	// Two of leasehold for each name, and one of Redisson, which x and {x} share.
 	want := 3*len(names) - 1
 	kindtest.WaitFor(t, "b listens", func() bool { return len(kindtest.Channels(t, s, "*")) >= want })
 	if all := kindtest.Channels(t, s, "*"); len(all) != want {

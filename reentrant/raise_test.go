@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// A token that a holder raised is smaller than that of the next holder, also if that one waits in
-// the same process, where a hand-off sends no command to Redis.
+// The next holder has a larger token than the one that a holder raised, even if it waits in the same process, where a
+// hand-off sends no command.
 func TestRaiseToken(t *testing.T) {
 	c := kindtest.NewClient(t, redistest.Start(t).Client(t))
 	l := c.NewLock("orders", lock.WithFencing())
@@ -33,7 +33,7 @@ func TestRaiseToken(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		// As a rule the other waiter is in line when the register is raised.
+		// Usually the other waiter is queued when the token counter is raised.
 		raised := h.Token() + 1000
 		if err := h.(lockimpl.Fenced).RaiseToken(t.Context(), raised); err != nil {
 			t.Fatal(err)
@@ -42,14 +42,14 @@ func TestRaiseToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := <-next
-		<-next // it is free again
+		<-next // the lock is free again
 		if got <= raised {
 			t.Fatalf("the next holder has the token %d, and the one before raised its own to %d", got, raised)
 		}
 	}
 }
 
-// A hold that was lost, or has no register, raises nothing.
+// A hold that was lost, or has no token counter, raises nothing.
 func TestRaiseToken_fails(t *testing.T) {
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Any number of callers read at once, in all processes, and one that writes is alone.
+// Any number of callers read at the same time, in all processes, and a writer is alone.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -21,7 +21,7 @@ func Example() {
 	catalogue := c.NewRWLock("catalogue")
 
 	err = lock.Do(ctx, catalogue.Write(), func(ctx context.Context) error {
-		fmt.Println("writing") // ctx is over as soon as the lock is not certainly held
+		fmt.Println("writing") // ctx is canceled as soon as the lock can no longer be guaranteed
 		return ctx.Err()
 	})
 	if err != nil {
@@ -46,8 +46,8 @@ func Example() {
 	// reading
 }
 
-// One process fills a cache and goes on reading what it wrote. By then the others read as well,
-// and no other writer can have changed it in between.
+// One process fills a cache and continues to read what it wrote. In the meantime other readers enter, but no other
+// writer can change the cache.
 func ExampleLock_Downgrade() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -61,7 +61,7 @@ func ExampleLock_Downgrade() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer write.Unlock(ctx) // if it could not become a reader
+	defer write.Unlock(ctx) // if the downgrade fails
 	fmt.Println("filling:", write.Context().Err())
 
 	read, err := prices.Downgrade(ctx, write)
@@ -70,7 +70,7 @@ func ExampleLock_Downgrade() {
 		return
 	}
 	defer read.Unlock(ctx)
-	fmt.Println("reading:", read.Context().Err()) // the write hold is over, and this one goes on
+	fmt.Println("reading:", read.Context().Err()) // the write hold has ended, and the read hold continues
 	// Output:
 	// filling: <nil>
 	// reading: <nil>

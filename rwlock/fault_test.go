@@ -17,14 +17,12 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-// These tests show what readers and writers do when some of them die, give up or stop
-// writing.
+// These tests show what readers and writers do when some of them die, give up or stop writing.
 
-// forever is a patience that no test outlasts: a wish that is gone
-// was withdrawn.
+// forever is a waiter timeout that no test exceeds: a missing writer intent was removed by its writer.
 var forever = lock.WithWaiterTimeout(time.Hour)
 
-// orders is the lock of these tests, made by a client of its own.
+// orders is the lock of these tests, created by a separate client.
 func orders(t *testing.T, s *redistest.Server, opts ...lock.Option) *rwlock.Lock {
 	t.Helper()
 	return kindtest.NewClient(t, s.Client(t)).NewRWLock("orders", opts...)
@@ -35,15 +33,14 @@ func exists(t *testing.T, s *redistest.Server, key string) bool {
 	return kindtest.Number(s.Do(t, "EXISTS", key)) == 1
 }
 
-// left returns the time to live of a key; less than zero if it has no expiry.
+// left returns the time to live of a key; negative if it has no expiry.
 func left(t *testing.T, s *redistest.Server, key string) time.Duration {
 	t.Helper()
 	return time.Duration(kindtest.Number(s.Do(t, "PTTL", key))) * time.Millisecond
 }
 
-// A reader dies, and another one reads on for longer than the dead one's lease.
-// When the living one leaves, a writer enters: one that comes then,
-// and one that has been waiting.
+// A reader dies, and another one reads for longer than the lease of the dead one. When the living one leaves, a writer
+// enters, whether it comes then or has been waiting.
 func TestDeadReader(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		name := "a writer comes"
@@ -96,12 +93,12 @@ func TestDeadReader(t *testing.T) {
 	}
 }
 
-// process is a client with waiting readers. Its questions go over a connection of its own.
+// process is a client with waiting readers. Its requests use a separate connection.
 type process struct {
 	s     *redistest.Server
 	wire  *redistest.Proxy
 	c     *client.Client
-	asked atomic.Int64 // how many questions it has sent
+	asked atomic.Int64 // number of requests sent
 }
 
 const readers = 20
@@ -114,8 +111,7 @@ func newProcess(t *testing.T, s *redistest.Server) *process {
 	return p
 }
 
-// holdReplies delays the replies to all questions after the next few, until held is
-// closed.
+// holdReplies delays the replies to all requests after the next few, until held is closed.
 func (p *process) holdReplies(held chan struct{}, after int64) {
 	asked := p.asked.Load()
 	p.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
@@ -126,15 +122,14 @@ func (p *process) holdReplies(held chan struct{}, after int64) {
 	})
 }
 
-// polled waits until the waiters have asked by themselves: their next poll is
-// almost a second away.
+// polled waits until the waiters have polled: their next poll is almost a second away.
 func (p *process) polled(t *testing.T) {
 	t.Helper()
 	before := p.asked.Load()
 	kindtest.WaitFor(t, "they ask by themselves", func() bool { return p.asked.Load() > before })
 }
 
-// park starts readers that have to wait.
+// park starts readers that must wait.
 func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Waiter) {
 	t.Helper()
 	for range readers {
@@ -144,7 +139,7 @@ func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Wa
 	return parked
 }
 
-// allIn waits until all of them read, at the same time, and returns their holds.
+// allIn waits until all of them read at the same time, and returns their holds.
 func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	t.Helper()
 	for _, w := range parked {
@@ -158,10 +153,9 @@ func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// byMessage fails if a round reaches the parked readers by their
-// polls alone, of which there is one a second. A round changes the lock when they
-// have just polled, and returns how long after that all of them had entered. A busy
-// machine can be late too, but not each time.
+// byMessage fails the test if the parked readers enter only by their polls, once per second. A round changes the lock
+// just after a poll, and returns how long the readers took to enter. A slow machine can be late, but not in every
+// round.
 func byMessage(t *testing.T, round func() time.Duration) {
 	t.Helper()
 	var took []time.Duration
@@ -174,8 +168,8 @@ func byMessage(t *testing.T, round func() time.Duration) {
 	t.Errorf("readers were in after %v: they were not told", took)
 }
 
-// A writer that also reads stops writing. All waiting readers enter at once,
-// because a message tells them; another writer does not enter.
+// A writer that also reads stops writing. All waiting readers enter immediately because of a message; another writer
+// does not enter.
 func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -207,16 +201,16 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// When a writer leaves, the waiting readers of a process enter together: once one of
-// them has entered, all others ask, and do not wait for each other's answers.
+// When a writer leaves, the waiting readers of a process enter together: after one of them has entered, all others send
+// requests without waiting for each other's replies.
 func TestReadersComeInTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := newProcess(t, s)
 	w := kindtest.MustLock(t, orders(t, s).Write())
-	parked := p.park(t, lock.WithFixedLease(time.Minute)) // each has a hold of its own
+	parked := p.park(t, lock.WithFixedLease(time.Minute)) // each has a separate hold
 	held := make(chan struct{})
-	p.holdReplies(held, 3) // polls that come between, and the first reader that enters
+	p.holdReplies(held, 3) // polls in between, and the first reader that enters
 	kindtest.MustUnlock(t, w)
 	kindtest.WaitFor(t, "Redis has all as readers, although most have no answer", func() bool {
 		return len(kindtest.Hash(t, s, "orders")) == readers+1 // and the mode
@@ -226,8 +220,8 @@ func TestReadersComeInTogether(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A writer waits behind a reader, and readers wait behind that writer. When the writer
-// gives up, they enter at once, because a message tells them.
+// A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter immediately
+// because of a message.
 func TestWriterGivesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -247,7 +241,7 @@ func TestWriterGivesUp(t *testing.T) {
 		}
 		began := time.Now()
 		giveUp()
-		holds := allIn(t, parked) // although the first one reads on
+		holds := allIn(t, parked) // although the first one continues to read
 		took := time.Since(began)
 		if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("the writer: %v", err)
@@ -262,7 +256,7 @@ func TestWriterGivesUp(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The same happens when the writer's client closes.
+// The same if the writer's client is closed.
 func TestWriterCloses(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -284,7 +278,7 @@ func TestWriterCloses(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A reader waits behind a writer, gives up or closes its client, and leaves nothing in Redis.
+// A reader waits behind a writer, then gives up or closes its client, and leaves nothing in Redis.
 func TestReaderGivesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -315,11 +309,11 @@ func TestReaderGivesUp(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A waiting writer dies. Readers that come later wait behind it for its patience at
-// most, and then read together with the reader that it waited for.
+// A waiting writer dies. Later readers wait behind it for at most its waiter timeout, and then read together with the
+// current reader.
 func TestDeadWriter(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // renewed each second
+	const patience = 3 * time.Second // renewed once per second
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	p := redistest.NewProxy(t, s.Addr())
@@ -355,8 +349,8 @@ func TestDeadWriter(t *testing.T) {
 	kindtest.SoonEmpty(t, s)
 }
 
-// An owner that reads and asks to write gets an error at once, from either call and however
-// the context carries the owner; no command is sent to Redis.
+// An owner that reads and requests the write side gets an error immediately, from Lock and TryLock, however the context
+// carries the owner. No command is sent.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -388,8 +382,8 @@ func TestUpgrade(t *testing.T) {
 	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it no longer reads
 }
 
-// A reader of Redisson renews its lease of 30 s, which shortens the hash, and dies. A reader of ours with a longer
-// lease goes on reading, and no writer comes in beside it.
+// A reader of Redisson renews its lease of 30 s, which shortens the expiry of the hash, and dies. A reader of leasehold
+// with a longer lease continues to read, and no writer enters.
 func TestReader_besideAShorterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -419,8 +413,8 @@ func TestReader_besideAShorterOne(t *testing.T) {
 	})
 }
 
-// When a writer stops writing and reads on, the lease becomes the reader's:
-// it is neither as long as the writer's was, nor ends with it.
+// When a writer stops writing and continues to read, the lock has the reader's lease: it is not as long as the writer's
+// lease, and does not end with it.
 func TestDowngrade_lease(t *testing.T) {
 	t.Parallel()
 	const short, long = 2 * time.Minute, 20 * time.Minute
@@ -449,9 +443,8 @@ func TestDowngrade_lease(t *testing.T) {
 	}
 }
 
-// A reader gives one of its holds back. The rest has the longest lease that the reader
-// ever asked for. When it has given all back, the lock lives as long as the
-// longest lease of the other readers.
+// A reader releases one of its holds. The others keep the longest lease that the reader has requested. After it
+// released all, the lock lives as long as the longest lease of the other readers.
 func TestPartialRelease_lease(t *testing.T) {
 	t.Parallel()
 	const short, long = 2 * time.Minute, 20 * time.Minute
@@ -459,7 +452,7 @@ func TestPartialRelease_lease(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t))
 	l := func(lease time.Duration) lock.Locker { return c.NewRWLock("orders", lock.WithFixedLease(lease)).Read() }
 	other := kindtest.MustLock(t, l(short))
-	for _, first := range []int{0, 1} { // which of the two is given back first
+	for _, first := range []int{0, 1} { // which of the two is released first
 		owner := lock.ContextWithNewOwner(t.Context())
 		holds := []lock.Hold{kindtest.MustLockUnder(t, owner, l(long)), kindtest.MustLockUnder(t, owner, l(short))}
 		kindtest.MustUnlock(t, holds[first])
@@ -484,9 +477,8 @@ func TestPartialRelease_lease(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The server stands still while readers wait behind a writer that waits behind a
-// reader, for longer than the writer's patience. All of them are served, and nothing
-// is left.
+// The server is paused while readers wait behind a writer that waits behind a reader, for longer than the writer's
+// waiter timeout. All of them are served, and nothing is left.
 func TestServerFrozen_behindAWriter(t *testing.T) {
 	t.Parallel()
 	const patience = time.Second / 2
@@ -500,7 +492,7 @@ func TestServerFrozen_behindAWriter(t *testing.T) {
 	}
 	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })
 	s.Freeze(t)
-	<-time.After(client.DefaultOpTimeout + patience) // the time for which the server stands still
+	<-time.After(client.DefaultOpTimeout + patience) // while the server is paused
 	s.Thaw(t)
 	kindtest.MustUnlock(t, reader)
 	kindtest.ServeAll(t, waiters...)

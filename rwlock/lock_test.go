@@ -13,12 +13,12 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// These are the two sides. Writers exclude each other, and readers and writers exclude each other.
+// The two sides: writers exclude each other, and readers and writers exclude each other.
 var (
 	writing = kindtest.Kind{
 		New: func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
@@ -41,7 +41,7 @@ var (
 		Keys: func(name, owner string, holds int) []string { return []string{leaseKey(name, owner, holds), name} },
 
 		Rival:     &writing,
-		Questions: 1, // until one of them has to wait, each reader asks
+		Questions: 1, // until one of them must wait, each reader sends a request
 	}
 )
 
@@ -58,15 +58,15 @@ func init() {
 	}
 }
 
-// leaseKey returns the key of an owner's read lease: that of its latest hold.
+// leaseKey returns the key of an owner's read lease, which is the lease of its latest hold.
 func leaseKey(name, owner string, holds int) string {
 	return fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, owner, holds)
 }
 
-// turn is the key at which a waiting reader claims its turn.
+// turn is the key of the reservation of waiting readers.
 func turn(name string) string { return "leasehold_rwlock_turn:{" + name + "}" }
 
-// wish is the key at which a waiting writer makes later readers wait.
+// wish is the key of the intent of a waiting writer.
 func wish(name string) string { return "leasehold_rwlock_wish:{" + name + "}" }
 
 func TestFaults(t *testing.T) {
@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 	t.Run("write", func(t *testing.T) { t.Parallel(); kindtest.Faults(t, writing) })
 }
 
-// For owners that only write, it is a lock that one owner holds at a time.
+// For owners that only write, it is an exclusive lock.
 func TestModel_writers(t *testing.T) { t.Parallel(); kindtest.Model(t, writing) }
 
 func TestRules(t *testing.T) {
@@ -95,8 +95,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/operate/security.md lists are enough for everything a read/write lock
-// does.
+// The permissions listed in docs/operate/security.md suffice for all operations of a read/write lock.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, reading, []string{"NewRWLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
@@ -104,7 +103,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		l := a.NewRWLock("orders")
 		dead := kindtest.MustLock(t, l.Read())
 		s.Do(t, "DEL", leaseKey("orders:orders", dead.Owner(), 1))
-		kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewRWLock("orders").Write())) // although the dead writer's wish is there
+		kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewRWLock("orders").Write())) // although the intent of the dead writer exists
 		kindtest.Lost(t, dead)
 		kindtest.MustLock(t, l.Read())
 		if _, err := l.Inspect(t.Context()); err != nil {
@@ -116,13 +115,13 @@ func TestRules_withTheLeastRights(t *testing.T) {
 	})
 }
 
-// On a real server: a writer and a reader of another client wait. A downgrade lets the reader
-// in and not the writer, and in the end nothing is left.
+// On a real server: a writer and a reader of another client wait. A downgrade admits the reader and not the writer, and
+// finally nothing is left.
 func TestDowngrade_betweenWaiters(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l, other := orders(t, s), orders(t, s)
-	first := orders(t, s, lock.WithReaderPreference()) // otherwise the order of two waiters that come together would decide
+	first := orders(t, s, lock.WithReaderPreference()) // otherwise the order of two simultaneous waiters would decide
 	write := kindtest.MustLock(t, l.Write())
 	reader := kindtest.Go(t.Context(), first.Read())
 	kindtest.WaitFor(t, "the reader waits", reader.Waits)
@@ -150,7 +149,7 @@ func TestDowngrade_betweenWaiters(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A writer that waits for x makes no reader of {x} wait.
+// A writer that waits for x does not block readers of {x}.
 func TestNames_withBracesHaveAWishOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

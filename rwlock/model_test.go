@@ -19,9 +19,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what the read/write locks of a few names should look like: the owners that read
-// and those that write, how often, and until when at least. After every step the server,
-// Inspect and every hold must agree with it.
+// model is the expected state of some read/write locks: the reading and writing owners, their hold counts, and the
+// minimum lease of each hold. After every step the server, Inspect and every hold must agree with it.
 type model struct {
 	server  *redistest.Server
 	t       *testing.T
@@ -35,10 +34,10 @@ type modelLock struct {
 	name   string
 	holds  []*modelHold
 	token  uint64 // of the latest writer
-	wished bool   // another program's owner waits to write
+	wished bool   // another program's writer waits
 
-	// What a loss leaves in Redis until its lease is over: keys of read leases
-	// whose hash was deleted, and fields of readers whose leases were.
+	// Keys that a loss leaves in Redis until the lease expires: read leases of a deleted hash, and fields of readers
+	// whose leases were deleted.
 	orphans, dead map[string]bool
 }
 
@@ -47,7 +46,7 @@ type modelHold struct {
 	lock  *modelLock
 	side  lock.Mode
 	owner int       // in model.owners
-	least time.Time // when its lease ends at the earliest
+	least time.Time // when its lease expires at the earliest
 	lost  bool
 }
 
@@ -72,8 +71,7 @@ func (l *modelLock) ofOthers(side lock.Mode, owner int) bool {
 	return len(l.of(side, -1)) > len(l.of(side, owner))
 }
 
-// Read makes an owner of either client try to read: it is granted exactly when the
-// model says so.
+// Read makes an owner of either client try to read: it must be granted exactly if the model allows it.
 func (m *model) Read(rt *rapid.T) {
 	l, owner := m.anyLock(rt), m.anyOwner(rt)
 	first := rapid.Bool().Draw(rt, "readers first")
@@ -126,12 +124,11 @@ func (m *model) anyOwner(rt *rapid.T) int {
 	return rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
 }
 
-// try asks for one hold, which must be refused with want, or granted if want is
-// nil.
+// try requests one hold. It must be refused with want, or granted if want is nil.
 func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want error, opts ...lock.Option) *modelHold {
 	lease := rapid.SampledFrom([]time.Duration{0, time.Minute, 10 * time.Minute}).Draw(rt, "lease")
 	if lease == 0 && side == lock.Read {
-		lease = client.DefaultWatchdogTimeout // without one, readers of a client can share what it was granted a moment ago
+		lease = client.DefaultWatchdogTimeout // without a lease, readers of a client can share a recent grant
 	}
 	if lease > 0 {
 		opts = append(opts, lock.WithFixedLease(lease))
@@ -179,7 +176,7 @@ func (m *model) Unlock(rt *rapid.T) {
 	m.stale = append(m.stale, h)
 }
 
-// UnlockAgain unlocks a hold that is over.
+// UnlockAgain unlocks a hold that has ended.
 func (m *model) UnlockAgain(rt *rapid.T) {
 	if len(m.stale) == 0 {
 		rt.Skip("none is over")
@@ -191,13 +188,12 @@ func (m *model) UnlockAgain(rt *rapid.T) {
 	}
 }
 
-// Force ends all reading and writing, by either client, which tells its own
-// holders at once.
+// Force force-unlocks the lock with either client, which notifies its own holders immediately.
 func (m *model) Force(rt *rapid.T) {
 	l := m.anyLock(rt)
 	by := rapid.IntRange(0, len(m.clients)-1).Draw(rt, "client")
 	was, err := m.clients[by].NewRWLock(l.name).ForceUnlock(m.t.Context())
-	if err != nil || was != (len(l.holds) > 0) && len(l.dead) == 0 { // it does not count the dead
+	if err != nil || was != (len(l.holds) > 0) && len(l.dead) == 0 { // dead readers do not count
 		rt.Fatalf("force unlock of %q with %d holds: %v, %v", l.name, len(l.holds), was, err)
 	}
 	for _, h := range l.holds {
@@ -208,7 +204,7 @@ func (m *model) Force(rt *rapid.T) {
 	m.lose(rt, l, l.holds)
 }
 
-// Steal deletes the hash, unnoticed by the clients.
+// Steal deletes the hash without notifying the clients.
 func (m *model) Steal(rt *rapid.T) {
 	l := m.anyLock(rt)
 	if len(l.holds) == 0 {
@@ -235,7 +231,7 @@ func (m *model) StealLease(rt *rapid.T) {
 	m.lose(rt, l, holds)
 }
 
-// lose ends holds in the model. A holder that has not been told finds out by re-entering.
+// lose ends holds in the model. A holder that was not notified detects the loss by re-entering.
 func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
 	for _, h := range holds {
 		if h.Err() == nil {
@@ -262,11 +258,11 @@ func (m *model) Wish(rt *rapid.T) {
 // Flush makes the server forget the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
-// tick is the most ms by which two expiries may differ that one script set or read: the
-// server's clock goes on meanwhile, and its machine may be busy.
+// tick is the maximum difference in ms of two expiries that one script set or read, because the server's clock
+// continues and its machine may be slow.
 const tick = 1000
 
-// stored is one key as it stands on the server.
+// stored is one key as stored on the server.
 type stored struct {
 	Hash map[string]string
 	Left int64 // PTTL
@@ -295,7 +291,7 @@ func (m *model) snapshot(rt *rapid.T) map[string]stored {
 // Check compares the server, Inspect and every hold with the model.
 func (m *model) Check(rt *rapid.T) {
 	all := m.snapshot(rt)
-	now := time.Now() // after the snapshot, so nothing there ends before now+Left
+	now := time.Now() // after the snapshot, so nothing in it expires before now+Left
 	for _, name := range []string{"a", "b"} {
 		m.check(rt, m.locks[name], all, now)
 	}
@@ -345,8 +341,8 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		rt.Fatalf("%q is %v on the server, want %v (dead: %v)", l.name, hash.Hash, want, l.dead)
 	}
 
-	// The leases: one key for each owner that reads. The hash lives as long as the
-	// longest of all, and no longer once the writing is over.
+	// The leases: one key for each owner that reads. The hash lives as long as the longest lease, and not longer after
+	// the writer has left.
 	var longest int64
 	for _, h := range l.of(lock.Read, -1) {
 		key := leaseKey(l.name, h.Owner(), len(l.of(lock.Read, h.owner)))
@@ -395,7 +391,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		return cmp.Or(-cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.Owner, b.Owner)) // the writer first
 	})
 	for i := range state.Holders {
-		state.Holders[i].Since = time.Time{} // a matter of the clock
+		state.Holders[i].Since = time.Time{} // depends on the clock
 		state.Holders[i].Client = lock.Client{}
 	}
 	if err != nil || !slices.Equal(state.Holders, holders) || state.Mode != mode || len(state.Waiters) != waiters {
@@ -403,8 +399,8 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 	}
 }
 
-// checkLease fails unless h is valid, and its lease on the server, of which left ms
-// are left, is neither shorter than it was asked for nor ends before Until.
+// checkLease fails the test unless h is valid. Its lease on the server, with left ms remaining, must be at least as
+// long as requested, and must not expire before Until.
 func (m *model) checkLease(rt *rapid.T, h *modelHold, left int64, now time.Time) {
 	if err := h.Err(); err != nil {
 		rt.Fatalf("a hold (%s) of %q: %v", h.side, h.lock.name, err)
