@@ -286,9 +286,9 @@ func (s *Session) join(ctx context.Context, at *entry, t *acquisition, number ui
 	h := new(hold)
 	h.init(ctx, false)
 	at.lock()
-	seated := at.state.JoinOpen(&t.Acquisition, &h.Hold, number, false)
+	joined := at.state.JoinOpen(&t.Acquisition, &h.Hold, number, false)
 	at.unlock()
-	if !seated {
+	if !joined {
 		return nil
 	}
 	return h
@@ -299,10 +299,10 @@ var errReleased = command.Final{Err: errors.New("released in the meantime")}
 
 // reenterRequest is the command that adds a hold to an acquisition.
 type reenterRequest struct {
-	t     *acquisition
-	q     luascripts.Question
-	sent  *time.Time
-	letGo func() // gives the turn back
+	t       *acquisition
+	q       luascripts.Question
+	sent    *time.Time
+	endTurn func() // gives the turn back
 }
 
 // Send sends the command, unless the acquisition has ended.
@@ -336,7 +336,7 @@ func (r reenterRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error
 
 // Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.
 func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
-	r.letGo()
+	r.endTurn()
 	r.t.s.reconcile(r.t, err != nil)
 }
 
@@ -345,7 +345,7 @@ func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	s := a.s
 	turn := a.owner.Turn
-	lease, letGo := a.spec.terms.Lease, func() { <-turn }
+	lease, endTurn := a.spec.terms.Lease, func() { <-turn }
 	if t.Turn != nil {
 		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft()); err != nil {
 			return nil, false, a.ended(err)
@@ -355,7 +355,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 				<-t.Turn
 			}
 		}()
-		letGo = func() { <-t.Turn; <-turn }
+		endTurn = func() { <-t.Turn; <-turn }
 	}
 	began := time.Now()
 	a.at.lock()
@@ -363,7 +363,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	t.MayTake(lease)
 	a.at.unlock()
 	var sent time.Time
-	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
+	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.Abandoned(o.Err)

@@ -182,10 +182,10 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.noLongerHeld()
 	t.s.mayBeFree(t.spec)
 	if counted {
-		if unsure := t.isUncertain(); unsure || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
+		if uncertain := t.isUncertain(); uncertain || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
 			// Redis may still have the lock or some of its permits, or a delayed duplicate may acquire it again.
 			// Other clients would wait although no one holds the lock.
-			t.s.reconcile(t, unsure)
+			t.s.reconcile(t, uncertain)
 		}
 		t.at.tidy()
 		t.s.sender.Done()

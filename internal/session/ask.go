@@ -91,9 +91,9 @@ func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	resent := q.resent(time.Now()) && err != command.ErrUnsent
 	at := q.t.at
 	at.lock()
-	settle := at.state.LateReply(q.w, &q.t.Acquisition, wrote || resent)
+	mustReconcile := at.state.LateReply(q.w, &q.t.Acquisition, wrote || resent)
 	at.unlock()
-	if settle {
+	if mustReconcile {
 		q.s.reconcile(q.t, err != nil || resent)
 	}
 }

@@ -156,15 +156,15 @@ func (a *attempt) next() (lockstate.Step, error) {
 		if err := a.waiting.Err(); err != nil {
 			return lockstate.Step{}, err
 		}
-		var beside *lockstate.Acquisition
+		var sibling *lockstate.Acquisition
 		if a.spec.Sibling != nil {
 			a.at.sibling(a.owner) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
 		if a.spec.Sibling != nil {
-			beside = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
+			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
 		}
-		step := a.at.state.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
+		step := a.at.state.Next(a.w, sibling, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
 		case lockstate.Send:
 			a.prepare(&step)
@@ -290,10 +290,10 @@ func (a *attempt) giveUp(err error) error {
 		t = &a.t.Acquisition
 	}
 	a.at.lock()
-	seat := a.at.state.GiveUp(a.w, t)
+	prepared := a.at.state.GiveUp(a.w, t)
 	a.at.unlock()
-	if seat != nil {
-		h := seat.Of.(*hold) // another reader's grant admitted it as the wait ended
+	if prepared != nil {
+		h := prepared.Of.(*hold) // another reader's grant admitted it as the wait ended
 		s := a.s
 		s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
 	}

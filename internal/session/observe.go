@@ -86,8 +86,8 @@ func (a *attempt) tellBehind() {
 		return
 	}
 	a.at.lock()
-	_, rides := a.w.IsJoined()
-	behind := !rides && !a.w.Leads()
+	_, joining := a.w.IsJoined()
+	behind := !joining && !a.w.Leads()
 	if a.spec.terms.WaitPolicy == lockstate.FairQueue {
 		behind = a.w.Queued() != nil
 	}

@@ -45,12 +45,12 @@ func (s *Session) node(slot uint16) uint16 {
 // renewal renews a batch of leases with one command. It implements command.Call, and is reused after the reply.
 type renewal struct {
 	command.Unbatched[[]luascripts.Renewed]
-	s       *Session
-	order   []int // the index of each acquisition in the watchdog's batch
-	tenures []*acquisition
-	locks   []luascripts.Renewal
-	holds   []*hold // the holds whose callers' contexts must be checked
-	sent    time.Time
+	s            *Session
+	order        []int // the index of each acquisition in the watchdog's batch
+	acquisitions []*acquisition
+	locks        []luascripts.Renewal
+	holds        []*hold // the holds whose callers' contexts must be checked
+	sent         time.Time
 
 	givenUp atomic.Bool // the watchdog has stopped waiting
 	sending atomic.Bool // rueidis has accepted the command, or is about to
@@ -63,7 +63,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	r := unusedRenewals.Get().(*renewal)
 	r.s = s
 	errs := r.choose(batch)
-	if len(r.tenures) == 0 {
+	if len(r.acquisitions) == 0 {
 		unusedRenewals.Put(r)
 		return errs
 	}
@@ -77,19 +77,19 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	if s.CheckEviction {
 		s.CheckEvictionOnce()
 	}
-	silence := s.sender.Explain(err)
+	failure := s.sender.Explain(err)
 	var lost []*acquisition
 	for j := range r.order {
 		if err == nil && replies[j].Err == nil && replies[j].Verdict == luascripts.Gone {
-			lost = append(lost, r.tenures[j])
+			lost = append(lost, r.acquisitions[j])
 		}
 	}
 	causes := s.allGone(lost)
 	for j, i := range r.order {
-		e := silence
+		e := failure
 		switch {
 		case err != nil:
-		case len(lost) > 0 && lost[0] == r.tenures[j]:
+		case len(lost) > 0 && lost[0] == r.acquisitions[j]:
 			e, lost, causes = causes[0], lost[1:], causes[1:]
 		default:
 			e = s.renewed(replies[j])
@@ -98,11 +98,11 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 			errs = withError(errs, len(batch), i, e)
 		}
 	}
-	s.unrenewed(r.tenures, r.order, errs)
+	s.unrenewed(r.acquisitions, r.order, errs)
 	if answered { // otherwise the command may still use r
-		clear(r.tenures)
+		clear(r.acquisitions)
 		clear(r.locks)
-		r.tenures, r.locks = r.tenures[:0], r.locks[:0]
+		r.acquisitions, r.locks = r.acquisitions[:0], r.locks[:0]
 		unusedRenewals.Put(r)
 	}
 	return errs
@@ -139,7 +139,7 @@ func (r *renewal) take(t *acquisition) bool {
 	if t.Phase() == lockstate.Offered {
 		return false
 	}
-	r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewalLocked())
+	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewalLocked())
 	for _, held := range t.Holds() {
 		if h := held.Of.(*hold); !h.Fixed && !h.canceled {
 			r.holds = append(r.holds, h)
@@ -161,7 +161,7 @@ func (t *acquisition) renewalLocked() luascripts.Renewal {
 
 // Send sends the batch. It returns an error only if the server replied to none of the renewals.
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
-	renewed := r.tenures[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
+	renewed := r.acquisitions[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
 	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsReply(r.Err) }) {
 		return nil, renewed[0].Err
 	}
@@ -189,7 +189,7 @@ func (c untilSent) Err() error {
 
 // Late extends the leases after a late confirmation. They count from the time of the send.
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {
-	for j, t := range r.tenures {
+	for j, t := range r.acquisitions {
 		if err == nil {
 			t.watch().Answered(r.sent, r.s.renewed(replies[j]))
 		}
@@ -223,7 +223,7 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 }
 
 // unrenewed logs one warning for all renewals that failed. It skips losses, which acquisition.Lost logs.
-func (s *Session) unrenewed(tenures []*acquisition, order []int, errs []error) {
+func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []error) {
 	var first error
 	var t *acquisition
 	failed := 0
@@ -232,7 +232,7 @@ func (s *Session) unrenewed(tenures []*acquisition, order []int, errs []error) {
 			continue
 		}
 		if failed++; failed == 1 {
-			t, first = tenures[j], errs[i]
+			t, first = acquisitions[j], errs[i]
 		}
 	}
 	if failed > 0 {

@@ -25,7 +25,7 @@ func TestRenewal_unsent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		held := h.(*hold).acquisition()
-		r := &renewal{s: w.a, tenures: []*acquisition{held}, sent: time.Now().Add(leaseTime / 4)}
+		r := &renewal{s: w.a, acquisitions: []*acquisition{held}, sent: time.Now().Add(leaseTime / 4)}
 		var sent int
 		w.wire.OnRequest(func([][]byte) redistest.Action { sent++; return redistest.Action{} })
 		until := h.Until()

@@ -347,8 +347,8 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		h := w.lock(w.a, w.Context())
 		held := h.(*hold).acquisition()
-		tenures := []*acquisition{held, held, held}
-		w.a.unrenewed(tenures, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
+		acquisitions := []*acquisition{held, held, held}
+		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
 		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
 			t.Errorf("%q", lines)
 		}

@@ -109,19 +109,19 @@ func (r retainRequest) Late(_ luascripts.Verdict, err error) {
 // as release.
 func (s *Session) retain(ctx context.Context, t *acquisition, within time.Duration) error {
 	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), within, retainRequest{t: t})
-	unsure, settled := t.afterRelease(false, false)
+	uncertain, reconciled := t.afterRelease(false, false)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
-	case unsure:
+	case uncertain:
 		// A command for this acquisition has an unknown outcome. If executed late, it would keep the lock for a full lease.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
 	// Gone after a repetition: the first copy was executed, and the lock has expired since.
-	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
+	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value))

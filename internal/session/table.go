@@ -221,11 +221,11 @@ func (at *entry) apply(a lockstate.Effect) {
 
 // releaseLater starts a goroutine that removes t, an ended acquisition without holds, from Redis.
 func (s *Session) releaseLater(t *acquisition) {
-	lease, unsure := t.lease, t.Uncertain()
+	lease, uncertain := t.lease, t.Uncertain()
 	s.sender.Go(func() {
 		if lease != nil {
 			lease.Stop(context.Background()) // no renewal may follow the release
 		}
-		s.reconcile(t, unsure)
+		s.reconcile(t, uncertain)
 	})
 }

@@ -162,19 +162,19 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		s.onRelease(f, o.Value, o.Err)
 	}
 	confirmed := o.Answered && o.Err == nil
-	unsure, settled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
+	uncertain, reconciled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
-	case unsure:
+	case uncertain:
 		// A request for this acquisition has an unknown outcome and may still be executed.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
 	// Gone after a repetition: the first copy was executed, and its reply was lost.
-	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
+	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
@@ -191,18 +191,18 @@ func (t *acquisition) newRelease(now time.Time) releaseRequest {
 	defer t.at.unlock()
 	if !t.Terms.Tickets() {
 		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
-		if _, heir := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); heir != nil {
-			f.next, f.pass.Heir = acquisitionOf(heir), heir.Name
+		if _, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); nextOwner != nil {
+			f.next, f.pass.Heir = acquisitionOf(nextOwner), nextOwner.Name
 		}
 		return f
 	}
-	w, heir := t.at.state.NextOwner(&t.Acquisition, s.offer(t.spec), s.queueTTL(), now)
+	w, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.offer(t.spec), s.queueTTL(), now)
 	if w == nil {
 		return f
 	}
 	spec := w.Terms.Of.(*Spec)
-	f.next = acquisitionOf(heir)
-	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = heir.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
+	f.next = acquisitionOf(nextOwner)
+	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
 	if r := spec.Keys.Register; r != "" {
 		f.register, f.pass.Spare = r, lockstate.MaxPasses
 	}
@@ -219,19 +219,19 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 	}
 	offer := f.pass.Offer
 	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3
-	heir := f.next
-	heir.at.lock()
-	defer heir.at.unlock()
-	if heir.at.state.OnRelease(&heir.Acquisition, i, now) {
-		heir.lease = s.dog.WatchIn(&heir.own, heir, r.sent, offer, true)
-		heir.at.state.Follow(&heir.Acquisition, r.Next, len(s.id)+1)
+	next := f.next
+	next.at.lock()
+	defer next.at.unlock()
+	if next.at.state.OnRelease(&next.Acquisition, i, now) {
+		next.lease = s.dog.WatchIn(&next.own, next, r.sent, offer, true)
+		next.at.state.Follow(&next.Acquisition, r.Next, len(s.id)+1)
 	}
 }
 
 // afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
 // says that they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
 // released it already.
-func (t *acquisition) afterRelease(free, aside bool) (unsure, settled bool) {
+func (t *acquisition) afterRelease(free, aside bool) (uncertain, reconciled bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	if free && aside {
