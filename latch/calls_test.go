@@ -12,7 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Each call of a latch and of a wait group, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+// Each call of a latch and of a wait group, when a reply is lost, its caller leaves, the server is paused, or the
+// client is closed.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
@@ -44,7 +45,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// The same of a wait group.
+// The same for a wait group.
 func TestWaitGroup_calls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
@@ -65,7 +66,7 @@ func TestWaitGroup_calls(t *testing.T) {
 	})
 }
 
-// Close on a server that stands still returns with its context; workers are lost, and others learn of it.
+// Close with a paused server returns when its context is canceled; workers are lost, and others detect that.
 func TestWaitGroup_closeOnAFrozenServer(t *testing.T) {
 	t.Parallel()
 	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold { return join(t, c.NewWaitGroup("import")) }, func(t *testing.T, c *client.Client) bool {
@@ -74,7 +75,7 @@ func TestWaitGroup_closeOnAFrozenServer(t *testing.T) {
 	})
 }
 
-// Every second answer is lost: a worker lasts, and is done.
+// Every second reply is lost: a worker remains alive, and is done.
 func TestWaitGroup_lostRenewals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -96,7 +97,7 @@ func TestWaitGroup_lostRenewals(t *testing.T) {
 	waitGroupStands(t, waitGroup, 1, 0, 0)
 }
 
-// A wait goes on while Redis is unavailable, and ends when its count or its workers are.
+// A wait continues while Redis is unavailable, and ends when its count is zero or its workers are done.
 func TestWaits_replies(t *testing.T) {
 	t.Parallel()
 	t.Run("latch", func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// Three workers import a part each, and a fourth process waits for all of them.
+// Three workers import one part each, and a fourth process waits for all of them.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -19,7 +19,7 @@ func Example() {
 	}
 	defer c.Close(ctx)
 	l := c.NewLatch("import")
-	if _, err := l.TrySetCount(ctx, 3); err != nil { // all that take part can do that; the first one makes it
+	if _, err := l.TrySetCount(ctx, 3); err != nil { // any participant can call it; the first call creates the latch
 		log.Fatal(err)
 	}
 
@@ -27,7 +27,7 @@ func Example() {
 		go func() {
 			// … import the part …
 			if _, err := l.CountDownOnce(ctx, fmt.Sprint("part ", worker)); err != nil {
-				log.Print(err) // nobody knows if it was counted: the worker can call it again
+				log.Print(err) // unknown outcome: the worker can repeat the call
 			}
 		}()
 	}
@@ -36,7 +36,7 @@ func Example() {
 	// Output: <nil>
 }
 
-// Two workers import a part each. The one that waits learns of the one that was lost.
+// Two workers import one part each. The waiting process is notified of a lost worker.
 func ExampleWaitGroup() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -46,16 +46,16 @@ func ExampleWaitGroup() {
 	defer c.Close(ctx)
 	waitGroup := c.NewWaitGroup("import")
 
-	part := func(ctx context.Context) error { return ctx.Err() } // … work, while ctx is not over …
+	part := func(ctx context.Context) error { return ctx.Err() } // … work until ctx is canceled …
 	broken := func(context.Context) error { return errors.New("disk full") }
 	fmt.Println(waitGroup.Do(ctx, part))
 	fmt.Println(waitGroup.Do(ctx, broken))
 
-	err = waitGroup.WaitFor(ctx, 2) // two have joined, and all are done
+	err = waitGroup.WaitFor(ctx, 2) // two workers were added, and all are done
 	var lost *latch.LostError
 	if errors.As(err, &lost) {
 		fmt.Println(lost.Lost, "lost")
-		if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil { // another one does its part
+		if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil { // another worker does its part
 			log.Fatal(err)
 		}
 		fmt.Println(waitGroup.Do(ctx, part))
@@ -69,7 +69,7 @@ func ExampleWaitGroup() {
 	// <nil>
 }
 
-// A latch that nobody has made is no open latch.
+// A latch that was never created is not a released latch.
 func ExampleLatch_Wait() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -86,7 +86,7 @@ func ExampleLatch_Wait() {
 	// leasehold: wait "never made": not initialized
 }
 
-// A worker joins by itself, and says when it is done.
+// A worker adds itself, and reports when it is done.
 func ExampleWorker() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -99,8 +99,8 @@ func ExampleWorker() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(m.Context().Err()) // over as soon as it does not certainly count as alive
-	fmt.Println(m.Done(ctx))       // it is done
+	fmt.Println(m.Context().Err()) // canceled as soon as it can no longer be guaranteed that the worker counts as alive
+	fmt.Println(m.Done(ctx))       // the worker is done
 	fmt.Println(waitGroup.Wait(ctx))
 	// Output:
 	// <nil>
@@ -108,7 +108,7 @@ func ExampleWorker() {
 	// <nil>
 }
 
-// What a wait group is at.
+// The state of a wait group.
 func ExampleWaitGroupState() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -1,6 +1,6 @@
 package latch
 
-// Known returns how many workers the client of the wait group remembers.
+// Known returns the number of workers for which the client of the wait group has a mark.
 func (c *WaitGroup) Known() int {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// create makes a latch.
+// create creates a latch.
 func create(t testing.TB, l *latch.Latch, n int64) {
 	t.Helper()
 	if created, err := l.TrySetCount(t.Context(), n); err != nil || !created {
@@ -27,7 +27,7 @@ func create(t testing.TB, l *latch.Latch, n int64) {
 	}
 }
 
-// down counts l down, to want.
+// down decrements l, and checks that want remains.
 func down(t testing.TB, l *latch.Latch, want int64) {
 	t.Helper()
 	if left, err := l.CountDown(t.Context()); err != nil || left != want {
@@ -43,14 +43,14 @@ func remove(t testing.TB, l *latch.Latch) {
 	}
 }
 
-// wait is a Wait in a goroutine of its own.
+// wait calls Wait in a separate goroutine.
 func wait(ctx context.Context, w interface{ Wait(context.Context) error }) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- w.Wait(ctx) }()
 	return done
 }
 
-// result returns what a wait came to.
+// result returns the result of wait.
 func result(t testing.TB, done <-chan error) error {
 	t.Helper()
 	select {
@@ -62,7 +62,7 @@ func result(t testing.TB, done <-chan error) error {
 	}
 }
 
-// listen waits until n clients of the server listen for name.
+// listen waits until n clients of the server are subscribed for name.
 func listen(t testing.TB, s *redistest.Server, name string, n int64) {
 	t.Helper()
 	channel := "redisson_countdownlatch__channel__{" + name + "}"
@@ -78,7 +78,7 @@ func listen(t testing.TB, s *redistest.Server, name string, n int64) {
 	}
 }
 
-// Callers of two clients wait until the last count down, and one that comes late does not wait.
+// Callers of two clients wait until the last CountDown, and a later caller does not wait.
 func TestLatch(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -117,7 +117,7 @@ func TestLatch(t *testing.T) {
 	if err := one.Wait(t.Context()); err != nil {
 		t.Errorf("late: %v", err)
 	}
-	down(t, one, 0) // one too many does nothing
+	down(t, one, 0) // a surplus call has no effect
 	if n, err := one.Count(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -131,7 +131,7 @@ func TestLatch(t *testing.T) {
 	}
 }
 
-// A wait is about one round. Those of the first round return, and those of the second wait on.
+// A wait is for one round. Callers of the first round return, and callers of the second continue to wait.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -142,7 +142,7 @@ func TestRounds(t *testing.T) {
 		create(t, l, 1)
 		first := wait(t.Context(), other.NewLatch(name))
 		listen(t, s, name, 1)
-		s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // it may hear no message
+		s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // so that it may miss a message
 		down(t, l, 0)
 		create(t, l, 1)
 		if err := result(t, first); err != nil {
@@ -160,7 +160,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// A caller learns nothing from a look that had begun before it came.
+// A caller ignores the result of a look that began before the call.
 func TestWait_staleLook(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -169,7 +169,7 @@ func TestWait_staleLook(t *testing.T) {
 	other := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
 	create(t, other, 1)
 	down(t, other, 0)
-	if n, err := other.Count(t.Context()); n != 0 || err != nil { // now the server knows the script
+	if n, err := other.Count(t.Context()); n != 0 || err != nil { // loads the script
 		t.Fatal(n, err)
 	}
 	held, asked := make(chan struct{}), make(chan struct{})
@@ -190,7 +190,7 @@ func TestWait_staleLook(t *testing.T) {
 	if len(first)+len(second) > 0 {
 		t.Fatal("one did not wait for the answer")
 	}
-	for range 100 { // the second one is there by then
+	for range 100 { // the second caller has joined by then
 		runtime.Gosched()
 	}
 	close(held)
@@ -207,7 +207,7 @@ func TestWait_staleLook(t *testing.T) {
 	}
 }
 
-// A lost message costs a second at most, as waiters look by themselves.
+// A lost message delays waiters by at most one second, because they poll.
 func TestWait_lostMessage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -223,7 +223,7 @@ func TestWait_lostMessage(t *testing.T) {
 	}
 }
 
-// However many wait in a process, they ask once in a poll interval.
+// Any number of waiters in a process send one command per poll interval.
 func TestWait_together(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -249,7 +249,7 @@ func TestWait_together(t *testing.T) {
 	}
 }
 
-// A wait that ends without the latch says why.
+// A wait that fails reports why.
 func TestWait_ends(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -292,7 +292,7 @@ func TestWait_ends(t *testing.T) {
 		w := wait(t.Context(), l)
 		listen(t, s, "foreign", 1)
 		s.Do(t, "RPUSH", "list", "x")
-		s.Do(t, "RENAME", "list", "foreign") // at once: without its key a latch is open
+		s.Do(t, "RENAME", "list", "foreign") // atomically, because a latch without its key is released
 		if err := result(t, w); !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%v", err)
 		}
@@ -311,7 +311,7 @@ func TestWait_ends(t *testing.T) {
 	})
 }
 
-// The traces of a latch to which Java gives an expiry, and then a longer one, live as long as its count.
+// Java sets an expiry for a latch, and then a longer one. The extra keys of the latch live as long as its count.
 func TestWait_expiryLengthened(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -329,7 +329,8 @@ func TestWait_expiryLengthened(t *testing.T) {
 	}
 }
 
-// A round that opened stays open for those that wait for it, although the latch is deleted, or made anew and deleted, before they look.
+// A released round stays released for its waiters, even if the latch is deleted, or created again and deleted, before
+// they check.
 func TestWait_deletedAfterItOpened(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -355,7 +356,7 @@ func TestWait_deletedAfterItOpened(t *testing.T) {
 	}
 }
 
-// Each call on a latch that was never made, and on one that was deleted, says so.
+// Each call for a latch that was never created, or was deleted, reports that.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -389,7 +390,7 @@ func TestAbsent(t *testing.T) {
 	down(t, l, 0)
 }
 
-// Bad input is an error that names the operation and the latch, before anything is sent.
+// Invalid input is an error that names the operation and the latch, before a command is sent.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -433,7 +434,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A count down is counted once, although its answer is lost, and so is all else.
+// Each call has its effect exactly once, even if its reply is lost.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -442,10 +443,10 @@ func TestLostReplies(t *testing.T) {
 	c := kindtest.NewClient(t, rdb)
 	l := c.NewLatch("done")
 	create(t, l, 1)
-	down(t, l, 0) // now the server knows the scripts
+	down(t, l, 0) // loads the scripts
 	lose := func() { p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true})) }
 	for round := range 5 {
-		name := fmt.Sprint("done", round) // so that only its own wait listens for it
+		name := fmt.Sprint("done", round) // so that only its own wait is subscribed
 		l := c.NewLatch(name)
 		lose()
 		create(t, l, 20)
@@ -476,7 +477,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A call that was repeated and did nothing does nothing later, when its first copy comes late.
+// If a repeated call had no effect, a delayed duplicate of it has no effect either.
 func TestLateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -484,10 +485,10 @@ func TestLateCopies(t *testing.T) {
 	l := kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })).NewLatch("done")
 	create(t, l, 1)
 	down(t, l, 0)
-	if err := l.Delete(t.Context()); err != nil { // now the server knows the scripts
+	if err := l.Delete(t.Context()); err != nil { // loads the scripts
 		t.Fatal(err)
 	}
-	// copied returns the first copy of call, whose answer is lost.
+	// copied returns the first copy of call, whose reply is lost.
 	copied := func(call func()) (first []string) {
 		lose := redistest.Once("EVALSHA", redistest.Action{DropReply: true})
 		p.OnRequest(func(req [][]byte) redistest.Action {
@@ -547,7 +548,7 @@ func TestCountDownOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)).NewLatch("done"), kindtest.NewClient(t, s.Client(t)).NewLatch("done")
-	for range 2 { // each round knows its own parts
+	for range 2 { // each round has its own parts
 		create(t, a, 10)
 		var wg sync.WaitGroup
 		for i := range 10 {
@@ -571,7 +572,7 @@ func TestCountDownOnce(t *testing.T) {
 	}
 }
 
-// A caller that gives up leaves nobody behind, in each phase of its wait.
+// A caller that gives up leaves no goroutine or subscription behind, in each phase of its wait.
 func TestWait_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -614,7 +615,7 @@ func TestWait_cancelled(t *testing.T) {
 	kindtest.WaitFor(t, "they listen no more", func() bool { return len(kindtest.Channels(t, s, "*")) == 0 })
 }
 
-// Without an answer, calls end with their contexts or after the operation timeout, and a wait goes on.
+// While Redis is unavailable, calls end with their contexts or after the operation timeout, and a wait continues.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -653,7 +654,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// Close ends the waits, and what comes after it.
+// Close ends the waits, and later calls fail.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -687,7 +688,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// While memory is full, what is under way comes to its end, and nothing new begins.
+// While memory is full, existing latches can be completed, and no new one can be created.
 func TestMemoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// A client forgets workers that are lost and that nobody unlocks, and none that is alive.
+// A client forgets lost workers that are never unlocked, and no worker that is alive.
 func TestWaitGroup_forgetsTheLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := locktest.NewServer(t).Client(t, client.WithWatchdogTimeout(time.Second))
@@ -26,7 +26,7 @@ func TestWaitGroup_forgetsTheLost(t *testing.T) {
 			}
 		}
 		alive := join(t, waitGroup)
-		cancel() // these are given back as abandoned, while they are still renewed
+		cancel() // abandoned while they are still renewed
 		if n := waitGroup.Known(); n != 23 {
 			t.Fatalf("%d are known at first", n)
 		}

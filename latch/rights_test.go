@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// withEach runs play as a user with the rights of docs/operate/security.md, which Redis must not deny
-// anything. It then runs play without each of these rights, and Redis must deny something.
+// withEach runs play as a user with the permissions in docs/operate/security.md, which must suffice. It then runs play
+// without each of these permissions, and Redis must deny a command.
 func withEach(t *testing.T, head string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
 	rights := redistest.RightsWithoutLocks(t, head)
 	s := redistest.Start(t)
@@ -22,7 +22,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, s *redistest.Se
 		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
 	}
 	play(t, s, as(t, "all", rights), as(t, "all", rights))
-	// A wait group leaves out who the clients are, without the list under Registry.
+	// Without the permissions listed under Registry, a wait group omits the clients.
 	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return head == "NewWaitGroup" && d == "command hmget" }); len(denied) > 0 {
 		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
@@ -41,7 +41,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, s *redistest.Se
 	}
 }
 
-// The rights that docs/operate/security.md lists are enough for all that a latch does, and none is too many.
+// The permissions listed in docs/operate/security.md suffice for all operations of a latch, and none is superfluous.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewLatch", func(t *testing.T, s *redistest.Server, a, b *client.Client) {
@@ -60,7 +60,7 @@ func TestRights(t *testing.T) {
 		_ = result(t, w)
 		_, _ = l.TrySetCount(t.Context(), 2)
 		_ = l.Delete(t.Context())
-		s.Do(t, "SET", "orders:java", "1") // as Redisson does
+		s.Do(t, "SET", "orders:java", "1") // as in Redisson
 		_, _ = a.NewLatch("java").Count(t.Context())
 	})
 }

@@ -15,7 +15,7 @@ func TestRules(t *testing.T) {
 	a, b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...), kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	t.Run("latch", func(t *testing.T) {
 		t.Parallel()
-		a, b := kindtest.NewRegistered(t, s.Client(t)), kindtest.NewRegistered(t, s.Client(t)) // with more time for an answer: a latch has no lease
+		a, b := kindtest.NewRegistered(t, s.Client(t)), kindtest.NewRegistered(t, s.Client(t)) // with a longer operation timeout, because a latch has no lease
 		locktest.RunLatch(t, locktest.LatchHarness{
 			New:   func(name string) locktest.Latch { return a.NewLatch(name) },
 			Other: func(name string) locktest.Latch { return b.NewLatch(name) },

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// join makes a worker.
+// join adds a worker.
 func join(t testing.TB, c *latch.WaitGroup) *latch.Worker {
 	t.Helper()
 	m, err := c.Add(t.Context())
@@ -29,7 +29,7 @@ func join(t testing.TB, c *latch.WaitGroup) *latch.Worker {
 	return m
 }
 
-// waitGroupStands fails unless c has so many workers: done, alive, lost.
+// waitGroupStands fails the test unless c has these numbers of workers: done, alive, lost.
 func waitGroupStands(t testing.TB, c *latch.WaitGroup, done, alive, lost int) latch.WaitGroupState {
 	t.Helper()
 	s, err := c.Inspect(t.Context())
@@ -39,7 +39,7 @@ func waitGroupStands(t testing.TB, c *latch.WaitGroup, done, alive, lost int) la
 	return s
 }
 
-// listenWaitGroup waits until n clients of the server listen for the wait group.
+// listenWaitGroup waits until n clients of the server are subscribed for the wait group.
 func listenWaitGroup(t testing.TB, s *redistest.Server, name string, n int64) {
 	t.Helper()
 	waitFor(t, "they listen", func() bool {
@@ -107,7 +107,7 @@ func TestWaitGroup(t *testing.T) {
 	}
 }
 
-// WaitFor waits for workers that have not come yet, also if those that came are done.
+// WaitFor waits for workers that have not been added yet, even if the existing ones are done.
 func TestWaitGroup_waitFor(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -131,7 +131,7 @@ func TestWaitGroup_waitFor(t *testing.T) {
 	}
 }
 
-// A worker that dies is lost, and named with its host. It is never done, also when it comes back.
+// A worker that dies is lost, and is reported with its host. It is never done, even if it comes back.
 func TestWaitGroup_lost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -170,7 +170,7 @@ func TestWaitGroup_lost(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// Another one does its part.
+	// Another worker does its part.
 	again := join(t, waitGroup)
 	if n, err := waitGroup.Dismiss(t.Context(), append(e.Workers, lock.Holder{Owner: again.Owner()}, lock.Holder{Owner: "nobody"})...); n != 1 || err != nil {
 		t.Errorf("%d dismissed, %v", n, err)
@@ -183,7 +183,8 @@ func TestWaitGroup_lost(t *testing.T) {
 	waitGroupStands(t, waitGroup, 2, 0, 0)
 }
 
-// If all workers were dismissed, nobody has done anything: a wait that was under way says so, as does one that comes then. WaitFor waits for others.
+// If all workers were dismissed, nothing is done: waits in progress and later waits report that. WaitFor waits for
+// other workers.
 func TestWaitGroup_dismissed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -193,8 +194,8 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	m := join(t, c)
 	under := wait(t.Context(), sees)
 	listenWaitGroup(t, s, "import", 1) // now it has seen the worker
-	p.Freeze(true)                     // it sees the loss only when it is over
-	s.Do(t, "PING")                    // the server has answered a look that was under way
+	p.Freeze(true)                     // it detects the loss only after the dismissal
+	s.Do(t, "PING")                    // the server has replied to a look in flight
 	if err := m.Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	}
 }
 
-// Workers are renewed, and so is the key of a wait group that outlives its day.
+// Workers are renewed, and so is the key of a wait group after more than a day.
 func TestWaitGroup_renewed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -228,14 +229,14 @@ func TestWaitGroup_renewed(t *testing.T) {
 	first := m.Until()
 	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", "6000")
 	kindtest.WaitFor(t, "it is renewed", func() bool { return m.Until().After(first.Add(kindtest.WatchdogTimeout)) })
-	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() { // or those who come late find no wait group
+	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() { // otherwise late callers find no wait group
 		t.Errorf("the key lives for %d ms", left)
 	}
 	waitGroupStands(t, c, 0, 1, 0)
 	kindtest.MustUnlock(t, m)
 }
 
-// A worker that fails is lost at once, and so are those of a client that is closed.
+// A worker that fails is lost immediately, and so are the workers of a closed client.
 func TestWaitGroup_fails(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -289,7 +290,8 @@ func TestWaitGroup_fails(t *testing.T) {
 	waitGroupStands(t, waitGroup, 2, 0, 1)
 }
 
-// What a worker said first counts, although Redis hears of it late, and the caller says more meanwhile.
+// The first result of a worker counts, even if Redis receives it late and the caller reports another one in the
+// meantime.
 func TestWaitGroup_saysOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -321,7 +323,8 @@ func TestWaitGroup_saysOnce(t *testing.T) {
 	}
 }
 
-// A caller whose context has ended says what its worker leaves behind all the same, once: the context alone ends no worker.
+// A caller whose context is canceled still reports the result of its worker, once: the cancellation alone ends no
+// worker.
 func TestWaitGroup_saysAfterItsContext(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -351,14 +354,14 @@ func TestWaitGroup_saysAfterItsContext(t *testing.T) {
 	waitGroupStands(t, waitGroup, 3, 0, 1)
 }
 
-// A call of Add that is cancelled leaves no worker, neither a lost one nor one that is done, in each phase.
+// A canceled Add leaves no worker, neither lost nor done, in each phase.
 func TestWaitGroup_cancelledJoin(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
 	waitGroup, sees := c.NewWaitGroup("import"), kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
-	kindtest.MustUnlock(t, join(t, waitGroup)) // now the server knows the scripts
+	kindtest.MustUnlock(t, join(t, waitGroup)) // loads the scripts
 	for _, phase := range []string{"request", "reply"} {
 		held, asked := make(chan struct{}), make(chan struct{})
 		act := redistest.Action{HoldRequest: held}
@@ -401,7 +404,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 	}
 }
 
-// A lost answer costs nothing, whichever command it is of.
+// A lost reply to any command has no effect.
 func TestWaitGroup_lostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -439,8 +442,8 @@ func TestWaitGroup_lostReplies(t *testing.T) {
 	if err := c.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	// Where an answer took a second, the client sees to it later that no copy of a Join comes. In a wait group that was deleted
-	// meanwhile, that would leave a mark.
+	// If a reply took a second, the client later ensures that no delayed duplicate of the join remains. In a wait group
+	// that was deleted in the meantime, it would leave a mark.
 	if err := first.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -451,7 +454,7 @@ func TestWaitGroup_lostReplies(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A wait that ends without all being done says why.
+// A wait that fails reports why.
 func TestWaitGroup_ends(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -491,7 +494,7 @@ func TestWaitGroup_ends(t *testing.T) {
 	kindtest.MustUnlock(t, m)
 }
 
-// Without an answer from Redis workers are told at the end of their leases, and a wait goes on, and then names them.
+// While Redis is unavailable, workers are lost at the end of their leases, and a wait continues and then reports them.
 func TestWaitGroup_frozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -520,7 +523,7 @@ func TestWaitGroup_frozenServer(t *testing.T) {
 	})
 }
 
-// While memory is full, nobody joins; workers are renewed, fail, are dismissed and are done.
+// While memory is full, no worker can be added; workers are renewed, fail, are dismissed and are done.
 func TestWaitGroup_memoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -550,8 +553,9 @@ func TestWaitGroup_memoryFull(t *testing.T) {
 	}
 }
 
-// A copy of a joining that comes late changes nothing: a worker that was lost, failed or is done stays so. One that no caller has had yet becomes a
-// worker when the call that asks for it comes through, also if its first lease ended meanwhile, or it was dismissed.
+// A delayed duplicate of a join has no effect on a worker that was lost, failed or is done. A worker that no caller has
+// received yet becomes alive when its own call gets through, even if its first lease expired in the meantime or it was
+// dismissed.
 func TestWaitGroup_lateCopy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -559,15 +563,15 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 	c := kindtest.NewClient(t, rdb, kindtest.Fast...)
 	watch := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
-	kindtest.MustUnlock(t, join(t, c.NewWaitGroup("first"))) // now the server knows the scripts
+	kindtest.MustUnlock(t, join(t, c.NewWaitGroup("first"))) // loads the scripts
 
-	// A command for a worker that was lost can still be on its way.
+	// A command for a lost worker can still be in flight.
 	isFor := func(req [][]byte, waitGroup string) bool {
 		return len(req) > 3 && string(req[0]) == "EVALSHA" && string(req[3]) == "leasehold_crew:{"+waitGroup+"}"
 	}
 
 	for what, end := range map[string]func(*latch.Worker) error{
-		"lost": func(m *latch.Worker) error { // and its client says nothing more
+		"lost": func(m *latch.Worker) error { // and its client reports nothing more
 			p.Refuse(true)
 			p.CutAll()
 			<-m.Context().Done()
@@ -655,7 +659,7 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 	}
 }
 
-// Many join and leave at once; the last to leave ends the wait.
+// Many workers join and leave concurrently; the last one ends the wait.
 func TestWaitGroup_many(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -688,7 +692,7 @@ func TestWaitGroup_many(t *testing.T) {
 	}
 }
 
-// Bad input is an error that names the operation and the wait group.
+// Invalid input is an error that names the operation and the wait group.
 func TestWaitGroup_badInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -729,7 +733,8 @@ func TestWaitGroup_badInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/operate/security.md lists are enough for all that a wait group does, and none is too many.
+// The permissions listed in docs/operate/security.md suffice for all operations of a wait group, and none is
+// superfluous.
 func TestWaitGroup_rights(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewWaitGroup", func(t *testing.T, s *redistest.Server, a, b *client.Client) {
@@ -756,7 +761,8 @@ func TestWaitGroup_rights(t *testing.T) {
 	})
 }
 
-// The context of a worker is canceled, and it works on for ten minutes. It is a worker until it returns, and then is done.
+// The context of a worker is canceled, and it continues for ten minutes. It counts as alive until it returns, and then
+// is done.
 func TestWaitGroup_worksOnAfterTheCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Each call of a store, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+// Each call of a store, when a reply is lost, its caller leaves, the server is paused, or the client is closed.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
@@ -37,7 +37,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// A leader and an observer that are told to stop while the server stands still do so.
+// A leader and an observer stop when their contexts are canceled while the server is paused.
 func TestCancelled_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -78,7 +78,7 @@ func TestCancelled_frozen(t *testing.T) {
 	saying(t, other, "")
 }
 
-// While memory is full, a leader says what it says, and takes it back.
+// While memory is full, a leader publishes its value, and clears it.
 func TestMemoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

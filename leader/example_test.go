@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/leader"
 )
 
-// Each replica of a service stands for election. The one that leads works; all of them know where it is.
+// Each replica of a service stands for election. The leader works, and all replicas can look up its address.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -20,7 +20,7 @@ func Example() {
 	e := c.NewElection("billing")
 
 	err = e.Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error {
-		// ctx is over as soon as this process does not certainly lead. From here on others can see it:
+		// ctx is canceled as soon as the leadership can no longer be guaranteed. From now on others can read the value:
 		if err := e.Publish(ctx, "http://10.0.0.7:8080/ready"); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func Example() {
 	// false <nil>
 }
 
-// Any lock elects a leader, also one that is no lock of this module.
+// Any lock can elect a leader, even one of another library.
 func ExampleRun() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -51,9 +51,9 @@ func ExampleRun() {
 		turns++
 		fmt.Println("turn", turns)
 		if turns < 2 {
-			return leader.ErrResigned // the next one leads, which is this process again if no other stands
+			return leader.ErrResigned // the next candidate leads, which is this process if there is no other
 		}
-		return nil // it is done
+		return nil // done
 	})
 	fmt.Println(err)
 	// Output:

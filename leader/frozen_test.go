@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// frozenHold is a hold whose context is over before its signal comes, as in a process that was frozen.
+// frozenHold is a hold whose context has an error before its channel is closed, as in a process that was paused.
 type frozenHold struct {
 	context.Context
 	over atomic.Bool
@@ -40,7 +40,7 @@ func (h held) Until() time.Time                            { return time.Now().A
 func (h held) Token() uint64                               { return 1 }
 func (h held) Owner() string                               { return "" }
 
-// noBoard is a store of nobody.
+// noBoard is a store without values.
 type noBoard struct{}
 
 func (noBoard) Publish(context.Context, lock.Hold, string, time.Duration) error { return nil }
@@ -48,7 +48,7 @@ func (noBoard) Clear(context.Context, lock.Hold) error                          
 func (noBoard) Read(context.Context) (leader.Leader, bool, error)               { return leader.Leader{}, false, nil }
 func (noBoard) Watch(func()) (func(), error)                                    { return func() {}, nil }
 
-// A leader that looks at its context learns at once that it leads no more, also before a signal comes.
+// A leader that checks its context detects the loss immediately, even before its channel is closed.
 func TestElection_frozen(t *testing.T) {
 	h := &frozenHold{Context: t.Context()}
 	e := leader.New(h, noBoard{})
@@ -68,7 +68,7 @@ func TestElection_frozen(t *testing.T) {
 	}
 }
 
-// deafBoard keeps nothing.
+// deafBoard discards all values.
 type deafBoard struct {
 	noBoard
 	posts chan string // the latest value
@@ -83,10 +83,10 @@ func (b deafBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.
 	return lock.ErrUnavailable
 }
 
-// A leader that has resigned publishes nothing, also not when it leads again, and does not wait for that: its lock is given back only when its
-// function has returned.
+// A leader that has resigned publishes nothing, even when it leads again, and does not wait for that. Its lock is
+// released after its function has returned.
 func TestElection_proclaimsAfterResigning(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // only where the test fails
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // only if the test fails
 	defer cancel()
 	h, b := &frozenHold{Context: ctx}, deafBoard{posts: make(chan string, 1)}
 	e := leader.New(h, b)
@@ -118,7 +118,7 @@ func TestElection_proclaimsAfterResigning(t *testing.T) {
 	}
 }
 
-// crossBoard refuses all values as long as it has errors, and then keeps nothing.
+// crossBoard returns its errors one by one, and then discards all values.
 type crossBoard struct {
 	noBoard
 	errs  chan error
@@ -135,7 +135,7 @@ func (b crossBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time
 	}
 }
 
-// A final answer ends Publish, and silence does not; the value is said later all the same.
+// A permanent error ends Publish, and an unavailable Redis does not; the value is published later anyway.
 func TestPublish_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := errors.New("full")

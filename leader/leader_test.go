@@ -21,7 +21,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// runs calls run in a goroutine of its own.
+// runs calls run in a separate goroutine.
 func runs(run func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- run() }()
@@ -38,7 +38,7 @@ func soon[T any](t testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// saying waits until the leader of e says value; "" waits until nobody says anything.
+// saying waits until the leader of e publishes value; "" waits until there is no value.
 func saying(t testing.TB, e *leader.Election, value string) leader.Leader {
 	t.Helper()
 	var l leader.Leader
@@ -55,7 +55,7 @@ func saying(t testing.TB, e *leader.Election, value string) leader.Leader {
 	}
 }
 
-// Any lock elects. What the function returns decides what happens next.
+// Any lock elects. The result of the function decides what happens next.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -112,7 +112,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// When the context ends, the function is waited for, and its lock is given back; a panic gives it back, too.
+// When the context is canceled, Run waits for the function and releases the lock; it also releases the lock after a
+// panic.
 func TestRun_ends(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -153,7 +154,7 @@ func TestRun_ends(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// One leads, the others see who; the one that resigns comes last.
+// One candidate leads, and the others can look it up; a leader that resigned comes last.
 func TestElection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -218,7 +219,7 @@ func TestElection(t *testing.T) {
 		if err := elections[i].Publish(t.Context(), fmt.Sprint("http://", i)); err != nil {
 			t.Error(err)
 		}
-		// On a busy machine the one that resigned before stands in the queue late.
+		// On a slow machine the previous leader is queued late.
 		kindtest.WaitFor(t, "the others wait", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == n-1 })
 		if !elections[i].Resign() {
 			t.Error("it did not resign")
@@ -231,7 +232,7 @@ func TestElection(t *testing.T) {
 		}
 	}
 	saying(t, elections[0], "")
-	// A candidate that leaves while its question is under way leaves the queue in the background.
+	// A candidate that leaves while its request is in flight leaves the queue in the background.
 	kindtest.WaitFor(t, "all have left the queue", func() bool {
 		return slices.Equal(kindtest.Keys(t, s), []string{"leasehold_leader:{billing}"})
 	})
@@ -240,7 +241,7 @@ func TestElection(t *testing.T) {
 	}
 }
 
-// Observers see each leader, and that nobody leads; also without hearing a message.
+// Observers are notified of each leader, and that there is none, even without messages.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -290,7 +291,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// A leader that lost its lock does not overwrite what its successor says, and what a dead one said ends with its lease.
+// A leader that lost its lock does not overwrite the value of its successor, and the value of a dead leader expires
+// with its lease.
 func TestStaleLeader(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -318,7 +320,7 @@ func TestStaleLeader(t *testing.T) {
 	if l := saying(t, other, "new"); l.Token <= before.Token {
 		t.Errorf("%+v after %+v", l, before)
 	}
-	p.Freeze(false) // what the old one said meanwhile arrives now
+	p.Freeze(false) // the delayed commands of the old leader arrive now
 	kindtest.WaitFor(t, "the old one waits again", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == 1 })
 	saying(t, other, "new")
 	cancel()
@@ -332,7 +334,7 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
-// A leader without a token, such as that of a multi-lock, takes back its own word only.
+// A leader without a token, for example with a multi-lock, clears only its own value.
 func TestStaleLeader_withoutToken(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -362,7 +364,7 @@ func TestStaleLeader_withoutToken(t *testing.T) {
 	saying(t, one, "")
 }
 
-// A copy of what a leader said that comes late does not bring that back.
+// A delayed duplicate of Publish does not restore an earlier value.
 func TestPublish_lateCopy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -397,8 +399,8 @@ func TestPublish_lateCopy(t *testing.T) {
 	}
 }
 
-// A leader whose store the server denies, or whose key holds something else, hears so at once, and leads on. When the reason is gone, it
-// says its latest value.
+// If the store returns a permission error or the key has the wrong type, Publish returns the error immediately, and the
+// leader continues. When the cause is gone, it publishes its latest value.
 func TestPublish_deniedOrForeign(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -417,7 +419,7 @@ func TestPublish_deniedOrForeign(t *testing.T) {
 		"foreign": {all.NewElection("foreign"), "a string", lock.ErrWrongType, []string{"DEL", "leasehold_leader:{foreign}"}},
 	} {
 		if err := of.e.Run(t.Context(), "a", func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // only where the test fails
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // only if the test fails
 			defer cancel()
 			err := of.e.Publish(ctx, "b")
 			var e *lock.Error
@@ -436,7 +438,7 @@ func TestPublish_deniedOrForeign(t *testing.T) {
 	}
 }
 
-// A lost answer costs nothing, whichever command it is of.
+// A lost reply to any command has no effect.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -465,7 +467,8 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// Without an answer from Redis the leader is told at the end of its lease, observers are told once, and all goes on after it.
+// While Redis is unavailable, the leader is notified at the end of its lease, and observers are notified once.
+// Afterwards the election continues.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -518,7 +521,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// Close ends the leadership, the observers, and what comes after it.
+// Close ends the leadership and the observers, and later calls fail.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -566,7 +569,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Bad input is an error that names the operation and the election.
+// Invalid input is an error that names the operation and the election.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -613,7 +616,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The rights that docs/operate/security.md lists are enough for all that an election does, beside those of its lock, and none is too many.
+// The permissions listed in docs/operate/security.md, together with those of the lock, suffice for all operations of an
+// election. None is superfluous.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rights := redistest.Rights(t, "NewFairLock", "NewElection")
@@ -654,8 +658,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// A leader whose context is canceled drains for ten minutes. Nobody else leads before it has returned, and it leads all the time: it says so, others read
-// its value, and it can change that. If it loses the lock meanwhile, it and the caller of Run are told.
+// A leader whose context is canceled drains for ten minutes. It leads until it has returned: others can read its value,
+// and it can change the value. If it loses the lock in the meantime, it and the caller of Run get the error.
 func TestElection_drains(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -751,7 +755,7 @@ func TestElection_drainsAfterResigning(t *testing.T) {
 	})
 }
 
-// failing is a lock whose first calls of Lock fail, with these errors.
+// failing is a lock whose first calls of Lock fail with these errors.
 type failing struct {
 	frozenHold
 	errs  []error
@@ -766,7 +770,7 @@ func (l *failing) Lock(context.Context) (lock.Hold, error) {
 	return held{&l.frozenHold}, nil
 }
 
-// A candidate goes on while Redis is unavailable, or has too few replicas, and no longer than its context.
+// A candidate retries while Redis is unavailable, or has too few replicas, until its context is canceled.
 func TestRun_lockFails(t *testing.T) {
 	refused := fmt.Errorf("%w: NOREPLICAS Not enough good replicas to write.", lock.ErrUnavailable)
 	for _, c := range []struct {

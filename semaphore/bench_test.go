@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A free permit beside a free plain lock: two round trips each.
+// A free permit compared with a free plain lock: two round trips each.
 func BenchmarkFree(b *testing.B) {
 	s := redistest.Start(b)
 	c := kindtest.NewClient(b, s.Client(b))
@@ -35,7 +35,8 @@ func BenchmarkFree(b *testing.B) {
 	}
 }
 
-// What it costs the server to keep 10,000 permits beside 10,000 locks, by its own count, in µs of a round of renewals for each.
+// The cost for the server of 10,000 held permits compared with 10,000 held locks, by its own statistics, in µs per
+// round of renewals.
 func BenchmarkHeld(b *testing.B) {
 	for _, what := range []string{"locks", "permits"} {
 		b.Run(what, func(b *testing.B) {

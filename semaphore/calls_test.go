@@ -12,7 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
-// Each call that is no Lock and no Unlock, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+// Each call except Lock and Unlock, when a reply is lost, its caller leaves, the server is paused, or the client is
+// closed.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	incr := semaphore.NewScript("return redis.call('INCR', KEYS[1])")
@@ -45,7 +46,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// Close on a server that stands still returns with its context, holds are over, and later nothing is left.
+// Close with a paused server returns when its context is canceled. The holds have ended, and later nothing is left.
 func TestCloseOnAFrozenServer(t *testing.T) {
 	t.Parallel()
 	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold {
@@ -56,7 +57,8 @@ func TestCloseOnAFrozenServer(t *testing.T) {
 	})
 }
 
-// Every second answer to a renewal, a heartbeat or a question is lost: a hold lasts, a waiter keeps its place, and gets the permit.
+// Every second reply to a renewal, a heartbeat or a request is lost: a hold continues, and a waiter keeps its position
+// and acquires the permit.
 func TestLostReplies_renewals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -93,7 +95,7 @@ func TestLostReplies_renewals(t *testing.T) {
 	soonStands(t, s, "gpus", "2", 0)
 }
 
-// A semaphore of one permit goes by the table of error replies as a lock does.
+// A semaphore with one permit follows the table of error replies like a lock.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	kindtest.LockReplies(t, kindtest.Kind{

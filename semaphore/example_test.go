@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
-// At most four callers render at once, in all processes together.
+// At most four callers render at the same time, across all processes.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -22,7 +22,7 @@ func Example() {
 	gpus := c.NewSemaphore("gpus", 4)
 
 	err = lock.Do(ctx, gpus, func(ctx context.Context) error {
-		fmt.Println("rendering") // ctx is over as soon as the permit is not certainly held
+		fmt.Println("rendering") // ctx is canceled as soon as the permit can no longer be guaranteed
 		return ctx.Err()
 	})
 	fmt.Println(err)
@@ -31,7 +31,7 @@ func Example() {
 	// <nil>
 }
 
-// Four permits: one caller has three of them, so the next one that wants two gets none.
+// One caller has three of four permits, so a caller that wants two is refused.
 func ExampleSemaphore() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -48,7 +48,7 @@ func ExampleSemaphore() {
 	_, err = gpus.N(2).TryLock(ctx)
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired))
 	fmt.Println(lock.TryDo(ctx, gpus, func(context.Context) error { return nil })) // the fourth
-	_, err = c.NewSemaphore("gpus", 5).TryLock(ctx)                                // all processes must say the same number
+	_, err = c.NewSemaphore("gpus", 5).TryLock(ctx)                                // all processes must use the same number
 	fmt.Println(errors.Is(err, semaphore.ErrPermitCount))
 	fmt.Println(h.Unlock(ctx))
 	// Output:
@@ -58,7 +58,7 @@ func ExampleSemaphore() {
 	// <nil>
 }
 
-// How many permits are free, and who has the others.
+// Inspect shows how many permits are free, and who holds the others.
 func ExampleState() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithName("render"))
@@ -115,7 +115,7 @@ func ExampleScript() {
 	// true
 }
 
-// Each of two workers takes the part of the work that has its number. The worker that gets a part next has a larger token for it.
+// Each of two workers does the part of the work with its number. The next worker with that number has a larger token.
 func ExampleSlot() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -129,7 +129,7 @@ func ExampleSlot() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		slots, err := workers.Slots(ctx, h) // one for each permit
+		slots, err := workers.Slots(ctx, h) // one per permit
 		if err != nil {
 			log.Fatal(err)
 		}

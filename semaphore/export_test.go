@@ -1,6 +1,6 @@
 package semaphore
 
-// Resizes has the handle be in a Resize to so many permits, whose answer comes when the caller calls answered.
+// Resizes simulates a running Resize to this number of permits, whose reply arrives when the caller calls answered.
 func (s *Semaphore) Resizes(permits int) (answered func()) {
 	s.one.resizing <- struct{}{}
 	return func() {

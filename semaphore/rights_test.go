@@ -14,7 +14,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The rights that docs/operate/security.md lists are enough for all that a semaphore does, and none is too many.
+// The permissions listed in docs/operate/security.md suffice for all operations of a semaphore, and none is
+// superfluous.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rights := redistest.RightsWithoutLocks(t, "NewSemaphore")
@@ -62,7 +63,7 @@ func TestRights(t *testing.T) {
 		kindtest.MustUnlock(t, h)
 		kindtest.MustUnlock(t, w.Hold(t))
 	}
-	// Inspect leaves out who the clients are, without the list under Registry.
+	// Without the permissions listed under Registry, Inspect omits the clients.
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool { return d == "command hmget" })
 	if len(denied) > 0 {
 		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)

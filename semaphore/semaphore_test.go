@@ -25,12 +25,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// stands fails unless the server has so many free permits of name, so many that are held, and no waiter.
+// stands fails the test unless the server has this number of free and of held permits of name, and no waiter.
 func stands(t *testing.T, s *redistest.Server, name, free string, held int) {
 	t.Helper()
 	if problem := standing(t, s, name, free, held); problem != "" {
@@ -38,7 +38,7 @@ func stands(t *testing.T, s *redistest.Server, name, free string, held int) {
 	}
 }
 
-// soonStands waits until that is so: calls undo some of their work in the background.
+// soonStands waits for the state of stands, because calls clean up in the background.
 func soonStands(t *testing.T, s *redistest.Server, name, free string, held int) {
 	t.Helper()
 	var problem string
@@ -70,7 +70,7 @@ func standing(t *testing.T, s *redistest.Server, name, free string, held int) st
 	return ""
 }
 
-// waiting waits until n owners wait for name in Redis.
+// waiting waits until n owners are queued for name in Redis.
 func waiting(t *testing.T, s *redistest.Server, name string, n int) {
 	t.Helper()
 	kindtest.WaitFor(t, fmt.Sprintf("%d wait", n), func() bool {
@@ -78,7 +78,7 @@ func waiting(t *testing.T, s *redistest.Server, name string, n int) {
 	})
 }
 
-// As many as there are permits hold it; then the first that waits gets the first that comes free, also in another process.
+// All permits are held; then the first waiter acquires the first free permit, even in another process.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -109,7 +109,7 @@ func TestSemaphore(t *testing.T) {
 	stands(t, s, "gpus", "3", 0)
 }
 
-// What the keys are, to the byte.
+// The exact names and contents of the keys.
 func TestSemaphore_layout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -137,8 +137,8 @@ func TestSemaphore_layout(t *testing.T) {
 	}
 }
 
-// A semaphore is never entered again: under a hold's context, Lock takes another permit. That does not hide
-// the owner of a lock.
+// A semaphore is not reentrant: under a hold's context, Lock acquires another permit. The context still carries the
+// owner of a lock.
 func TestSemaphore_noReentry(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -161,7 +161,7 @@ func TestSemaphore_noReentry(t *testing.T) {
 	stands(t, s, "gpus", "2", 0)
 }
 
-// Permits are taken all or none, and a caller that wants many gets its turn.
+// Permits are acquired all or none, and a caller that wants many is not starved.
 func TestN(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -196,7 +196,7 @@ func TestN(t *testing.T) {
 	stands(t, s, "gpus", "4", 0)
 }
 
-// When the one that wants many gives up, those behind it go at once, as many as can.
+// When a caller that wants many permits gives up, those behind it enter immediately, as many as possible.
 func TestN_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -222,8 +222,8 @@ func TestN_givesUp(t *testing.T) {
 	stands(t, s, "gpus", "3", 0)
 }
 
-// Each bad input is an error that names the operation and the semaphore, before anything is sent where that is
-// possible, and never an endless wait.
+// Invalid input is an error that names the operation and the semaphore, if possible before a command is sent, and never
+// an endless wait.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -291,7 +291,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s without a name: %v", op, err)
 		}
 	}
-	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // those of the hold
+	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // of the hold
 		t.Errorf("%d commands were sent", sent)
 	}
 	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrWrongType) {
@@ -305,8 +305,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A handle that leaves the number to others waits while it is zero, as after Redisson's setPermits(0), and is let in when there are
-// permits again.
+// A handle with 0 permits waits while the semaphore has none, as after Redisson's setPermits(0), and acquires a permit
+// when there are some again.
 func TestLock_whileThereAreNone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -326,13 +326,13 @@ func TestLock_whileThereAreNone(t *testing.T) {
 	}
 }
 
-// Permits of Java's RSemaphore leave no trace but a number that is too small. The error says what that can mean.
+// Held permits of Java's RSemaphore leave no trace except a smaller number. The error names this possible cause.
 func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
 	s.Do(t, "SET", "gpus", "3")
-	s.Do(t, "DECRBY", "gpus", "1") // as RSemaphore.acquire does
+	s.Do(t, "DECRBY", "gpus", "1") // the command of RSemaphore.acquire
 	for what, l := range map[string]lock.Locker{"of three": c.NewSemaphore("gpus", 3), "three at once": c.NewSemaphore("gpus", 0).N(3)} {
 		if _, err := l.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) || !strings.Contains(err.Error(), "RSemaphore") {
 			t.Errorf("%s: %v", what, err)
@@ -344,7 +344,7 @@ func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
 	stands(t, s, "gpus", "2", 0)
 }
 
-// Resize takes effect at once on those that wait: some are let in, and those that can never be are told.
+// Resize affects waiters immediately: some acquire permits, and those that can never succeed get an error.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -362,7 +362,7 @@ func TestResize(t *testing.T) {
 		t.Errorf("the one that says 1: %v", err)
 	}
 	second := open.Hold(t)
-	two := kindtest.Go(t.Context(), sem.N(2)) // this handle says 3 now
+	two := kindtest.Go(t.Context(), sem.N(2)) // this handle now uses 3
 	waiting(t, s, "gpus", 1)
 	if err := a.NewSemaphore("gpus", 3).Resize(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestResize(t *testing.T) {
 	stands(t, s, "new", "2", 0)
 }
 
-// The callers of a handle that wait when it resizes the semaphore wait for the new number.
+// Waiting callers of a handle that resizes the semaphore use the new number.
 func TestResize_ownWaiters(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -415,7 +415,7 @@ func TestResize_ownWaiters(t *testing.T) {
 	stands(t, s, "gpus", "1", 0)
 }
 
-// A copy of a Resize that comes late undoes no newer one: neither when that Resize was repeated, nor when it gave up.
+// A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or gave up.
 func TestResize_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -431,11 +431,11 @@ func TestResize_lateCopies(t *testing.T) {
 		20: {kindtest.OpTimeout, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
 	} {
 		sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(c.patience)).NewSemaphore("gpus", 1)
-		if err := other.Resize(t.Context(), n); err != nil { // now the server knows the script
+		if err := other.Resize(t.Context(), n); err != nil { // loads the script
 			t.Fatal(err)
 		}
 		copied := p.LoseDated(c.lose, c.all)
-		for copied() == nil { // one that gives up may not come so far
+		for copied() == nil { // a copy that gives up may not be sent
 			if err := sem.Resize(t.Context(), n+1); !errors.Is(err, c.want) {
 				t.Fatalf("%+v: %v", c, err)
 			}
@@ -449,7 +449,7 @@ func TestResize_lateCopies(t *testing.T) {
 	}
 }
 
-// A caller that hears of the new number before the Resize of its handle does waits for the answer to that.
+// A caller that is refused because of a new number waits for the running Resize of its handle.
 func TestResize_refusedBeforeItsAnswer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -474,7 +474,7 @@ func TestResize_refusedBeforeItsAnswer(t *testing.T) {
 	kindtest.MustUnlock(t, stays.Hold(t))
 }
 
-// Inspect says who has what, and who waits.
+// Inspect shows who holds what, and who waits.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -487,7 +487,7 @@ func TestInspect(t *testing.T) {
 	two := kindtest.MustLock(t, sem.N(2))
 	one := kindtest.MustLock(t, b.NewSemaphore("gpus", 0))
 	s.Do(t, "DECR", "gpus")
-	s.Do(t, "ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08") // Redisson's, without a lease
+	s.Do(t, "ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08") // of Redisson, without a lease
 	w := kindtest.Go(t.Context(), sem.N(2))
 	waiting(t, s, "gpus", 1)
 	kindtest.WaitFor(t, "the client has told who it is", func() bool { return len(kindtest.List(s.Do(t, "KEYS", "leasehold_client:*"))) == 1 })
@@ -517,7 +517,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// A hold is renewed, all its permits; one that is gone ends it, and the others are given back.
+// All permits of a hold are renewed. If one of them is gone, the hold ends, and the others are released.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -530,7 +530,7 @@ func TestRenewal(t *testing.T) {
 		before := score()
 		kindtest.WaitFor(t, "it is renewed", func() bool { return score() > before })
 	}
-	s.Do(t, "ZADD", "{gpus}:timeout", "XX", "99999999999999", ids[0]) // by hand
+	s.Do(t, "ZADD", "{gpus}:timeout", "XX", "99999999999999", ids[0]) // manually
 	before := score()
 	kindtest.WaitFor(t, "it is renewed", func() bool { return score() > before })
 	if got := kindtest.Text(s.Do(t, "ZSCORE", "{gpus}:timeout", ids[0])); got != "99999999999999" {
@@ -546,7 +546,7 @@ func TestRenewal(t *testing.T) {
 	kindtest.MustUnlock(t, single)
 }
 
-// A fixed lease ends by itself, and then those that wait get the permit.
+// A fixed lease expires without a command, and then a waiter acquires the permit.
 func TestFixedLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -558,8 +558,8 @@ func TestFixedLease(t *testing.T) {
 	soonStands(t, s, "gpus", "1", 0)
 }
 
-// The clients of a process that died: their permits come back when the leases end, also if nobody of ours waits there, and a waiter that
-// died does not keep others waiting for longer than its patience.
+// Clients of a process that died: their permits are free when the leases expire, even without waiters. A dead waiter
+// blocks others for at most its waiter timeout.
 func TestDead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -617,8 +617,8 @@ func TestManyExpired(t *testing.T) {
 	stands(t, s, "gpus", "10000", 0)
 }
 
-// Several processes that come and go, cancel and take different numbers: never more than there are, counted here and on the
-// server, and at the end nothing is left.
+// Several processes acquire different numbers of permits, and cancel at random. The total is never exceeded, counted
+// here and on the server, and finally nothing is left.
 func TestNeverMore(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -626,7 +626,7 @@ func TestNeverMore(t *testing.T) {
 	var inside, most atomic.Int64
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	wg.Go(func() { // the server's own count
+	wg.Go(func() { // the count on the server
 		for {
 			select {
 			case <-stop:
@@ -680,7 +680,7 @@ func TestNeverMore(t *testing.T) {
 	soonStands(t, s, "gpus", "4", 0)
 }
 
-// Lost replies of each command: one call has one effect.
+// Replies of each command are lost: each call has its effect exactly once.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -722,7 +722,7 @@ func TestLostReplies(t *testing.T) {
 	kindtest.MustUnlock(t, h)
 }
 
-// A wait ends while its question is on its way, in either direction, with or without a free permit. Nothing is left.
+// A wait ends while its request or reply is in flight, with or without a free permit. Nothing is left.
 func TestCancelledMidway(t *testing.T) {
 	t.Parallel()
 	for _, free := range []string{"free", "taken"} {
@@ -733,7 +733,7 @@ func TestCancelledMidway(t *testing.T) {
 				p := redistest.NewProxy(t, s.Addr())
 				sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout)).NewSemaphore("gpus", 2)
 				other := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", 2)
-				kindtest.MustUnlock(t, kindtest.MustLock(t, sem)) // now the server knows the script
+				kindtest.MustUnlock(t, kindtest.MustLock(t, sem)) // loads the script
 				n := 0
 				if free == "taken" {
 					defer kindtest.MustUnlock(t, kindtest.MustLock(t, other.N(2)))
@@ -757,7 +757,7 @@ func TestCancelledMidway(t *testing.T) {
 	}
 }
 
-// Waiters survive that scripts are forgotten and connections for messages break.
+// Waiters survive lost scripts and broken Pub/Sub connections.
 func TestBrokenWaits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -780,7 +780,7 @@ func TestBrokenWaits(t *testing.T) {
 	stands(t, s, "gpus", "2", 0)
 }
 
-// The queue, or the whole semaphore, is deleted by hand while owners wait.
+// The queue, or the entire semaphore, is deleted manually while owners wait.
 func TestDeletedByHand(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []string{"leasehold_semaphore_queue:{gpus}", "leasehold_semaphore_alive:{gpus}", "{gpus}:timeout", "gpus"} {
@@ -793,7 +793,7 @@ func TestDeletedByHand(t *testing.T) {
 			waiting(t, s, "gpus", 1)
 			w = append(w, kindtest.Go(t.Context(), waiter.NewSemaphore("gpus", 2)))
 			waiting(t, s, "gpus", 2)
-			if keys == "{gpus}:timeout" { // with the number of free permits set right, or the total is another one
+			if keys == "{gpus}:timeout" { // and the number of free permits is set, so that the total does not change
 				s.Do(t, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], 2)", "2", keys, "gpus")
 				kindtest.Lost(t, h)
 			} else {
@@ -806,7 +806,7 @@ func TestDeletedByHand(t *testing.T) {
 	}
 }
 
-// On a server that stands still each call returns in time, holders are told at Until, and afterwards nothing is left.
+// With a paused server each call returns in time, holders are notified at Until, and finally nothing is left.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -841,7 +841,7 @@ func TestFrozen(t *testing.T) {
 	soonStands(t, s, "gpus", "3", 0)
 }
 
-// The server comes back with no data: holders are told at the next renewal, and those that wait get permits.
+// The server restarts without its data: holders are notified at the next renewal, and waiters acquire permits.
 func TestRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -856,7 +856,7 @@ func TestRestartsEmpty(t *testing.T) {
 	soonStands(t, s, "gpus", "1", 0)
 }
 
-// Close gives all permits back, ends what waits, and frees its places in the queue.
+// Close releases all permits, ends the waits, and removes their queue positions.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -900,13 +900,13 @@ func TestRun(t *testing.T) {
 	if err := write(h, "one"); err != nil {
 		t.Error(err)
 	}
-	if err := write(other, "two"); err != nil { // both hold at once, and in any order
+	if err := write(other, "two"); err != nil { // both hold at the same time, in any order
 		t.Error(err)
 	}
 	if err := write(h, "three"); err != nil {
 		t.Error(err)
 	}
-	s.Do(t, "ZADD", "{gpus}:timeout", "1000", luascripts.Permits(h.Owner())[1]) // the lease of one ran out
+	s.Do(t, "ZADD", "{gpus}:timeout", "1000", luascripts.Permits(h.Owner())[1]) // the lease of one has expired
 	var e *lock.Error
 	if err := write(h, "late"); !errors.Is(err, lock.ErrLost) || !errors.As(err, &e) || e.Op != "run" || e.Name != "gpus" {
 		t.Errorf("after the lease: %v", err)
@@ -926,7 +926,7 @@ func TestRun(t *testing.T) {
 	_ = h.Unlock(t.Context())
 }
 
-// On a cluster, a key in another slot is an error, and does not end the program.
+// On a cluster, a key in another slot is an error, not a panic.
 func TestRun_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -943,7 +943,7 @@ func TestRun_cluster(t *testing.T) {
 	kindtest.MustUnlock(t, h)
 }
 
-// A permit among other locks: all or none, and the loss of one ends the whole.
+// A permit in a multi-lock: all or none, and the loss of one ends the entire hold.
 func TestInAMultilock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -959,7 +959,7 @@ func TestInAMultilock(t *testing.T) {
 	kindtest.MustUnlock(t, h)
 	h = w.Hold(t)
 
-	// What cannot be had gives the rest back.
+	// If one cannot be acquired, the others are released.
 	kindtest.MustUnlock(t, h)
 	orders := kindtest.MustLock(t, a.NewLock("orders"))
 	if _, err := of(b).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
@@ -989,7 +989,7 @@ func TestInAMultilock(t *testing.T) {
 	kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewLock("orders")))
 }
 
-// Combinations that would wait for themselves, or let in more than there are permits, are errors of the first call.
+// Combinations that would deadlock, or exceed the number of permits, fail at the first call.
 func TestInAMultilock_refused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -1021,10 +1021,10 @@ func TestInAMultilock_refused(t *testing.T) {
 	if n := s.CommandCalls(t, "evalsha"); n > 0 {
 		t.Errorf("%d commands were sent", n)
 	}
-	kindtest.MustUnlock(t, kindtest.MustLock(t, multilock.New(gpus, other.NewSemaphore("other", 5), c.NewSemaphore("other", 5)))) // two clients are two owners
+	kindtest.MustUnlock(t, kindtest.MustLock(t, multilock.New(gpus, other.NewSemaphore("other", 5), c.NewSemaphore("other", 5)))) // two clients have two owners
 }
 
-// A hold of permits has a longest age, and its lease can be extended, as those of other kinds.
+// A hold of permits supports a maximum hold time and Extend, like other kinds.
 func TestMaxHoldAndExtend(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -1068,7 +1068,8 @@ func TestMaxHoldAndExtend(t *testing.T) {
 	kindtest.MustUnlock(t, kept)
 }
 
-// A permit has the lowest number that is free, and keeps it; the next one there has a larger token, also if the clock went back.
+// A permit has the lowest free number, and keeps it. The next permit with that number has a larger token, even if the
+// clock moved backward.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -1089,13 +1090,13 @@ func TestSlots(t *testing.T) {
 	first, two := kindtest.MustLock(t, one), kindtest.MustLock(t, other.N(2))
 	slots(one, first, 0)
 	before := slots(other, two, 1, 2)
-	if again := slots(one, two, 1, 2); !slices.Equal(again, before) { // by any handle, again and again
+	if again := slots(one, two, 1, 2); !slices.Equal(again, before) { // with any handle, repeatedly
 		t.Errorf("the tokens %d became %d", before, again)
 	}
 	last := kindtest.MustLock(t, one)
 	slots(one, last, 3)
 	kindtest.MustUnlock(t, two)
-	s.Do(t, "HSET", "leasehold_semaphore_slots:{gpus}", "1", "8000000000000000 "+luascripts.Permits(two.Owner())[0]) // as by a clock that was ahead
+	s.Do(t, "HSET", "leasehold_semaphore_slots:{gpus}", "1", "8000000000000000 "+luascripts.Permits(two.Owner())[0]) // as if the clock had been ahead
 	next := kindtest.MustLock(t, one)
 	if tokens := slots(one, next, 1); len(tokens) != 1 || tokens[0] != 8000000000000001 {
 		t.Errorf("token %d after 8000000000000000", tokens)
@@ -1106,7 +1107,7 @@ func TestSlots(t *testing.T) {
 	}
 	slots(one, first, 0)
 
-	// What is lost has no slot.
+	// A lost hold has no slots.
 	s.Do(t, "ZADD", "{gpus}:timeout", "1000", luascripts.Permits(first.Owner())[0])
 	var e *lock.Error
 	if _, err := one.Slots(t.Context(), first); !errors.Is(err, lock.ErrLost) || !errors.As(err, &e) || e.Op != "slots" || e.Name != "gpus" {
@@ -1129,8 +1130,8 @@ func TestSlots(t *testing.T) {
 	kindtest.MustUnlock(t, last, next, another, heir, plain)
 }
 
-// Holders come and go in several processes: no two of them ever have the same slot at once, all numbers are below the number
-// of permits, and the tokens of each slot grow.
+// Holders in several processes: no two of them have the same slot at the same time, all numbers are below the number of
+// permits, and the tokens of each slot increase.
 func TestSlots_neverTwice(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

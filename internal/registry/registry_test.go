@@ -30,7 +30,7 @@ const id = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 
 var someone = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
 
-// record is what a logger wrote. It is safe for concurrent use.
+// record captures the output of a logger. It is safe for concurrent use.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -53,7 +53,7 @@ func configOf(said *record) Config {
 	return Config{Client: someone, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(said, nil))}
 }
 
-// inBubble runs f on virtual time, with a server in memory and an entry on it.
+// inBubble runs f on virtual time, with an in-memory server and an entry on it.
 func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Clien
 	return clients
 }
 
-// The entry has the fields of its Config, and outlives the last sign of life by a minute. If it
-// gets lost, the client writes it anew.
+// The entry has the fields of its Config, and expires a minute after its last update. If it is lost, the client writes
+// it again.
 func TestEntry(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
 		rdb := m.Client(t)
@@ -128,7 +128,7 @@ func TestEntry(t *testing.T) {
 	})
 }
 
-// An entry that has not begun ends without a command. An entry that has ended does not begin.
+// An entry without Begin ends without a command. An entry that has ended does not begin.
 func TestEntry_never(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *record) {
 		e.End()
@@ -140,7 +140,7 @@ func TestEntry_never(t *testing.T) {
 	})
 }
 
-// The entry of a client that dies stays for another minute.
+// The entry of a client that dies expires after a minute.
 func TestEntry_dies(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		rdb := m.Client(t)
@@ -160,8 +160,8 @@ func TestEntry_dies(t *testing.T) {
 	})
 }
 
-// When a server is away for as long as an entry lives, the client logs one warning. When the
-// server comes back, the client writes the entry again.
+// If a server is unavailable for the TTL of an entry, the client logs one warning. When the server recovers, the client
+// writes the entry again.
 func TestEntry_serverAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
 		rdb := m.Client(t)
@@ -188,8 +188,7 @@ func TestEntry_serverAway(t *testing.T) {
 	})
 }
 
-// Without an answer of the server, Wait waits for the time of two commands at the most, and not
-// beyond the end of its context.
+// If the server does not respond, Wait takes at most as long as two commands, and returns when its context is canceled.
 func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
@@ -213,7 +212,7 @@ func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// If the server denies the command, the client logs that once and asks no more.
+// If the server denies the command, the client logs that once and does not retry.
 func TestEntry_denied(t *testing.T) {
 	t.Parallel()
 	for name, rights := range map[string]string{
@@ -246,8 +245,8 @@ func TestEntry_denied(t *testing.T) {
 	}
 }
 
-// The writes of an entry go by the table of error replies: after one that passes, the entry is written or kept an interval later,
-// and nothing is logged. After any other, the client logs that once and sends no more.
+// The updates of an entry follow the table of error replies. After a transient error, the entry is written an interval
+// later, and nothing is logged. After any other error, the client logs that once and does not retry.
 func TestEntry_replies(t *testing.T) {
 	t.Parallel()
 	for _, row := range slices.Concat(retry.Replies, retry.ProxyReplies) {
@@ -288,7 +287,7 @@ func TestEntry_replies(t *testing.T) {
 	}
 }
 
-// A key that holds something else stays as it is, and Read takes it for no client.
+// A key of the wrong type is not changed, and Read returns no client for it.
 func TestEntry_foreignKey(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -313,7 +312,7 @@ func TestEntry_foreignKey(t *testing.T) {
 	}
 }
 
-// Read reads a bounded number of entries, and fails if the server denies it.
+// Read reads a limited number of entries, and fails if the server denies it.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -361,7 +360,7 @@ func TestSelf(t *testing.T) {
 	}
 }
 
-// Texts that are too long are cut, and not in the middle of a letter. So no application fills Redis with them.
+// Long texts are truncated, but not within a character, so that no application fills Redis with them.
 func TestBounded(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                             "",
@@ -384,13 +383,13 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// Redis does not answer when a client ends while it keeps its entry. Wait ends with its context.
+// Redis does not respond when a client ends during an update of its entry. Wait returns when its context is canceled.
 func TestEntry_endsWhileItKeeps(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
 		time.Sleep(Interval - time.Millisecond)
 		wire.Freeze(true)
-		time.Sleep(2 * time.Millisecond) // it keeps the entry now
+		time.Sleep(2 * time.Millisecond) // the update is in flight
 		e.End()
 		began := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -404,7 +403,7 @@ func TestEntry_endsWhileItKeeps(t *testing.T) {
 	})
 }
 
-// A client whose entry was written ends, and the entry goes before the client says that it has ended.
+// A client whose entry was written ends. The entry is deleted before Wait returns.
 func TestEntry_ends(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
@@ -414,7 +413,7 @@ func TestEntry_ends(t *testing.T) {
 		}
 		var calls atomic.Int32
 		wire.OnRequest(func(req [][]byte) redistest.Action {
-			if word := string(req[0]); word != "PING" { // the client library's own
+			if word := string(req[0]); word != "PING" { // sent by rueidis
 				calls.Add(1)
 			}
 			return redistest.Action{}
@@ -432,7 +431,7 @@ func TestEntry_ends(t *testing.T) {
 	})
 }
 
-// A client that never used a lock has no entry, and nobody waits for its end.
+// A client that never used a lock has no entry, and Wait returns immediately.
 func TestEntry_neverUsed(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *record) {
 		e.End()
@@ -446,7 +445,7 @@ func TestEntry_neverUsed(t *testing.T) {
 	})
 }
 
-// The server is away for less than the life of an entry, again and again. Nobody needs to know.
+// The server is repeatedly unavailable for less than the TTL of an entry. Nothing is logged.
 func TestEntry_awayAgainAndAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
 		e.Begin()
@@ -464,14 +463,14 @@ func TestEntry_awayAgainAndAgain(t *testing.T) {
 	})
 }
 
-// A server that does not know the command repeats its arguments. The log says why there is no entry, and has none of them.
+// A server without the command repeats its arguments in the error. The log has the reason, but not the arguments.
 func TestEntry_unknownCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--rename-command", "EVALSHA", "")
 	var said record
 	e := New(s.Client(t), configOf(&said))
 	e.Begin()
-	if err := e.Wait(t.Context()); err != nil { // it ends by itself
+	if err := e.Wait(t.Context()); err != nil { // it ends without a retry
 		t.Error(err)
 	}
 	if err := e.keep(); err == nil || !strings.Contains(err.Error(), id) {
@@ -482,7 +481,7 @@ func TestEntry_unknownCommand(t *testing.T) {
 	}
 }
 
-// A client without a logger has the default one, which may be set late.
+// A client without a logger uses the default logger, which may be set late.
 func TestLogger(t *testing.T) {
 	if e := New(nil, Config{}); e.logger() != slog.Default() {
 		t.Error("it is not the default")
@@ -493,7 +492,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// A row of failures is told once, when it has lasted for the life of an entry, and the next row again.
+// A row of failures is logged once, after it has lasted for the TTL of an entry. So is the next row.
 func TestFailing(t *testing.T) {
 	var f failing
 	start := time.Now()
@@ -525,7 +524,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// Only a server that replies that it never will is not asked again.
+// Only a permanent error ends the updates.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -545,7 +544,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An answer with fewer fields than were asked for names the client as well as it can.
+// A reply with fewer fields than requested is decoded as far as possible.
 func TestParse_short(t *testing.T) {
 	if c := parse(id, nil); c != (lock.Client{ID: id}) {
 		t.Errorf("%+v", c)

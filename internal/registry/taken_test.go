@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/keys"
 )
 
-// What a message says of an operator stands in one line of a log, whatever was published; and what Taken says is
-// understood.
+// The operator in a message takes one line of a log, whatever was published, and ParseTaken parses the messages of
+// Taken.
 func FuzzTaken(f *testing.F) {
 	for _, m := range []string{"", "taken", "taken ", "taken 1", "taken 1 alice", "taken 1 a\nb\x7f\u0085", "taken 1 " + strings.Repeat("é", 200), "taken 1 \xff", "took 1 alice"} {
 		f.Add(m)
@@ -32,7 +32,7 @@ func FuzzTaken(f *testing.F) {
 	})
 }
 
-// What a client reads from the message that its lock was taken.
+// The operator and the number that a client parses from a message.
 func TestParseTaken(t *testing.T) {
 	for message, want := range map[string]struct {
 		number, by string
