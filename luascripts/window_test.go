@@ -618,6 +618,25 @@ func TestWindow_inspectWhatIsOver(t *testing.T) {
 	})
 }
 
+// Behind a thousand entries that count, no more units come back than those of the entries that are over, and none twice.
+func TestWindow_manyThatCount(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for released, want := range map[int64]int64{0: 999, 12: 1010} {
+			k := keynames.Window(fmt.Sprint("w", released))
+			rated(t, rdb, k, 2000, time.Hour)
+			entered(t, rdb, k, 1000, 1, 1) // long over
+			entered(t, rdb, k, now(t, rdb), 2, 1001)
+			do(t, rdb, "SET", k.Value, fmt.Sprint(2000-1002+released))
+			if s := looking(t, rdb, k); s.Left != want {
+				t.Errorf("%d were given back: %+v, want %d left", released, s, want)
+			}
+			if r := taking(t, rdb, k, 0, 9999); r.Remaining != want {
+				t.Errorf("%d were given back: %+v, want %d left", released, r, want)
+			}
+		}
+	})
+}
+
 // A refusal counts the units that Redisson gave back without their entry.
 func TestWindow_refusedAfterARelease(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
