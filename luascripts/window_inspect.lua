@@ -29,7 +29,7 @@ local function counting(from)
 end
 
 -- The units that a taker finds: see purge, and what window_take does when they are too few.
-local was, first = tonumber(text or nil), counting(0)
+local was, first = tonumber(text), counting(0)
 local left, entries = was, {}
 for i = 1, #first, 2 do entries[#entries + 1] = first[i] end
 if was then

@@ -46,8 +46,8 @@ local function before()
 end
 
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
-local first = tonumber(redis.call('ZRANGE', permits, 0, 0, 'WITHSCORES')[2] or nil)
-local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2] or nil)
+local first = tonumber(redis.call('ZRANGE', permits, 0, 0, 'WITHSCORES')[2])
+local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2])
 local taken, retry = math.min(units, left), 0
 local had = units > 0 and before()
 if had then
