@@ -154,39 +154,3 @@ func TestMultiLock(t *testing.T) {
 		})
 	}
 }
-
-// Ten plain locks of one client on one server are one command, counted at the server.
-func TestMultiLock_oneRoundTrip(t *testing.T) {
-	server := redistest.Start(t)
-	c := ours(t, server.Client(t))
-	var members []lock.Locker
-	for i := range 10 {
-		members = append(members, c.NewLock(fmt.Sprint("lock", i)))
-	}
-	m := multilock.New(members...)
-	for _, acquire := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
-		warm, err := acquire(t.Context()) // then the server knows the script
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := warm.Unlock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		server.ResetStats(t)
-		h, err := acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := server.CommandCalls(t, "evalsha") + server.CommandCalls(t, "eval"); n != 1 {
-			t.Errorf("ten locks took %d commands", n)
-		}
-		reply := server.Do(t, "DBSIZE")
-		if n, err := reply.ToInt64(); err != nil || n != 10 {
-			t.Errorf("%d keys, %v", n, err)
-		}
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	noKeys(t, server)
-}

@@ -86,7 +86,6 @@ type Acquired struct {
 	Verdict Verdict
 	Token   uint64        // Done on a first hold: the fencing token
 	Left    time.Duration // Held: what is left of the other owner's lease, or NoExpiry
-	Holder  string        // of several, Held: the owner that has the refused one
 	Deaf    bool          // plain, Held: no message reaches the process of the owner
 	Own     bool          // fair, Held: a message at the owner's own channel may tell it of its turn, too
 	Next    string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two

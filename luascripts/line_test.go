@@ -626,9 +626,6 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 				if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); err != nil || got.Verdict != luascripts.Foreign {
 					t.Errorf("acquire: %+v, %v", got, err)
 				}
-				if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, []luascripts.Taking{{Keys: keys, Owner: other, Lease: time.Hour}}); err != nil || got.Verdict != luascripts.Foreign {
-					t.Errorf("acquire all: %+v, %v", got, err)
-				}
 				if got, err := luascripts.ForceReentrant(t.Context(), rdb, keys); err != nil || got != luascripts.Foreign {
 					t.Errorf("force: %+v, %v", got, err)
 				}
@@ -750,33 +747,6 @@ func TestLine_forgetsTheDead(t *testing.T) {
 	pass(t, rdb, keys, holder)
 	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
 		t.Errorf("in line are %q, want %q; %q", after, want, contents(t, rdb))
-	}
-}
-
-// A late copy of a question for several locks changes nothing about what its owner holds,
-// when memory is full, and when a lease was lengthened since.
-func TestAll_aLateCopyTakesNothingAway(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	more := keys
-	more.Lock = "orders2"
-	all := []luascripts.Taking{{Keys: keys, Owner: holder, Lease: lease}, {Keys: more, Owner: holder, Lease: lease}}
-	take := func() {
-		t.Helper()
-		if a, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || a.Verdict != luascripts.Done {
-			t.Errorf("%+v, %v", a, err)
-		}
-	}
-	take()
-	if a, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: holder, Lease: time.Hour, Want: 2}); err != nil || a.Verdict != luascripts.Done {
-		t.Fatalf("%+v, %v", a, err)
-	}
-	take()
-	about(t, "the lease", pttl(t, rdb, keys.Lock), time.Hour)
-	full(t, s)
-	take()
-	if n := number(t, rdb, "EXISTS", keys.Lock, more.Lock); n != 2 {
-		t.Errorf("%d of 2 locks that are held are there", n)
 	}
 }
 
@@ -1002,115 +972,6 @@ func TestLine_aliveOrNot(t *testing.T) {
 	pass(t, rdb, scattered, holder)
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
 		t.Errorf("reached before, and passed over: %q", contents(t, rdb))
-	}
-}
-
-// AcquireAllReentrant takes several locks together, all or none.
-func TestAcquireAllReentrant(t *testing.T) {
-	two := keys
-	two.Lock = "others"
-	all := []luascripts.Taking{{Keys: keys, Owner: ours, Lease: lease}, {Keys: two, Owner: ours + "2", Lease: lease / 2}}
-	takes := func(t *testing.T, rdb rueidis.Client) {
-		t.Helper()
-		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Done || got.Token == 0 {
-			t.Fatalf("%+v, %v", got, err)
-		}
-		about(t, "the first lease", pttl(t, rdb, keys.Lock), lease)
-		about(t, "the second lease", pttl(t, rdb, two.Lock), lease/2)
-		if a, b := text(do(t, rdb, "HGET", keys.Lock, ours)), text(do(t, rdb, "HGET", two.Lock, ours+"2")); a != "1" || b != "1" {
-			t.Errorf("held %s and %s times", a, b)
-		}
-	}
-	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		takes(t, rdb)
-		takes(t, rdb) // a copy of the question
-		do(t, rdb, "DEL", keys.Lock, two.Lock)
-		do(t, rdb, "HSET", two.Lock, luascripts.LineField, "0 0|")
-		takes(t, rdb) // a line alone holds nothing
-		seed(t, rdb, other, 1, 20_000)
-		do(t, rdb, "DEL", two.Lock)
-		if got, at, err := luascripts.AcquireAllReentrant(t.Context(), rdb, []luascripts.Taking{all[1], all[0]}); err != nil || got.Verdict != luascripts.Held || at != 1 || got.Holder != other {
-			t.Errorf("%+v, %d, %v", got, at, err)
-		}
-		if n := number(t, rdb, "EXISTS", two.Lock); n != 0 {
-			t.Error("one of the two is held")
-		}
-		seed(t, rdb, ours, 2, 60_000) // held, more often and for longer than it is asked for
-		do(t, rdb, "DEL", two.Lock)
-		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Done {
-			t.Errorf("one is held already: %+v, %v", got, err)
-		}
-		about(t, "the lease of the one that was held", pttl(t, rdb, keys.Lock), time.Minute)
-		if held := text(do(t, rdb, "HGET", keys.Lock, ours)); held != "1" {
-			t.Errorf("the one that was held is held %s times", held)
-		}
-		for what, make := range map[string][]string{"a list": {"RPUSH", two.Lock, "x"}, "some hash": {"HSET", two.Lock, "name", "bob"}} {
-			do(t, rdb, "DEL", keys.Lock, two.Lock)
-			do(t, rdb, make...)
-			before := contents(t, rdb)
-			if got, at, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Foreign || at != 1 {
-				t.Errorf("the second is %s: %+v, %d, %v", what, got, at, err)
-			}
-			if after := contents(t, rdb); after != before {
-				t.Errorf("the second is %s: the keys were\n%sand are\n%s", what, before, after)
-			}
-		}
-	})
-	s := redistest.Start(t)
-	admin := s.Client(t)
-	fails := func(what string, rdb rueidis.Client) {
-		t.Helper()
-		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err == nil {
-			t.Errorf("%s: %+v", what, got)
-		}
-		if n := number(t, admin, "EXISTS", keys.Lock, two.Lock); n != 0 {
-			t.Errorf("%s: %d keys are left", what, n)
-		}
-	}
-	for _, deny := range []string{"hlen", "hset", "pexpire", "time"} {
-		fails("without "+deny, denied(t, s, deny))
-	}
-	fails("without the right to the second", user(t, s, "one", "~orders", "&*", "+@all"))
-	full(t, s)
-	fails("memory is full", admin)
-}
-
-// A lock that is held already counts only if its lease can be made longer: a denial there takes no other lock.
-func TestAcquireAllReentrant_deniedWhatIsHeld(t *testing.T) {
-	s := redistest.Start(t)
-	reply := s.Do(t, "COMMAND", "INFO", "ssubscribe")
-	if known, err := reply.ToArray(); err != nil || len(known) != 1 || known[0].IsNil() {
-		t.Skip("this server knows no rights to a command for one key alone") // they came with Redis 7.0, as that command did
-	}
-	admin := s.Client(t)
-	two := keys
-	two.Lock = "others"
-	seed(t, admin, ours, 1, 20_000)
-	some := user(t, s, "some", "~*", "&*", "+@all", "-pexpire", "(+pexpire ~"+two.Lock+")")
-	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: two, Owner: ours, Lease: lease}, {Keys: keys, Owner: ours, Lease: lease}}); err == nil {
-		t.Errorf("without the right to the lease of the second: %+v", got)
-	}
-	if n := number(t, admin, "EXISTS", two.Lock); n != 0 {
-		t.Error("the first is held all the same")
-	}
-
-	// And what is given back after a denial is what was taken, and not what was held before.
-	some = user(t, s, "others", "~*", "&*", "+@all", "-pexpire", "(+pexpire ~"+keys.Lock+")")
-	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: keys, Owner: ours, Lease: lease}, {Keys: two, Owner: ours, Lease: lease}}); err == nil {
-		t.Errorf("without the right to a lease of the second: %+v", got)
-	}
-	if held, taken := number(t, admin, "EXISTS", keys.Lock), number(t, admin, "EXISTS", two.Lock); held != 1 || taken != 0 {
-		t.Errorf("%d of the held locks are left, and %d of the others", held, taken)
-	}
-
-	// Nor is it what was not reached: a line without an owner stays for the next one.
-	do(t, admin, "DEL", keys.Lock)
-	do(t, admin, "HSET", keys.Lock, luascripts.LineField, "0 0|")
-	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: two, Owner: ours, Lease: lease}, {Keys: keys, Owner: ours, Lease: lease}}); err == nil {
-		t.Errorf("without the right to a lease of the first: %+v", got)
-	}
-	if line := number(t, admin, "HLEN", keys.Lock); line != 1 {
-		t.Errorf("what was not reached has %d fields", line)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 var (
 	reentrantAcquire = load("reentrant_acquire")
-	reentrantAll     = load("reentrant_acquire_all")
 	reentrantRelease = load("reentrant_release")
 	reentrantRenew   = renewer{script: load("reentrant_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 	reentrantRetain  = load("reentrant_retain")
@@ -82,58 +81,6 @@ var latestPlace atomic.Pointer[struct {
 	placeText
 	text string
 }]
-
-// Taking is one of several locks that one script takes.
-type Taking struct {
-	Keys  Keys
-	Owner string
-	Lease time.Duration
-}
-
-// AcquireAllReentrant makes each owner hold its lock once, all or none. When a lock
-// is refused, the verdict and what is left are about that one, and first is its index.
-func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) (a Acquired, first int, err error) {
-	keys, args := make([]string, len(all)), make([]string, 0, 2*len(all))
-	for i, t := range all {
-		keys[i] = t.Keys.Lock
-		args = append(args, t.Owner, ms(t.Lease))
-	}
-	msg, err := reentrantAll.exec(ctx, rdb, keys, args).ToMessage()
-	if err != nil {
-		return Acquired{}, 0, err
-	}
-	if msg.IsString() {
-		text, _ := msg.ToString()
-		token, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return Acquired{}, 0, &ReplyError{reentrantAll.name, strconv.Quote(text)}
-		}
-		return Acquired{Verdict: Done, Token: token}, 0, nil
-	}
-	bad := &ReplyError{reentrantAll.name, msg.String()}
-	refusal, err := msg.ToArray()
-	if err != nil || len(refusal) < 2 {
-		return Acquired{}, 0, bad
-	}
-	at, err1 := refusal[0].ToInt64()
-	n, err2 := refusal[1].ToInt64()
-	if err1 != nil || err2 != nil || at < 1 || at > int64(len(all)) {
-		return Acquired{}, 0, bad
-	}
-	first = int(at) - 1
-	switch {
-	case n >= -1 && len(refusal) == 3:
-		holder, err := refusal[2].ToString()
-		if err != nil {
-			return Acquired{}, 0, bad
-		}
-		return Acquired{Verdict: Held, Left: remaining(n), Holder: holder}, first, nil
-	case n == int64(Foreign):
-		return Acquired{Verdict: Foreign}, first, nil
-	default:
-		return Acquired{}, 0, bad
-	}
-}
 
 // ReleaseReentrant makes owner hold the lock leave times: Done, Gone or Foreign. With
 // none left the lock goes to the first in line. An owner that stands in line leaves it.

@@ -624,39 +624,6 @@ func TestReentrant_transcript(t *testing.T) {
 		reentrant_release [m] $a:001 PUBLISH 0 = 1
 		published = [redisson_lock__channel:{m}~0]
 
-		# several locks at once, all or none
-		FLUSHALL
-		reentrant_acquire_all [a b] $a:001 1000 $a:001 2000 = @400000us
-		PTTL a = 1000
-		PTTL b = 2000
-		reentrant_acquire_all [a b] $a:001 500 $a:001 3000 = @400000us
-		PTTL a = 1000
-		PTTL b = 3000
-		HSET c $b:001 1
-		reentrant_acquire_all [d c] $a:001 1000 $a:001 1000 = [2 -1 $b:001]
-		EXISTS d = 0
-		PEXPIRE c 700
-		reentrant_acquire_all [c d] $a:001 1000 $a:001 1000 = [1 700 $b:001]
-		SET text 1
-		reentrant_acquire_all [d text] $a:001 1000 $a:001 1000 = [2 -4]
-		without HLEN
-		reentrant_acquire_all [d] $a:001 1000 = !NOPERM
-		without PEXPIRE
-		reentrant_acquire_all [d e] $a:001 1000 $a:001 1000 = !NOPERM
-		reentrant_acquire_all [d a] $a:001 1000 $a:001 1000 = !NOPERM
-		reentrant_acquire_all [a] $a:001 9000 = !NOPERM
-		without HSET
-		reentrant_acquire_all [d a] $a:001 1000 $a:001 1000 = !NOPERM
-		reentrant_acquire_all [a] $a:001 9000 = !NOPERM
-		reentrant_acquire_all [d] $a:001 1000 = !NOPERM
-		without
-		EXISTS d e = 0
-		EXISTS a = 1
-		HSET f $a:001 2 leasehold_line 0~0|
-		reentrant_acquire_all [f] $a:001 1000 = @400000us
-		HGETALL f = [$a:001 1 leasehold_line 0~0|]
-		PTTL f = 1000
-
 		# many changes: each has its answer
 		FLUSHALL
 		HSET h $b:001 1

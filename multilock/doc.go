@@ -14,10 +14,9 @@
 // One owner acquires all locks: the owner that the context carries, or a new one. Under the context
 // of the hold, the multi-lock re-enters, and so does each of its locks on its own.
 //
-// One script acquires all locks if possible: for plain locks of one client, without
-// lock.WithFencing and lock.WithReplicas, that share a slot on a cluster. While another owner has
-// one of them, the call holds none. Locks that are never free together are acquired one by one
-// after they have changed hands a few times.
+// Plain locks of one client are tried at the same time, in one round trip. If another owner has one
+// of them, the call releases the others and waits for that one, holding nothing. Locks that are
+// never free together are acquired one by one after a few such waits, and so are locks of other types.
 //
 // One by one, locks are acquired in the order of their names, whatever order they were given in,
 // and the call holds the earlier locks while it waits for the later ones. Callers that acquire all

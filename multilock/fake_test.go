@@ -576,6 +576,7 @@ type odd struct {
 	lock.Locker
 	before func(ctx context.Context, op string) error // if it returns nil, the lock itself answers
 	after  func(h lock.Hold) lock.Hold
+	ahead  bool // others of the process wait for it
 }
 
 func (o odd) acquire(ctx context.Context, op string, f func(context.Context) (lock.Hold, error)) (lock.Hold, error) {

@@ -193,11 +193,11 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return errors.Join(h.release(ctx)...)
 }
 
-// release unlocks all members at the same time. A caller that waits for a group of locks waits
-// at the first of them that another owner has, and should find all of them free when that one is. So
-// the first of a group is released last.
+// release unlocks all members at the same time. But a caller that acquires a batch waits for the
+// first lock of the batch that another owner has, and should find the others free when it gets that one. So
+// the first of a batch is released last.
 func (h *hold) release(ctx context.Context) []error {
-	if h.m.group == nil {
+	if !h.m.batch {
 		return unlockAll(ctx, h.m.locks, h.members)
 	}
 	over := ctx.Err() != nil

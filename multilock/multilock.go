@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -16,10 +17,10 @@ import (
 // Lock is several locks as one, all or none. It is safe for concurrent use; goroutines that share
 // it exclude each other. It holds no resources and need not be closed.
 type Lock struct {
-	locks []lock.Locker  // in the order in which they were given
-	order []int          // of locks, by their names
-	group lockimpl.Group // takes all of them at once; nil if nothing can
-	err   error          // why they make no multi-lock
+	locks []lock.Locker // in the order in which they were given
+	order []int         // of locks, by their names
+	batch bool          // attempts at all of them travel together
+	err   error         // why they make no multi-lock
 }
 
 var _ lock.Locker = (*Lock)(nil)
@@ -60,10 +61,23 @@ func New(locks ...lock.Locker) *Lock {
 		m.order = append(m.order, i)
 	}
 	slices.SortStableFunc(m.order, func(i, j int) int { return strings.Compare(m.locks[i].Name(), m.locks[j].Name()) })
-	if g, ok := m.locks[0].(lockimpl.Grouper); ok && len(m.locks) > 1 {
-		m.group = g.Group(slices.Clone(m.locks))
-	}
+	m.batch = oneBatch(m.locks)
 	return m
+}
+
+// oneBatch reports whether attempts at locks travel together: they are different locks of one
+// [lockimpl.Batched].
+func oneBatch(locks []lock.Locker) bool {
+	var batch any
+	seen := map[string]bool{}
+	for i, l := range locks {
+		b, ok := l.(lockimpl.Batched)
+		if !ok || seen[l.Name()] || i > 0 && b.Batch() != batch {
+			return false
+		}
+		seen[l.Name()], batch = true, b.Batch()
+	}
+	return len(locks) > 1
 }
 
 // mayGiveBack returns an error about a lock that a call which did not get the others could not
@@ -115,9 +129,7 @@ func joined(locks []lock.Locker) string {
 // repeated in the background. If ctx is canceled, Lock returns immediately and releases in the
 // background.
 //
-// The lock.WithWait of a lock limits the wait for that lock if the locks are acquired one by one.
-// If one script acquires all, the call waits for all together, and the shortest limit ends the
-// wait, whichever lock is busy.
+// The lock.WithWait of a lock limits each wait for that lock.
 func (m *Lock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
 // TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired if another owner has
@@ -133,10 +145,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		ctx = lock.ContextWithNewOwner(ctx)
 	}
-	holds, err := m.together(ctx, op)
-	if errors.Is(err, errors.ErrUnsupported) {
-		holds, err = m.oneByOne(ctx, op)
-	}
+	holds, err := m.take(ctx, op)
 	if err != nil {
 		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) {
 			err = without{err, []error{lock.ErrNotAcquired}} // some lock had no reply to its last command
@@ -146,9 +155,9 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	return newHold(ctx, m, holds), nil
 }
 
-// oneByOne takes a hold of each lock. If it does not come to that, also because the observer of a
+// take takes a hold of each lock. If it does not come to that, also because the observer of a
 // lock panics, it gives back what it has.
-func (m *Lock) oneByOne(ctx context.Context, op string) (holds []lock.Hold, err error) {
+func (m *Lock) take(ctx context.Context, op string) (holds []lock.Hold, err error) {
 	t := &taking{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
 	taken := false
 	defer func() {
@@ -159,30 +168,24 @@ func (m *Lock) oneByOne(ctx context.Context, op string) (holds []lock.Hold, err 
 			}
 		}
 	}()
-	if err := t.all(ctx); err != nil {
+	if m.batch {
+		taken, err = t.together(ctx)
+	}
+	if !taken && err == nil {
+		err = t.oneByOne(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	taken = true
 	return t.holds, nil
 }
 
-// together takes all at once, if there is a way.
-func (m *Lock) together(ctx context.Context, op string) ([]lock.Hold, error) {
-	switch {
-	case m.group == nil:
-		return nil, errors.ErrUnsupported
-	case op == "lock":
-		return m.group.Lock(ctx)
-	default:
-		return m.group.TryLock(ctx)
-	}
-}
-
 // tooOften is how often one lock may run out while others are waited for: once or
 // twice can be chance.
 const tooOften = 3
 
-// taking is one call that takes the locks one by one.
+// taking is one call that takes the locks.
 type taking struct {
 	m     *Lock
 	op    string
@@ -191,7 +194,79 @@ type taking struct {
 	last  error       // the refusal of the latest attempt; nil if that had another result
 }
 
-// all takes the locks in the order of their names. While it waits for a lock, it
+// tooBusy is how often a call waits for one of its locks, and then finds that another owner has
+// another one, before it takes them one by one.
+const tooBusy = 4
+
+// together takes all locks at once: the attempts travel in one batch. If one of them fails, it
+// gives the others back, and waits for that one. It reports false if the locks are so busy that
+// they are hardly ever free together.
+func (t *taking) together(ctx context.Context) (taken bool, err error) {
+	for range tooBusy {
+		i, err := t.tryOthers(ctx)
+		if err == nil {
+			return true, nil
+		}
+		if t.op == "trylock" || ctx.Err() != nil {
+			return false, named(t.op, t.m.locks[i], err)
+		}
+		_ = giveBack(ctx, t.m.locks, t.holds)
+		if t.holds[i], err = t.ask(ctx, i, false); err != nil { // it says what is wrong, and waits if that passes
+			return false, named(t.op, t.m.locks[i], err)
+		}
+	}
+	return false, nil
+}
+
+// tryOthers makes one attempt, at the same time, at each lock of which there is no hold, unless
+// others of this process wait for one of them. It returns the first error in the order of their
+// names, and the lock that it is about; a fault comes before a refusal.
+func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
+	for _, i := range t.m.order {
+		if t.holds[i] == nil {
+			if err := t.m.locks[i].(lockimpl.Batched).Ahead(); err != nil {
+				return i, err
+			}
+		}
+	}
+	errs := make([]error, len(t.holds))
+	ends := make(chan func(), len(t.holds)) // nil, or what ended the goroutine of an attempt: an observer can do that
+	attempts := 0
+	for i, h := range t.holds {
+		if h != nil {
+			continue
+		}
+		attempts++
+		go func() {
+			end := runtime.Goexit
+			defer func() {
+				if p := recover(); p != nil {
+					end = func() { panic(p) }
+				}
+				ends <- end
+			}()
+			t.holds[i], errs[i] = t.m.locks[i].TryLock(ctx)
+			end = nil
+		}()
+	}
+	var end func()
+	for range attempts {
+		if e := <-ends; e != nil {
+			end = e
+		}
+	}
+	if end != nil {
+		end()
+	}
+	for _, i := range t.m.order {
+		if errs[i] != nil && (err == nil || errors.Is(err, lock.ErrNotAcquired) && !errors.Is(errs[i], lock.ErrNotAcquired)) {
+			failed, err = i, errs[i]
+		}
+	}
+	return failed, err
+}
+
+// oneByOne takes the locks in the order of their names. While it waits for a lock, it
 // holds none that comes later, nor another of that name. So callers that wait for each
 // other cannot form a ring: the one that waits for the last name of all would wait for
 // a caller that does not wait.
@@ -200,7 +275,7 @@ type taking struct {
 // whose order is not known; and when the lease of that lock ran out
 // while it waited for later ones. There it does not wait. If the attempt is refused, it gives
 // the later ones back, and then waits.
-func (t *taking) all(ctx context.Context) error {
+func (t *taking) oneByOne(ctx context.Context) error {
 	order := slices.Clone(t.m.order)
 	for {
 		at := slices.IndexFunc(order, func(i int) bool { return t.holds[i] == nil || t.holds[i].Err() != nil })

@@ -517,89 +517,203 @@ func TestMultiLock_twice(t *testing.T) {
 	})
 }
 
-// grouper is a lock that can be taken together with others.
-type grouper struct {
-	*fake
-	group func(lockers []lock.Locker) lockimpl.Group
+// batched is a lock whose attempts travel together with those of others of the same batch.
+type batched struct {
+	lock.Locker
+	of any
 }
 
-func (g grouper) Group(lockers []lock.Locker) lockimpl.Group { return g.group(lockers) }
+func (b batched) Batch() any { return b.of }
 
-type groupOf struct {
-	acquire func(op string) ([]lock.Hold, error)
+// Ahead asks the lock's wrapper, if that says so.
+func (b batched) Ahead() error {
+	if o, ok := b.Locker.(odd); ok && o.ahead {
+		return lock.ErrNotAcquired
+	}
+	return nil
 }
 
-func (g groupOf) Lock(context.Context) ([]lock.Hold, error)    { return g.acquire("lock") }
-func (g groupOf) TryLock(context.Context) ([]lock.Hold, error) { return g.acquire("trylock") }
+// oneBatch returns a multi-lock of locks whose attempts travel together.
+func oneBatch(locks ...lock.Locker) *multilock.Lock {
+	for i, l := range locks {
+		locks[i] = batched{l, "client"}
+	}
+	return multilock.New(locks...)
+}
 
-func TestMultiLock_group(t *testing.T) {
+// Locks of one batch are acquired in one round trip, and others one after another. So is a lock that is given twice.
+func TestMultiLock_together(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s, a, b, _ := three(t)
-		var calls []string
-		var fails error
-		g := groupOf{}
-		g.acquire = func(op string) (holds []lock.Hold, err error) {
-			calls = append(calls, op)
-			if fails != nil {
-				return nil, fails
+		s, a, b, c := three(t)
+		for name, test := range map[string]struct {
+			m     *multilock.Lock
+			trips time.Duration
+		}{
+			"one batch":       {oneBatch(c, a, b), 1},
+			"no batch":        {multilock.New(c, a, b), 3},
+			"two batches":     {multilock.New(batched{c, 1}, batched{a, 2}, batched{b, 1}), 3},
+			"some of a batch": {multilock.New(batched{c, 1}, a, batched{b, 1}), 3},
+			"one twice":       {oneBatch(c, a, c), 3},
+		} {
+			for op, f := range map[string]func(context.Context) (lock.Hold, error){"lock": test.m.Lock, "trylock": test.m.TryLock} {
+				began := time.Now()
+				h := must(t)(f(t.Context()))
+				if took := time.Since(began); took != test.trips*rtt {
+					t.Errorf("%s: %s takes %v, and a round trip %v", name, op, took, rtt)
+				}
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+				free(t, []*site{s}, "a", "b", "c")
 			}
-			ctx := lock.ContextWithNewOwner(t.Context())
-			return []lock.Hold{must(t)(b.Lock(ctx)), must(t)(a.Lock(ctx))}, nil
 		}
-		can := func(lockers []lock.Locker) lockimpl.Group {
-			if len(lockers) != 2 || lockers[0].Name() != "b" || lockers[1].Name() != "a" {
-				t.Errorf("asked for a group of %v", lockers)
-			}
-			return g
+	})
+}
+
+// While another owner has one of the locks, the call holds none of the others. TryLock keeps none.
+func TestMultiLock_togetherWaitsWithNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		m := oneBatch(a, b, c)
+		other := must(t)(s.lock("another", "b", lease).Lock(t.Context()))
+		_, err := m.TryLock(t.Context())
+		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" || !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("TryLock: %v", err)
 		}
-		m := multilock.New(grouper{b, can}, multilock.New(grouper{a, can}))
-		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
-			h := must(t)(f(t.Context()))
-			if holds := multilock.Holds(h); len(holds) != 2 || holds[0].(*fakeHold).t.f != b {
-				t.Errorf("the holds are not those of the group")
-			}
-			if err := h.Unlock(t.Context()); err != nil {
-				t.Error(err)
-			}
-			free(t, []*site{s}, "a", "b")
+		free(t, []*site{s}, "a", "c")
+		held := make(chan lock.Hold)
+		go func() { held <- must(t)(m.Lock(t.Context())) }()
+		time.Sleep(10 * rtt)
+		free(t, []*site{s}, "a", "c")
+		if err := other.Unlock(t.Context()); err != nil {
+			t.Error(err)
 		}
-		if !slices.Equal(calls, []string{"lock", "trylock"}) {
-			t.Errorf("the group was called %q", calls)
+		if err := (<-held).Unlock(t.Context()); err != nil {
+			t.Error(err)
 		}
-		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrWrongType}
-		if _, err := m.Lock(t.Context()); err != fails {
-			t.Errorf("the group's error became %v", err)
-		}
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
+// Others of the process wait for a lock. The call waits behind them without a command for the others.
+func TestMultiLock_togetherBehindOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		behind := odd{Locker: b, ahead: true}
+		m := oneBatch(a, behind, c)
 		s.set(func() { s.asked = nil })
-		fails = errors.ErrUnsupported // the locks must be taken one by one
+		_, err := m.TryLock(t.Context())
+		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" || !errors.Is(err, lock.ErrNotAcquired) || len(s.heard()) != 0 {
+			t.Errorf("TryLock: %v after %q", err, s.heard())
+		}
 		h := must(t)(m.Lock(t.Context()))
-		if asked := s.heard(); !slices.Equal(asked, []string{"acquire", "acquire"}) {
-			t.Errorf("the server was asked %q", asked)
+		if asked := s.heard(); len(asked) != 3 {
+			t.Errorf("it sent %q, want a command for each lock", asked)
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
-		free(t, []*site{s}, "a", "b")
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
 
-		cannot := func([]lock.Locker) lockimpl.Group { return nil }
-		h = must(t)(multilock.New(grouper{b, cannot}, a).Lock(t.Context()))
+// Locks that are never free together are acquired one by one, after the call has waited for some of them.
+func TestMultiLock_togetherTooBusy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, _ := three(t)
+		var asked []string
+		busy := func(l lock.Locker) lock.Locker { // always free for one that waits, and for nobody else
+			return odd{Locker: l, before: func(_ context.Context, op string) error {
+				s.set(func() { asked = append(asked, op+" "+l.Name()) })
+				if op == "trylock" {
+					return lock.ErrNotAcquired
+				}
+				return nil
+			}}
+		}
+		h := must(t)(oneBatch(busy(a), busy(b)).Lock(t.Context()))
 		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b")
+		waits := slices.DeleteFunc(slices.Clone(asked), func(s string) bool { return strings.HasPrefix(s, "try") })
+		if got := strings.Join(waits, ", "); got != "lock a, lock b, lock a, lock b, lock a, lock b" {
+			t.Errorf("it waits for: %s", got)
+		}
+	})
+}
+
+// A fault of one lock is the error of a TryLock, and a refusal by another is not. A Lock leaves it to that lock whether the
+// fault passes.
+func TestMultiLock_togetherAFault(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		fault := errors.New("a fault")
+		locks := 0
+		m := oneBatch(odd{Locker: a, before: func(_ context.Context, op string) error {
+			if op == "trylock" {
+				return lock.ErrNotAcquired
+			}
+			return nil
+		}}, odd{Locker: b, before: func(_ context.Context, op string) error {
+			if op == "trylock" && locks == 0 {
+				return fault
+			}
+			locks++
+			return nil
+		}}, c)
+		_, err := m.TryLock(t.Context())
+		want(t, err, fault)
+		if errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%v matches ErrNotAcquired", err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+		h := must(t)(m.Lock(t.Context()))
+		if locks == 0 {
+			t.Error("it does not ask the lock whether the fault passes")
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
+// The wait of a Lock ends with its context, or with an error of the lock that it waits for. It holds nothing then.
+func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		other := must(t)(s.lock("another", "b", lease).Lock(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*rtt)
+		defer cancel()
+		_, err := oneBatch(a, b, c).Lock(ctx)
+		want(t, err, context.DeadlineExceeded)
+		free(t, []*site{s}, "a", "c")
+		closed := odd{Locker: b, before: func(_ context.Context, op string) error {
+			if op == "lock" {
+				return lock.ErrClosed
+			}
+			return nil
+		}}
+		_, err = oneBatch(a, closed, c).Lock(t.Context())
+		want(t, err, lock.ErrClosed)
+		if e := new(lock.Error); !errors.As(err, &e) || e.Op != "lock" || e.Name != "b" {
+			t.Errorf("%v names another lock or operation", err)
+		}
+		free(t, []*site{s}, "a", "c")
+		if err := other.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// A caller that waits for a group waits at its first lock that another owner has. So the first of all is
-// given back last, and a caller that is woken finds the others free. A ctx that ends
+// A caller that waits for a batch waits for its first lock that another owner has. So the first of all is
+// released last, and a caller that is woken finds the others free. A ctx that ends
 // meanwhile still ends the call.
-func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
+func TestMultiLock_togetherIsReleasedInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		g := groupOf{func(string) ([]lock.Hold, error) {
-			ctx := lock.ContextWithNewOwner(t.Context())
-			return []lock.Hold{must(t)(c.Lock(ctx)), must(t)(a.Lock(ctx)), must(t)(b.Lock(ctx))}, nil
-		}}
-		m := multilock.New(grouper{c, func([]lock.Locker) lockimpl.Group { return g }}, a, b)
+		m := oneBatch(c, a, b)
 		h := must(t)(m.Lock(t.Context()))
 		done := make(chan error)
 		go func() { done <- h.Unlock(t.Context()) }()
@@ -707,16 +821,19 @@ func TestMultiLock_doesNotReturn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s, a, b, c := three(t)
-				m := multilock.New(a, b, odd{Locker: c, before: func(context.Context, string) error { end(); return nil }})
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					defer func() { _ = recover() }()
-					_, err := m.Lock(t.Context())
-					t.Errorf("it returned: %v", err)
-				}()
-				<-done
-				free(t, []*site{s}, "a", "b", "c")
+				ends := odd{Locker: c, before: func(context.Context, string) error { end(); return nil }}
+				for _, m := range []*multilock.Lock{multilock.New(a, b, ends), oneBatch(a, b, ends)} {
+					done := make(chan any)
+					go func() {
+						defer func() { done <- recover() }()
+						_, err := m.Lock(t.Context())
+						t.Errorf("it returned: %v", err)
+					}()
+					if p := <-done; (p == "observer") != (name == "panics") {
+						t.Errorf("it panics: %v", p)
+					}
+					free(t, []*site{s}, "a", "b", "c")
+				}
 			})
 		})
 	}

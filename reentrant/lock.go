@@ -71,6 +71,7 @@ type Lock struct {
 var (
 	_ lockimpl.Witness    = (*Lock)(nil)
 	_ lockimpl.Configured = (*Lock)(nil)
+	_ lockimpl.Batched    = (*Lock)(nil)
 )
 
 // New is for package client. Use client.Client.NewLock.
@@ -80,6 +81,14 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 
 // Name returns the name as the caller gave it.
 func (l *Lock) Name() string { return l.spec.Name }
+
+// Batch returns what is equal for all plain locks of a client: their commands travel together. The
+// multi-lock uses it.
+func (l *Lock) Batch() any { return l.session }
+
+// Ahead returns the error that TryLock returns, without sending a command, if another call of this
+// process waits for the lock. Otherwise it returns nil. The multi-lock uses it.
+func (l *Lock) Ahead() error { return l.session.Ahead(l.spec) }
 
 // Lock waits until the lock is held or ctx is canceled. If ctx carries an owner that already holds
 // the lock, it re-enters immediately. The context of the hold is derived from ctx; to limit only

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestAlerts(t *testing.T) {
 }
 
 // A real Prometheus reads the metrics of locks that live through everything. Then each panel of the
-// board shows something, and the alerts that need no time fire.
+// board and each query of the guide shows something, and the alerts that need no time fire.
 func TestBoard(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(t)
@@ -71,7 +72,18 @@ func TestBoard(t *testing.T) {
 
 	observetest.Play(t, client.WithObserver(m.Observer()))
 
-	for title, queries := range panels(t) {
+	all := panels(t)
+	guide, err := os.ReadFile("../../docs/guides/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range regexp.MustCompile("(?ms)^```promql\n(.*?)^```$").FindAllSubmatch(guide, -1) {
+		all["docs/guides/metrics.md"] = append(all["docs/guides/metrics.md"], string(block[1]))
+	}
+	if n := len(all["docs/guides/metrics.md"]); n != 3 {
+		t.Errorf("the guide has %d queries, want 3", n)
+	}
+	for title, queries := range all {
 		for _, q := range queries {
 			p.until(t, title+": "+q, func() bool { return len(p.query(t, q)) > 0 })
 		}

@@ -29,6 +29,7 @@ const (
 	batchesMost = 32
 	paceNear    = 500 * time.Microsecond // after which one more follows, at a server that answers within this time,
 	paceParts   = 8                      // and at a distance the part of a round trip
+	sweepParts  = 16                     // the part of the time-out after which the sweeper looks again
 	tripSlow    = 1024                   // the part by which the measured round trip grows towards a longer one
 )
 
@@ -82,9 +83,6 @@ type Alone[T any] struct{}
 
 // Joins says so.
 func (Alone[T]) Joins() (node uint16, joins bool) { return 0, false }
-
-// Asks reports false.
-func (Alone[T]) Asks() bool { return false }
 
 // Fill is not called.
 func (Alone[T]) Fill(*luascripts.Change) {}
@@ -179,9 +177,6 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 		err = NoAnswer{After: c.s.Timeout}
 	}
 	if err != nil {
-		if errors.As(err, new(NoAnswer)) {
-			c.s.answering.Store(false)
-		}
 		if abandon[T](j, call) {
 			return value, false, err
 		}
@@ -211,38 +206,6 @@ func (j *joint) answer() {
 	}
 }
 
-// mayAlone returns the context of a change that may run inline, as nothing else is under way with
-// which it could travel; nil if it may not. If it may, it counts as a worker until goOn.
-func (c *combiner) mayAlone(ctx context.Context, limit time.Duration) *endOf {
-	if ctx.Done() != nil {
-		return nil // as mayInline says, but without the mutex
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.workers > 0 {
-		return nil
-	}
-	own := c.s.mayInline(ctx, limit)
-	if own != nil {
-		c.workers++
-	}
-	return own
-}
-
-// goOn has a worker send what has collected behind a change that ran inline.
-func (c *combiner) goOn() {
-	c.mu.Lock()
-	c.workers--
-	sends := len(c.queue) > 0 && c.mayLocked()
-	if sends {
-		c.workers++
-	}
-	c.mu.Unlock()
-	if sends {
-		c.s.do(c.work)
-	}
-}
-
 // add has j travel with the next batch.
 func (c *combiner) add(j *joint) {
 	j.state.Store(waits)
@@ -250,7 +213,7 @@ func (c *combiner) add(j *joint) {
 	j.due = time.Time{}
 	c.queue = append(c.queue, j)
 	if !c.sweeper.armed {
-		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
+		c.armLocked(&c.sweeper, c.s.Timeout/sweepParts, c.sweep)
 	}
 	sends := c.mayLocked()
 	if sends {
@@ -312,7 +275,7 @@ func (c *combiner) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweeper.armed = false
-	now, slack := time.Now(), c.s.Timeout/inlineSlack
+	now, slack := time.Now(), c.s.Timeout/sweepParts
 	sweep := func(all []*joint) {
 		for _, j := range all {
 			switch {
@@ -425,10 +388,6 @@ func (c *combiner) carryOut(b *batch) {
 	c.s.sure(b.changes)
 	took := time.Since(b.sent)
 	answers := IsAnswer(b.changes[0].Err)
-	c.s.latest.Store(int64(time.Since(c.s.began)))
-	if answers != c.s.answering.Load() {
-		c.s.answering.Store(answers)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.Index(c.under, b)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -96,13 +95,9 @@ type step struct {
 	slot   uint16
 	gives  bool
 	late   func(token uint64, err error)
-	alone  func() // is run when the change is sent alone; nil if it must not be
 }
 
-func (c step) Send(context.Context) (uint64, error) {
-	c.alone()
-	return c.number, nil
-}
+func (step) Send(context.Context) (uint64, error) { panic("a change is sent alone") }
 
 func (c step) Joins() (node uint16, joins bool) { return 0, true }
 
@@ -269,14 +264,14 @@ func TestTogether_aSilentServer(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if s.answering.Load() || f.most != batchesMost {
-			t.Errorf("the server seems to answer: %t, %d batches", s.answering.Load(), f.most)
+		if f.most != batchesMost {
+			t.Errorf("%d batches", f.most)
 		}
 		time.Sleep(10 * timeout)
 		if late.Load() != callers || len(f.carried) != callers {
 			t.Errorf("%d of %d changes are heard late, and %d were carried out", late.Load(), callers, len(f.carried))
 		}
-		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil || !s.answering.Load() {
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
 			t.Errorf("afterwards: %t, %v", answered, err)
 		}
 	})
@@ -361,54 +356,6 @@ func TestTogether_hasItsOwnTime(t *testing.T) {
 	})
 }
 
-// A change that nothing travels with is sent by its caller, if the caller cannot leave. What
-// collects behind it goes on when it is answered.
-func TestTogether_alone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const trip, pace = 160 * time.Millisecond, 160 * time.Millisecond / paceParts
-		f := &far{trip: func() time.Duration { return trip }}
-		s := f.sender(t)
-		s.combinerOf(0).trip = trip
-		s.answering.Store(true)
-		var all sync.WaitGroup
-		began := time.Now()
-		call := func(c step, after, took time.Duration) {
-			all.Go(func() {
-				time.Sleep(after)
-				began := time.Now()
-				token, answered, err := await(context.Background(), s, timeout, c)
-				if token != c.number || !answered || err != nil || time.Since(began) != took {
-					t.Errorf("%d: %d, %t, %v after %v, and not %v", c.number, token, answered, err, time.Since(began), took)
-				}
-			})
-		}
-		sent := 0
-		call(step{number: 1, alone: func() {
-			sent++
-			if load := s.Load(); load.Inline != 1 || load.Idle != 0 {
-				t.Errorf("sent alone: %+v", load)
-			}
-			time.Sleep(pace / 2)
-		}}, 0, pace/2)
-		call(step{number: 2}, pace/4, trip)
-		call(step{number: 3}, pace/4+1, pace/4-1+trip) // not after a pace: when the first is answered
-		all.Wait()
-		if sent != 1 || len(f.sizes) != 2 {
-			t.Errorf("%d sent alone, the others in batches of %v after %v", sent, f.sizes, time.Since(began))
-		}
-		call(step{number: 4, alone: func() { sent++ }}, 0, 0)
-		all.Wait()
-		if sent != 2 {
-			t.Error("with nothing under way it does not go alone")
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		if _, answered, err := await(ctx, s, timeout, step{number: 5}); !answered || err != nil {
-			t.Errorf("%t, %v", answered, err)
-		}
-	})
-}
-
 // Each node of a cluster has a combiner of its own, and keeps it.
 func TestCombiner_oneForEachNode(t *testing.T) {
 	s := New(nil, Config{Timeout: timeout})
@@ -425,23 +372,6 @@ func TestCombiner_oneForEachNode(t *testing.T) {
 	if len(all) != 5 {
 		t.Errorf("%d combiners for 5 nodes", len(all))
 	}
-}
-
-// A caller whose time is over says that the server is silent, and the next change does not go inline. That a caller leaves says nothing of the server.
-func TestTogether_saysThatTheServerIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &far{trip: func() time.Duration { return 10 * timeout }}
-		s := f.sender(t)
-		for _, limit := range []time.Duration{0, timeout / 4, timeout} {
-			s.answering.Store(true)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
-			_, answered, err := await(ctx, s, limit, step{number: 1})
-			cancel()
-			if silent := errors.As(err, new(NoAnswer)); answered || silent != (limit > 0) || s.Load().Answering == silent {
-				t.Errorf("with a limit of %v: %t, %v, %+v", limit, answered, err, s.Load())
-			}
-		}
-	})
 }
 
 // What a change is made of is used again. It begins with nothing of an earlier one: no answer, and no error.
@@ -558,7 +488,6 @@ func TestTogether_behindASlowBatch(t *testing.T) {
 			return 10 * time.Millisecond
 		}}
 		s := f.sender(t)
-		s.answering.Store(true)
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, answered, err := await(t.Context(), s, timeout, step{number: callers}); !answered || err != nil {
@@ -567,28 +496,12 @@ func TestTogether_behindASlowBatch(t *testing.T) {
 		})
 		synctest.Wait()
 		for number := range uint64(callers) {
-			s.latest.Store(int64(time.Since(s.began)))
 			began := time.Now()
 			if _, answered, err := await(context.Background(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != 10*time.Millisecond {
 				t.Errorf("%d: %t, %v after %v", number, answered, err, time.Since(began))
 			}
 		}
 		all.Wait()
-	})
-}
-
-// A batch that broke off says that the server does not answer, and the next one that is answered says that it does.
-func TestTogether_saysWhetherTheServerAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var fails error
-		f := &far{refuses: func(*luascripts.Change) error { return fails }}
-		s := f.sender(t)
-		for number, fails1 := range []error{nil, io.EOF, nil} {
-			fails = fails1
-			if _, answered, err := await(t.Context(), s, timeout, step{number: uint64(number)}); !answered || err != fails || s.Load().Answering != (err == nil) {
-				t.Errorf("%t, %v, and not %v; %+v", answered, err, fails, s.Load())
-			}
-		}
 	})
 }
 
@@ -627,29 +540,19 @@ func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 func TestTogether_followsInItsTime(t *testing.T) {
 	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
 	type change struct{ comes, sent time.Duration }
-	for what, c := range map[string]struct {
-		alone   time.Duration // how long one takes that is sent by its caller, at the start; 0 if there is none
-		changes []change
-	}{
-		"one is answered": {0, []change{
+	for what, changes := range map[string][]change{
+		"one is answered": {
 			{0, 0}, {1, 1}, // as many as may be under way at any time
 			{2, 1 + pace},
 			{75 * ms, 75 * ms},
 			{79 * ms, 75*ms + pace}, // and not with the first answer, after 80 ms
-		}},
-		"one goes before the pacer looks": {0, []change{
+		},
+		"one goes before the pacer looks": {
 			{0, 0}, {1, 1},
 			{75 * ms, 75 * ms},
 			{76 * ms, 80*ms + 1}, // only one is under way now
 			{81 * ms, 80*ms + 1 + pace},
-		}},
-		"one that was sent alone is answered": {35 * ms, []change{
-			{1, 1},
-			{2, 1 + pace},
-			{12 * ms, 1 + 2*pace},
-			{33 * ms, 33 * ms},
-			{34 * ms, 33*ms + pace}, // and not after 35 ms
-		}},
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -657,15 +560,7 @@ func TestTogether_followsInItsTime(t *testing.T) {
 				s := f.sender(t)
 				s.combinerOf(0).trip = trip
 				var all sync.WaitGroup
-				if c.alone > 0 {
-					s.answering.Store(true)
-					all.Go(func() {
-						if _, answered, err := await(context.Background(), s, timeout, step{alone: func() { time.Sleep(c.alone) }}); !answered || err != nil {
-							t.Errorf("alone: %t, %v", answered, err)
-						}
-					})
-				}
-				for i, change := range c.changes {
+				for i, change := range changes {
 					all.Go(func() {
 						time.Sleep(change.comes)
 						began := time.Now()

@@ -340,22 +340,21 @@ func TestSure(t *testing.T) {
 	m := redistest.NewMini(t)
 	closed := m.Client(t)
 	closed.Close()
-	for what, ctx := range map[string]context.Context{"inline": context.Background(), "detached": t.Context(), "together": t.Context()} {
+	for _, what := range []string{"alone", "together"} {
 		for _, rdb := range []rueidis.Client{&switched{m.Client(t), closed}, closed} {
 			get := func(ctx context.Context) (string, error) {
 				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
 			}
 			closing := make(chan struct{})
 			s := New(rdb, Config{Timeout: timeout, Closing: closing})
-			s.answering.Store(true)
 			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
 				_, changes[0].Err = get(context.Background())
 			}
 			var err error
 			if what == "together" {
-				_, _, err = await(ctx, s, timeout, step{})
+				_, _, err = await(t.Context(), s, timeout, step{})
 			} else {
-				_, _, err = Await[string](ctx, s, timeout, Func[string](get))
+				_, _, err = Await[string](t.Context(), s, timeout, Func[string](get))
 			}
 			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
 			if rdb == closed {

@@ -37,10 +37,6 @@ type Call[T any] interface {
 	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
 
-	// Asks reports whether the command takes or keeps something, for which nobody has a use when the caller has left: then it need not be sent, and
-	// Late hears ErrUnsent.
-	Asks() bool
-
 	// Joins reports whether the command is a change of a plain lock, which may travel with
 	// those of other calls to the same node. Then Fill and Answer are used instead of Send.
 	Joins() (node uint16, joins bool)
@@ -60,9 +56,6 @@ func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 
 // Late does nothing.
 func (f Func[T]) Late(T, error) {}
-
-// Asks reports false.
-func (f Func[T]) Asks() bool { return false }
 
 // Joins reports false.
 func (f Func[T]) Joins() (uint16, bool) { return Alone[T]{}.Joins() }
@@ -92,18 +85,13 @@ type Sender struct {
 	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as combiner.unused
 	idle   atomic.Int32 // how many goroutines wait for something to do
 
-	began     time.Time             // set once
-	answering atomic.Bool           // the latest command was answered
-	latest    atomic.Int64          // about when, counted from began: of an inline command, when it was sent
-	inline    atomic.Int32          // how many commands run in the goroutines of their callers
-	detached  atomic.Int32          // how many commands run in goroutines of their own
-	combiners combiners             // of changes that travel together
-	end       atomic.Pointer[endOf] // the context that the inline commands share; nil before the first
+	sending   atomic.Int32 // how many commands that travel alone have no answer yet
+	combiners combiners    // of changes that travel together
 }
 
 // New returns a sender on rdb, which it borrows.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func()), began: time.Now()}
+	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
@@ -125,9 +113,6 @@ func (s *Sender) Go(f func()) { s.work.Go(f) }
 func (s *Sender) Wait() {
 	s.work.Wait()
 	s.combiners.stop()
-	if end := s.end.Load(); end != nil {
-		end.cancel()
-	}
 }
 
 // Await sends c and waits for the answer, until ctx ends or limit has passed; a limit of
@@ -138,64 +123,25 @@ func (s *Sender) Wait() {
 // before Wait, waits for it.
 func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	if node, joins := c.Joins(); joins {
-		all := s.combinerOf(node)
-		own := all.mayAlone(ctx, limit)
-		if own == nil {
-			return together[T](ctx, all, limit, c)
-		}
-		defer all.goOn()
-		return inline[T](s, own, c)
+		return together[T](ctx, s.combinerOf(node), limit, c)
 	}
-	own := s.mayInline(ctx, limit)
-	if own == nil {
-		return Detached[T](ctx, s, limit, c)
-	}
-	return inline[T](s, own, c)
+	return alone[T](ctx, s, limit, c)
 }
 
-// inline is Await for a command that runs in the goroutine of its caller, under own.
-func inline[T any, C Call[T]](s *Sender, own *endOf, c C) (value T, answered bool, err error) {
-	value, err = c.Send(own)
-	err = Sure(own, s.rdb, err)
-	if answered, err = s.inlined(own, err); !answered {
-		lateInline[T](s, c)
-	}
-	return value, answered, err
-}
-
-// lateInline is apart from inline, which would else keep c on the heap.
-func lateInline[T any, C Call[T]](s *Sender, c C) {
-	s.work.Go(func() {
-		var none T
-		c.Late(none, NoAnswer{After: s.Timeout})
-	})
-}
-
-// Detached is Await for a command that must not run in the goroutine of its caller: a
-// goroutine of the sender's sends it, and returns with the server's answer or with the end of
-// the connection. A question whose caller left before that goroutine began is not sent.
-func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+// alone is Await for a command that travels alone: a goroutine of the sender's sends it, and
+// returns with the server's answer or with the end of the connection.
+func alone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	type answer struct {
 		value T
 		err   error
 	}
 	answers := make(chan answer) // unbuffered: a send that succeeds was received
 	away := make(chan struct{})
-	if s.detached.Add(1) == 1 {
-		s.answering.Store(false) // it may have to connect first, and inline commands would wait for that without regard to their context
-	}
+	s.sending.Add(1)
 	s.do(func() {
-		if c.Asks() && isClosed(away) { // this goroutine began late, on a busy machine
-			s.detached.Add(-1)
-			var none T
-			c.Late(none, ErrUnsent)
-			return
-		}
 		value, err := c.Send(context.Background())
 		err = Sure(context.Background(), s.rdb, err)
-		s.detached.Add(-1)
-		s.latest.Store(int64(time.Since(s.began)))
-		s.answering.Store(IsAnswer(err))
+		s.sending.Add(-1)
 		select {
 		case answers <- answer{value, err}:
 		case <-away:
@@ -217,17 +163,7 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 		return value, false, ctx.Err()
 	case <-timeout:
 		close(away)
-		s.answering.Store(false)
 		return value, false, NoAnswer{After: s.Timeout} // limit may be the rest of it
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -276,77 +212,6 @@ func (s *Sender) nextJob() (f func()) {
 	case <-s.Closing:
 	}
 	return f
-}
-
-// While the server answers, a command of a caller that cannot be cancelled runs inline: in the
-// caller's own goroutine. Two changes of goroutine would cost as much as everything else that
-// a client does for the command. The client library returns when the context ends, and then
-// nothing is known of the command, as if the connection had broken.
-const (
-	inlineMost = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
-
-	// Many commands share a context. It is made to last 1/inlineShort of the time-out less
-	// than that, as some of the caller's time may have passed; and a command may use it
-	// until it lasts 1/inlineSlack less.
-	inlineShort = 64
-	inlineSlack = 16
-
-	// After a longer pause, the connection can have broken unseen, and the application, which shares the client library, can be
-	// dialling: the library waits for that without regard to the context.
-	inlineAfter = 10 * time.Millisecond
-)
-
-// mayInline returns the context of a command that may run inline, for a caller with ctx and so
-// much time; nil if it may not. If it may, inlined must follow.
-func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
-	if ctx.Done() != nil || limit > s.Timeout || !s.answering.Load() {
-		return nil
-	}
-	now := time.Now()
-	since := now.Sub(s.began)
-	if since-time.Duration(s.latest.Load()) > inlineAfter {
-		return nil
-	}
-	end := s.end.Load()
-	if end == nil || end.at.Sub(now) < s.Timeout-s.Timeout/inlineSlack {
-		end = &endOf{at: now.Add(s.Timeout - s.Timeout/inlineShort)}
-		end.Context, end.cancel = context.WithDeadline(context.Background(), end.at)
-		s.end.Store(end)
-	}
-	if end.at.Sub(now) > limit {
-		return nil // the caller has less time than the shared context
-	}
-	if s.inline.Add(1)+s.detached.Load() > inlineMost {
-		s.inline.Add(-1)
-		return nil
-	}
-	s.latest.Store(int64(since))
-	return end
-}
-
-// endOf is a context that ends at some time.
-type endOf struct {
-	context.Context
-	at     time.Time
-	cancel context.CancelFunc
-}
-
-// inlined ends an inline command that returned err under own. It reports whether the command was
-// answered, and with which error. If own ended first, it was not. The same error long before
-// the end of own belongs to another command: when that one times out, the client library may
-// close the connection, and gives its error to all commands there.
-func (s *Sender) inlined(own *endOf, err error) (answered bool, _ error) {
-	s.inline.Add(-1)
-	if IsAnswer(err) {
-		return true, err
-	}
-	s.answering.Store(false)
-	var dial *net.OpError
-	ended := errors.Is(err, context.DeadlineExceeded) && time.Until(own.at) <= s.Timeout/inlineSlack
-	if ended && !(errors.As(err, &dial) && dial.Op == "dial") {
-		return false, NoAnswer{After: s.Timeout}
-	}
-	return true, err
 }
 
 // IsAnswer reports whether a command that returned err was answered.
@@ -410,7 +275,7 @@ func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error)
 	case s.rdb.Mode() != rueidis.ClientModeCluster:
 		return true
 	}
-	down, answered, _ := Detached[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
+	down, answered, _ := alone[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
 	return answered && down
 }
 
@@ -451,13 +316,9 @@ func Rest(ctx context.Context, d time.Duration) bool {
 
 // Load is what a Sender does at one moment, for tests.
 type Load struct {
-	Inline    int  // how many commands run in the goroutines of their callers
-	Detached  int  // how many commands run in goroutines of the sender's own
-	Idle      int  // how many such goroutines wait for the next command
-	Answering bool // the latest command was answered
+	Sending int // how many commands that travel alone have no answer yet
+	Idle    int // how many goroutines wait for the next command
 }
 
 // Load returns what s does at this moment.
-func (s *Sender) Load() Load {
-	return Load{int(s.inline.Load()), int(s.detached.Load()), int(s.idle.Load()), s.answering.Load()}
-}
+func (s *Sender) Load() Load { return Load{int(s.sending.Load()), int(s.idle.Load())} }

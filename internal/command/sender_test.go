@@ -28,7 +28,7 @@ func newSender(t *testing.T) *Sender {
 	t.Cleanup(func() {
 		close(closing)
 		s.Wait()
-		if load := s.Load(); load.Inline != 0 || load.Detached != 0 || load.Idle != 0 {
+		if load := s.Load(); load != (Load{}) {
 			t.Errorf("after the end: %+v", load)
 		}
 	})
@@ -38,12 +38,9 @@ func newSender(t *testing.T) *Sender {
 // sent is a command that is what its function does.
 type sent struct {
 	Alone[int]
-	asks bool
 	send func(ctx context.Context) (int, error)
 	late chan error // nil if nobody hears it
 }
-
-func (c sent) Asks() bool { return c.asks }
 
 func (c sent) Send(ctx context.Context) (int, error) { return c.send(ctx) }
 
@@ -51,6 +48,20 @@ func (c sent) Late(_ int, err error) {
 	if c.late != nil {
 		c.late <- err
 	}
+}
+
+// Wait comes back when nothing is counted any more, and not before.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(nil, Config{Timeout: timeout})
+		s.Add()
+		time.AfterFunc(timeout/2, s.Done)
+		began := time.Now()
+		s.Wait()
+		if took := time.Since(began); took != timeout/2 {
+			t.Errorf("after %v", took)
+		}
+	})
 }
 
 // refusal is an error reply of a server.
@@ -61,141 +72,15 @@ func refusal(t *testing.T, text string) error {
 	return rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
 }
 
-// Wait comes back when nothing is counted any more, and not before. The context that inline commands share ends with it.
-func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := New(nil, Config{Timeout: timeout})
-		s.answering.Store(true)
-		own := s.mayInline(context.Background(), timeout)
-		_, _ = s.inlined(own, nil)
-		s.Add()
-		time.AfterFunc(timeout/2, s.Done)
-		began := time.Now()
-		s.Wait()
-		if took := time.Since(began); took != timeout/2 || !errors.Is(own.Err(), context.Canceled) {
-			t.Errorf("after %v, and the context says %v", took, own.Err())
-		}
-	})
-}
-
-// A server falls silent under a command that its caller sends. The caller leaves in time, Late hears of it, and the command is not sent again.
-func TestInline_aSilentServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t)
-		s.answering.Store(true)
-		late, copies := make(chan error, 2), 0
-		o := Insist[int](context.Background(), s, time.Now(), timeout, sent{late: late, send: func(ctx context.Context) (int, error) {
-			copies++
-			<-ctx.Done()
-			return 0, ctx.Err()
-		}})
-		if o.Answered || !errors.As(o.Err, new(NoAnswer)) || copies != 1 {
-			t.Errorf("%+v after %d copies", o, copies)
-		}
-		synctest.Wait()
-		if len(late) != 1 || !retry.FaultOf(<-late).MayHaveRun() {
-			t.Error("nobody hears that the command may have run")
-		}
-		if load := s.Load(); load != (Load{}) {
-			t.Errorf("afterwards: %+v", load)
-		}
-	})
-}
-
-// Only a command whose own time is over is without an answer: the library gives the same error to all that share a connection, and
-// says by a failed dial that nothing was sent. After an answer, also a refusal, the next command may go inline.
-func TestInline_whatAnErrorMeans(t *testing.T) {
-	refused := refusal(t, "ERR no")
-	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t)
-		const whole = timeout - timeout/inlineShort
-		for _, c := range []struct {
-			after             time.Duration
-			err               error
-			answered, answers bool
-		}{
-			{0, nil, true, true},
-			{0, refused, true, true},
-			{timeout / 2, context.DeadlineExceeded, true, false},
-			{whole, context.DeadlineExceeded, false, false},
-			{whole, &net.OpError{Op: "read", Err: context.DeadlineExceeded}, false, false},
-			{whole, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}, true, false},
-			{whole, io.EOF, true, false},
-		} {
-			s.answering.Store(true)
-			s.latest.Store(int64(time.Since(s.began)))
-			s.end.Store(nil)
-			own := s.mayInline(context.Background(), timeout)
-			time.Sleep(c.after)
-			answered, err := s.inlined(own, c.err)
-			if answered != c.answered || c.answered && err != c.err || !c.answered && !errors.As(err, new(NoAnswer)) {
-				t.Errorf("%v after %v: %t, %v", c.err, c.after, answered, err)
-			}
-			if load := s.Load(); load != (Load{Answering: c.answers}) {
-				t.Errorf("%v after %v: %+v", c.err, c.after, load)
-			}
-			own.cancel()
-		}
-	})
-}
-
-// One inline command after the other, of callers that have used a little of their time: each finds the connection awake, and nearly the whole
-// time-out, and no more than its caller has. Many share a context.
-func TestInline_sharesTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t)
-		s.answering.Store(true)
-		const commands, limit = 400, timeout - timeout/inlineShort
-		ends := make(map[*endOf]bool)
-		for range commands {
-			own := s.mayInline(context.Background(), limit)
-			if own == nil {
-				t.Fatalf("not inline, %v after the start", time.Since(s.began))
-			}
-			if end, _ := own.Deadline(); time.Until(end) < timeout-timeout/8 || time.Until(end) > limit {
-				t.Errorf("it has %v of %v", time.Until(end), timeout)
-			}
-			ends[own] = true
-			_, _ = s.inlined(own, nil)
-			time.Sleep(inlineAfter)
-		}
-		if len(ends) > commands/10 {
-			t.Errorf("%d contexts for %d commands", len(ends), commands)
-		}
-	})
-}
-
-// A command that finds no room among the inline ones takes none, so that there is room as soon as one of them ends.
-func TestInline_room(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t)
-		s.answering.Store(true)
-		var all []*endOf
-		for range 2 * inlineMost {
-			if own := s.mayInline(context.Background(), timeout); own != nil {
-				all = append(all, own)
-			}
-		}
-		if len(all) != inlineMost || s.Load().Inline != inlineMost {
-			t.Errorf("%d commands run inline, and %d are counted", len(all), s.Load().Inline)
-		}
-		for _, own := range all {
-			_, _ = s.inlined(own, nil)
-		}
-	})
-}
-
-// A question without a limit waits for as long as the server takes. While nothing else was answered, no other command is inline; then they
-// are, until a connection breaks.
-func TestDetached_answers(t *testing.T) {
+// A command without a limit waits for as long as the server takes.
+func TestAwait_answers(t *testing.T) {
 	refused := refusal(t, "ERR no")
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		for _, failed := range []error{nil, refused, io.EOF} {
-			s.answering.Store(true)
-			value, answered, err := Detached[int](t.Context(), s, 0, sent{asks: true, send: func(context.Context) (int, error) {
-				if load := s.Load(); load.Detached != 1 || load.Answering {
-					t.Errorf("on the way: %+v", load)
+			value, answered, err := Await[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
+				if n := s.Load().Sending; n != 1 {
+					t.Errorf("%d on the way", n)
 				}
 				time.Sleep(10 * timeout)
 				return 7, failed
@@ -203,45 +88,38 @@ func TestDetached_answers(t *testing.T) {
 			if value != 7 || !answered || err != failed {
 				t.Errorf("%d, %t, %v, and not %v", value, answered, err, failed)
 			}
-			own := s.mayInline(context.Background(), timeout)
-			if inline := own != nil; inline != IsAnswer(failed) {
-				t.Errorf("after %v the next is inline: %t", failed, inline)
-			} else if inline {
-				_, _ = s.inlined(own, nil)
-			}
 		}
 	})
 }
 
-// A command has no answer in its time, though others were answered since it began: the next ones are not inline.
-func TestDetached_silence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSender(t)
-		takes := func(d time.Duration) sent {
-			return sent{send: func(context.Context) (int, error) { time.Sleep(d); return 0, nil }}
-		}
-		var all sync.WaitGroup
-		all.Go(func() {
-			if _, answered, err := Detached[int](t.Context(), s, timeout, takes(2*timeout)); answered || !errors.As(err, new(NoAnswer)) {
-				t.Errorf("%t, %v", answered, err)
+// A caller leaves when its context or its time ends. The command goes on, and Late hears its answer.
+func TestAwait_callersLeave(t *testing.T) {
+	for why, limit := range map[string]time.Duration{"its context ended": 0, "its time is over": timeout / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSender(t)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			late, began := make(chan error, 1), time.Now()
+			_, answered, err := Await[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
+				time.Sleep(2 * timeout)
+				return 7, io.EOF
+			}})
+			if timedOut := errors.As(err, new(NoAnswer)); answered || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
+				t.Errorf("%s: %t, %v", why, answered, err)
+			}
+			if err := <-late; err != io.EOF || time.Since(began) != 2*timeout {
+				t.Errorf("%s: Late hears %v after %v", why, err, time.Since(began))
 			}
 		})
-		if _, answered, err := Detached[int](t.Context(), s, timeout, takes(timeout/2)); !answered || err != nil || !s.Load().Answering {
-			t.Errorf("%t, %v, %+v", answered, err, s.Load())
-		}
-		all.Wait()
-		if s.Load().Answering {
-			t.Error("the server seems to answer")
-		}
-	})
+	}
 }
 
 // A goroutine that has sent a command sends the next one, too. A few wait for that, and not as many as there ever were.
-func TestDetached_goroutinesWait(t *testing.T) {
+func TestAwait_goroutinesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		send := func() {
-			_, _, _ = Detached[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
+			_, _, _ = Await[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
 		}
 		for range 3 {
 			send()
@@ -384,51 +262,6 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 const timeout = 3 * time.Second
 
-// A caller that has less or more time than an operation time-out does not share its end.
-func TestInline_hasTheTimeItNeeds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := context.Background()
-		s := New(nil, Config{Timeout: timeout})
-		defer s.Wait()
-		s.answering.Store(true)
-		for limit, inline := range map[time.Duration]bool{0: false, timeout / 2: false, timeout: true, timeout + time.Second: false} {
-			own := s.mayInline(ctx, limit)
-			if (own != nil) != inline {
-				t.Errorf("with a limit of %v it is sent by the caller: %t", limit, own != nil)
-			}
-			if own == nil {
-				continue
-			}
-			_, _ = s.inlined(own, nil)
-			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < timeout-timeout/8 {
-				t.Errorf("with a limit of %v it has %v", limit, time.Until(end))
-			}
-		}
-		if s.mayInline(t.Context(), timeout) != nil {
-			t.Error("a caller that can be cancelled sends by itself")
-		}
-		var own *endOf
-		for range inlineMost {
-			if own = s.mayInline(ctx, timeout); own == nil {
-				t.Fatal("not sent by the caller")
-			}
-		}
-		if s.mayInline(ctx, timeout) != nil {
-			t.Error("more at a time than the library has room for")
-		}
-		s.inline.Store(0)
-		time.Sleep(inlineAfter + 1)
-		if s.mayInline(ctx, timeout) != nil {
-			t.Error("the connection can have broken since the latest answer")
-		}
-		<-own.Done()
-		s.latest.Store(int64(time.Since(s.began)))
-		if _, err := s.inlined(own, own.Err()); !errors.As(err, new(NoAnswer)) || s.mayInline(ctx, timeout) != nil {
-			t.Errorf("%v, and the next is sent by its caller", err)
-		}
-	})
-}
-
 // A server that refuses for the most of the time, and is silent in the end: the error says what it
 // said, and is one of a call without an answer all the same.
 func TestInsist_saysWhatCameBefore(t *testing.T) {
@@ -460,57 +293,4 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 			}
 		}
 	})
-}
-
-// begun is a call that lets its caller leave just before it is sent.
-type begun struct {
-	Alone[int]
-	asks  bool
-	gone  <-chan struct{} // closed when its caller has left
-	sends chan<- struct{}
-	late  chan<- error
-}
-
-func (b begun) Asks() bool { <-b.gone; return b.asks }
-
-func (b begun) Send(context.Context) (int, error) { b.sends <- struct{}{}; return 1, nil }
-
-func (b begun) Late(_ int, err error) { b.late <- err }
-
-// A question whose caller has left is not sent any more, and anything else is. Late hears which of the two.
-func TestDetached_callersLeave(t *testing.T) {
-	rdb := redistest.NewMini(t).Client(t)
-	for _, asks := range []bool{true, false} {
-		for why, leave := range map[string]func(ctx context.Context) (context.Context, time.Duration){
-			"its context ended": func(ctx context.Context) (context.Context, time.Duration) {
-				ctx, cancel := context.WithCancel(ctx)
-				cancel()
-				return ctx, 0
-			},
-			"its time is over": func(ctx context.Context) (context.Context, time.Duration) { return ctx, time.Second },
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				closing := make(chan struct{})
-				s := New(rdb, Config{Timeout: timeout, Closing: closing})
-				defer s.Wait()
-				defer close(closing)
-				gone, sends, late := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
-				ctx, limit := leave(t.Context())
-				if _, answered, err := Detached[int](ctx, s, limit, begun{asks: asks, gone: gone, sends: sends, late: late}); answered || err == nil {
-					t.Errorf("%s: %v, %v", why, answered, err)
-				}
-				close(gone)
-				synctest.Wait()
-				if err := <-late; errors.Is(err, ErrUnsent) != asks || asks && retry.FaultOf(err).MayHaveRun() {
-					t.Errorf("%s: Late hears %v", why, err)
-				}
-				if sent := len(sends) == 1; sent == asks {
-					t.Errorf("%s, and it asks: %v; sent: %v", why, asks, sent)
-				}
-				if n := s.Load().Detached; n != 0 {
-					t.Errorf("%s: %d are under way", why, n)
-				}
-			})
-		}
-	}
 }

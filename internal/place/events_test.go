@@ -200,9 +200,7 @@ func (w *world) do(e event) {
 	case timeOut:
 		k.c = nil
 		w.tellTimeOut(k)
-		if c.how != passer {
-			c.p.place.CutOff(c.w, k.t)
-		}
+		c.p.place.CutOff(c.w, k.t)
 		w.unanswered(c, errBroke)
 	case cross:
 		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })

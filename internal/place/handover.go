@@ -61,7 +61,7 @@ func (l *Line) heir(t *Tenure) *Waiter {
 	if l.queues {
 		return l.nextInQueue(t)
 	}
-	if w := l.waiters[0]; w.receives && w.Terms.suits(t) {
+	if w := l.waiters[0]; !w.once && w.Terms.suits(t) {
 		return w
 	}
 	return nil
@@ -103,7 +103,7 @@ func (p *Place) Heir(t *Tenure, offer, patience time.Duration, now time.Time) (w
 	if l.queues {
 		return l.firstQueued(t, offer)
 	}
-	if w = l.waiters[0]; !w.receives {
+	if w = l.waiters[0]; w.once {
 		return nil, nil
 	}
 	ticket = l.ticket(w.Terms, now)
@@ -176,7 +176,7 @@ func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered b
 // suits that one. Else it has the waiter ask.
 func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
 	t, first := l.hand.ticket, l.waiters[0]
-	if !first.receives || !first.Terms.suits(t) || i.Late {
+	if first.once || !first.Terms.suits(t) || i.Late {
 		l.when.askAt = time.Time{}
 		l.rouse()
 		return false
@@ -222,7 +222,7 @@ func (w *Waiter) take(now time.Time) *Tenure {
 // the ticket of the line or was. It reports whether t was known to have the lock before, as
 // it was offered.
 func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
-	if w == nil || w.line == nil || !w.receives || !t.Terms.Passes {
+	if w == nil || w.line == nil || w.once || !t.Terms.Passes {
 		return false
 	}
 	l := w.line

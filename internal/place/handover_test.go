@@ -22,34 +22,34 @@ func TestMayPass(t *testing.T) {
 		held   time.Duration         // 0 means a millisecond
 		may    bool
 	}{
-		"nothing is against it":        {change: none, may: true},
-		"nobody waits":                 {waits: func(*stage) {}, change: none},
-		"closed":                       {change: func(s *stage, _ *Tenure) { s.Close() }},
-		"another is offered":           {change: func(s *stage, _ *Tenure) { s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }},
-		"another has the lock":         {change: func(s *stage, _ *Tenure) { s.side(false).held = s.tenure(&plainTerms) }},
-		"given up":                     {change: func(s *stage, t *Tenure) { s.Unhold(t) }},
-		"in doubt":                     {change: func(_ *stage, t *Tenure) { t.Doubt() }},
-		"a question is under way":      {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0) }},
-		"and answered":                 {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0); t.answered(&s.Place) }, may: true},
-		"the holds are not known":      {change: func(s *stage, t *Tenure) { t.WillChange(s.now) }},
-		"two holds stand":              {change: func(_ *stage, t *Tenure) { t.Count(2) }},
-		"one hold stands again":        {change: func(s *stage, t *Tenure) { t.WillChange(s.now); t.Count(1) }, may: true},
-		"the register was raised":      {change: func(_ *stage, t *Tenure) { t.Raise(7) }},
-		"a longer lease":               {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime + 1) }},
-		"the lease of the next":        {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime) }, may: true},
-		"passed on too often":          {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses }},
-		"passed on often":              {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses - 1 }, may: true},
-		"held for too long":            {change: none, held: MaxPassTime},
-		"held for long":                {change: none, held: MaxPassTime - 1, may: true},
-		"the clock is not behind":      {change: none, held: 2 * time.Microsecond},
-		"the clock is behind":          {change: none, held: 2*time.Microsecond + 1, may: true},
-		"it is not behind the fourth":  {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
-		"it is behind the fourth":      {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
-		"a call for several is first":  {waits: func(s *stage) { s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now); s.stand(&plainTerms, 3) }, change: none},
-		"a call for several is behind": {waits: func(s *stage) { s.stand(&plainTerms, 3); s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now) }, change: none, may: true},
-		"one with a lease of its own":  {waits: first(fixedTerms), change: none},
-		"one with replicas":            {waits: first(replicatedTerms), change: none},
-		"one with a register":          {waits: first(fencedTerms), change: none},
+		"nothing is against it":       {change: none, may: true},
+		"nobody waits":                {waits: func(*stage) {}, change: none},
+		"closed":                      {change: func(s *stage, _ *Tenure) { s.Close() }},
+		"another is offered":          {change: func(s *stage, _ *Tenure) { s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }},
+		"another has the lock":        {change: func(s *stage, _ *Tenure) { s.side(false).held = s.tenure(&plainTerms) }},
+		"given up":                    {change: func(s *stage, t *Tenure) { s.Unhold(t) }},
+		"in doubt":                    {change: func(_ *stage, t *Tenure) { t.Doubt() }},
+		"a question is under way":     {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0) }},
+		"and answered":                {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0); t.answered(&s.Place) }, may: true},
+		"the holds are not known":     {change: func(s *stage, t *Tenure) { t.WillChange(s.now) }},
+		"two holds stand":             {change: func(_ *stage, t *Tenure) { t.Count(2) }},
+		"one hold stands again":       {change: func(s *stage, t *Tenure) { t.WillChange(s.now); t.Count(1) }, may: true},
+		"the register was raised":     {change: func(_ *stage, t *Tenure) { t.Raise(7) }},
+		"a longer lease":              {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime + 1) }},
+		"the lease of the next":       {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime) }, may: true},
+		"passed on too often":         {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses }},
+		"passed on often":             {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses - 1 }, may: true},
+		"held for too long":           {change: none, held: MaxPassTime},
+		"held for long":               {change: none, held: MaxPassTime - 1, may: true},
+		"the clock is not behind":     {change: none, held: 2 * time.Microsecond},
+		"the clock is behind":         {change: none, held: 2*time.Microsecond + 1, may: true},
+		"it is not behind the fourth": {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":     {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"an attempt is first":         {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
+		"an attempt is behind":        {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
+		"one with a lease of its own": {waits: first(fixedTerms), change: none},
+		"one with replicas":           {waits: first(replicatedTerms), change: none},
+		"one with a register":         {waits: first(fencedTerms), change: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -167,9 +167,9 @@ func TestTake(t *testing.T) {
 			t.Errorf("%v is given back", all)
 		}
 	})
-	t.Run("a call for several comes first", func(t *testing.T) {
+	t.Run("an attempt comes first", func(t *testing.T) {
 		s, next, w := scene(t)
-		s.Join(s.waiter(&plainTerms, 3), OnlyAsks, s.now)
+		s.tries(&plainTerms, 3)
 		s.Quit(w, s.now)
 		if all := s.gives(); len(all) != 1 || all[0] != next {
 			t.Errorf("%v is given back", all)
@@ -206,11 +206,11 @@ func TestHeir(t *testing.T) {
 		change func(*stage)
 		heir   bool
 	}{
-		"a call waits":                {func(s *stage) { s.stand(&plainTerms, 2) }, true},
-		"nobody waits":                {func(s *stage) {}, false},
-		"closed":                      {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
-		"another is offered":          {func(s *stage) { s.stand(&plainTerms, 2); s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
-		"a call for several is first": {func(s *stage) { s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now); s.stand(&plainTerms, 3) }, false},
+		"a call waits":        {func(s *stage) { s.stand(&plainTerms, 2) }, true},
+		"nobody waits":        {func(s *stage) {}, false},
+		"closed":              {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
+		"another is offered":  {func(s *stage) { s.stand(&plainTerms, 2); s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
+		"an attempt is first": {func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -279,16 +279,16 @@ func TestInherit(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *Terms
 		i    Inheritance
-		swap bool // a call for several comes first
+		swap bool // an attempt comes first
 	}{
-		"too late":                       {&plainTerms, Inheritance{Done: true, Token: 200, Late: true}, false},
-		"one with a lease of its own":    {fixedTerms, Inheritance{Done: true, Token: 200}, false},
-		"a call for several comes first": {&plainTerms, Inheritance{Done: true, Token: 200}, true},
+		"too late":                    {&plainTerms, Inheritance{Done: true, Token: 200, Late: true}, false},
+		"one with a lease of its own": {fixedTerms, Inheritance{Done: true, Token: 200}, false},
+		"an attempt comes first":      {&plainTerms, Inheritance{Done: true, Token: 200}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w := scene(t, test.c)
 			if test.swap {
-				w.receives = false
+				w.once = true
 			}
 			w.line.when.askAt = s.now.Add(pollTime) // an earlier waiter of the line was told to wait
 			if s.Inherit(ticket, test.i, s.now) || ticket.phase != Queued {

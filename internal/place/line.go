@@ -51,10 +51,9 @@ type Waiter struct {
 	Of     any           // the session's: the subscription of HearOwn
 	Tells  bool          // its call looks at Next when the line has had it enter the queue, to tell its observer
 
-	line     *Line     // nil if it stands in none
-	since    time.Time // when it came
-	receives bool      // its Stay
-	once     bool      // it makes one attempt
+	line  *Line     // nil if it stands in none
+	since time.Time // when it came
+	once  bool      // it makes one attempt, and takes nothing but the answer to its own question
 	asking
 	queued queued // of kinds with a queue in Redis
 	rider         // of readers
@@ -66,14 +65,6 @@ type asking struct {
 	retryAt time.Time // it asks again then; zero if not
 	asked   time.Time // when its latest question was due
 }
-
-// Stay says what a waiter takes while it stands in a line.
-type Stay bool
-
-const (
-	Receives Stay = true  // whatever comes to the line: a lock that is passed on, or given by a release
-	OnlyAsks Stay = false // the answer to its own question, and nothing else
-)
 
 // line returns the line in which waiters with these terms stand; nil if there is none.
 func (s *side) line(c *Terms) *Line {
@@ -122,13 +113,13 @@ func (p *Place) Waiter(c *Terms, once bool) *Waiter {
 }
 
 // Join has w stand at the end of the line of its terms.
-func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
+func (p *Place) Join(w *Waiter, now time.Time) {
 	s := p.side(w.Terms.Reads)
 	l := s.line(w.Terms)
 	if l == nil {
 		l = s.newLine(w.Terms)
 	}
-	w.line, w.since, w.receives = l, now, bool(stay)
+	w.line, w.since = l, now
 	if len(l.waiters) == 0 {
 		l.roused = s.held == nil
 	}
@@ -152,7 +143,7 @@ func (p *Place) Try(w *Waiter, now time.Time) bool {
 	if !w.Terms.Discipline.inLine() {
 		return true
 	}
-	p.Join(w, OnlyAsks, now)
+	p.Join(w, now)
 	return w.First()
 }
 
@@ -195,7 +186,7 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 		return
 	case i > 0:
 		return
-	case !l.waiters[0].receives:
+	case l.waiters[0].once:
 		l.refuse()
 	}
 	l.roused = false
@@ -359,13 +350,5 @@ func (l *Line) Listen(c *Terms, sent time.Time) {
 	if !l.listens {
 		l.listens = true
 		l.side.p.act(Action{Verb: Listen, Line: l, Terms: c, Sent: sent})
-	}
-}
-
-// PassOver says that w, which is about to leave its line, did not take the lock although it
-// may be free: the next waiter must ask.
-func (w *Waiter) PassOver() {
-	if w.line != nil {
-		w.line.when.askAt = time.Time{}
 	}
 }

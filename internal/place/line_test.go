@@ -152,7 +152,7 @@ func TestLine_usedAgain(t *testing.T) {
 			}
 			w = s.waiter(test.c, 2)
 			again = w == &l.only
-			s.Join(w, Receives, s.now)
+			s.Join(w, s.now)
 			if (w.line == l) != again || w.line.when.pace != s.rules.Poll || w.line.when.hinted || w.queued.as != nil {
 				t.Errorf("%+v", w.line)
 			}
@@ -216,11 +216,6 @@ func TestTry(t *testing.T) {
 			}
 			if s.next(w).Do != Ask {
 				t.Error("it does not ask")
-			}
-			w.Silent(errBroke)
-			w.PassOver()
-			if s.Retry(w, s.now.Add(time.Second)); s.next(w).Due != s.now.Add(time.Second) {
-				t.Error("it does not ask again")
 			}
 		})
 	}
@@ -514,16 +509,6 @@ func TestRetry(t *testing.T) {
 	if step := s.next(behind); step.Due != s.now.Add(time.Second) {
 		t.Errorf("%+v", step)
 	}
-	several := s.waiter(&plainTerms, 3)
-	s.Join(several, OnlyAsks, s.now)
-	s.Retry(several, s.now)
-	if step := s.next(behind); step.Do != Wait {
-		t.Error("an error of one behind is a reason to ask")
-	}
-	several.PassOver()
-	if step := s.next(behind); step.Do != Ask {
-		t.Error("the lock may be free, and the first does not ask")
-	}
 }
 
 // A free lock is a reason to ask, except for kinds where Redis tells the next waiter and for readers.
@@ -560,24 +545,6 @@ func TestFirstAsks_afterAGrant(t *testing.T) {
 		if step := s.next(behind); (step.Do == Ask) == listens || listens && step.Due != s.now.Add(pollTime) {
 			t.Errorf("listens: %t, %+v", listens, step)
 		}
-	}
-}
-
-// The refusal of a call that does not lead, and waits for its own answer alone, changes nothing for the line.
-func TestWaits_ofNobody(t *testing.T) {
-	s := newStage(t)
-	s.stand(&plainTerms, 1)
-	several := s.waiter(&plainTerms, 2)
-	s.Join(several, OnlyAsks, s.now)
-	s.done()
-	s.Waits(several, Refusal{Sent: s.now, Left: -1}, s.now)
-	if several.line.shut || several.line.listens || s.done() != nil {
-		t.Error("the line was told")
-	}
-	s.Quit(several.line.waiters[0], s.now)
-	s.Waits(several, Refusal{Sent: s.now, Left: -1}, s.now)
-	if !several.line.shut || !several.line.listens {
-		t.Error("the first was refused, and the line does not know")
 	}
 }
 
@@ -713,21 +680,6 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A call for several locks stands behind another waiter. The answer to its question ends the
-// silence of Redis, as each answer does.
-func TestWaits_behindOthers(t *testing.T) {
-	s := newStage(t)
-	s.stand(&plainTerms, 1)
-	several := s.waiter(&plainTerms, 2)
-	s.Join(several, OnlyAsks, s.now)
-	several.AskedAt(s.now)
-	s.pass(time.Second)
-	s.Waits(several, Refusal{Sent: s.now, Left: time.Minute}, s.now)
-	if d, err := s.Line(&plainTerms).Silence().Lasts(s.now, 0); d != 0 || err != nil {
-		t.Errorf("Redis has been silent for %v: %v", d, err)
-	}
-}
-
 // A grant that was given back is an answer. The tenure is in doubt if Redis did not confirm that, and readers that wait for the answer
 // hear of the error.
 func TestGaveBack(t *testing.T) {
@@ -744,19 +696,6 @@ func TestGaveBack(t *testing.T) {
 		if step := s.next(rider); step.Do != Fail || step.Err != errBroke {
 			t.Errorf("confirmed %t: %+v", confirmed, step)
 		}
-	}
-}
-
-// A call for several locks that is the first of its line asks again after an error, when that is due.
-func TestRetry_aCallForSeveral(t *testing.T) {
-	s := newStage(t)
-	w := s.waiter(&plainTerms, 1)
-	s.Join(w, OnlyAsks, s.now)
-	s.next(w)
-	s.Waits(w, Refusal{Sent: s.now, Left: -1}, s.now)
-	s.Retry(w, s.now.Add(time.Millisecond))
-	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Millisecond) {
-		t.Errorf("%+v", step)
 	}
 }
 

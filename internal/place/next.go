@@ -44,7 +44,7 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	if w.receives && w.Terms.Passes {
+	if !w.once && w.Terms.Passes {
 		if t := w.take(now); t != nil {
 			return Step{Do: Take, Tenure: t}
 		}
@@ -78,7 +78,7 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 func (p *Place) askStep(w *Waiter, beside *Tenure, now time.Time) Step {
 	step := Step{Do: Ask, Tenure: w.Tenure, Beside: beside}
 	l := w.line
-	if l != nil && w.receives && w.Terms.Tickets() {
+	if l != nil && !w.once && w.Terms.Tickets() {
 		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.deaf, l.when.pace)
 	}
 	if step.Tenure != nil && beside != nil {
@@ -121,19 +121,17 @@ func (p *Place) Refused(w *Waiter, t *Tenure, r Refusal, now time.Time) {
 }
 
 // Waits records that w was refused: by the answer to its own question, or to that of another
-// reader, or to one for several locks.
+// reader.
 func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 	l := w.line
 	switch {
 	case l == nil:
 	case w.once:
 		l.silence.hears(w.asked) // no more: the next waiter must ask, for a place in the queue
-	case w.receives || w.leads():
+	default:
 		l.shut = true
 		l.silence.hears(w.asked)
 		w.Terms.Discipline.refused(l, w, r, now)
-	default:
-		l.silence.hears(w.asked) // a call for several, behind others of its line: Redis answered all the same
 	}
 }
 
@@ -177,16 +175,9 @@ func (p *Place) Unheard(w *Waiter, t *Tenure, wrote bool) (settle bool) {
 	return false
 }
 
-// Retry has w, which is to Join or did, ask again at due, if nothing is a reason to do so
-// before: an error came instead of an answer.
-func (p *Place) Retry(w *Waiter, due time.Time) {
-	switch {
-	case w.line == nil:
-		w.retryAt = due
-	case w.receives || w.leads():
-		w.Terms.Discipline.retry(w.line, w, due)
-	}
-}
+// Retry has w, which waits, ask again at due, if nothing is a reason to do so before: an error came
+// instead of an answer.
+func (p *Place) Retry(w *Waiter, due time.Time) { w.Terms.Discipline.retry(w.line, w, due) }
 
 // Leads reports whether w asks for itself: it is the first of its line, and roused, or it
 // stands in no line.

@@ -92,7 +92,7 @@ func (p *Place) writerWaits(c *Terms) bool {
 		return true // a reader was refused: a writer writes or waits, perhaps in another process
 	}
 	for _, l := range p.side(false).lines {
-		if l.apart == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return w.receives }) {
+		if l.apart == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return !w.once }) {
 			return true
 		}
 	}

@@ -191,7 +191,7 @@ func TestWriterWaits(t *testing.T) {
 	}{
 		"a writer waits": {&readTerms, func(s *stage) { s.stand(&writeTerms, 3) }, false},
 		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
-		"a call for several waits to write":            {&readTerms, func(s *stage) { s.Join(s.waiter(&writeTerms, 3), OnlyAsks, s.now) }, true},
+		"an attempt to write is first":                 {&readTerms, func(s *stage) { s.tries(&writeTerms, 3) }, true},
 		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
 		"a line that was refused":                      {&readTerms, func(s *stage) { s.reader(&readTerms, 3).line.shut = true }, false},
 	} {
@@ -599,7 +599,7 @@ func TestReadOn(t *testing.T) {
 	writes, _ := s.take(&writeTerms, 1)
 	w = s.waiter(&readTerms, 1)
 	w.Tenure = s.tenure(&readTerms)
-	s.Join(w, Receives, s.now)
+	s.Join(w, s.now)
 	s.WaitToRead(w, true)
 	if w.Owner.Beside() != writes || s.Next(w, writes, opTime, s.now).Do != Ask {
 		t.Error("a writer stands behind the waiters for its lock")

@@ -51,7 +51,7 @@ func (s *stage) take(c *Terms, number uint64) (*Tenure, *Hold) {
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
 	w.Tenure, w.Seat = s.tenure(c), new(Hold)
-	s.Join(w, Receives, s.now)
+	s.Join(w, s.now)
 	s.WaitToRead(w, false)
 	return w
 }
@@ -68,7 +68,15 @@ func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	if !c.Tickets() {
 		w.Tenure = s.tenure(c)
 	}
-	s.Join(w, Receives, s.now)
+	s.Join(w, s.now)
+	return w
+}
+
+// tries has an owner make one attempt, which stands in line.
+func (s *stage) tries(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	w.once = true
+	s.Join(w, s.now)
 	return w
 }
 

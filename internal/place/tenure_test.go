@@ -195,7 +195,7 @@ func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
-		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, Receives, s.now) },
+		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, s.now) },
 		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
 		"a question":        func(s *stage) { s.side(true).trips = 1 },
 		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },

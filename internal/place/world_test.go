@@ -64,7 +64,6 @@ type how uint8
 const (
 	lock how = iota
 	tryLock
-	passer // takes several locks at once, and this lock is one of them
 )
 
 // world has everything that a place deals with.
@@ -384,14 +383,6 @@ func (w *world) begin(c *call) {
 	c.p.order++
 	c.order = c.p.order
 	w.tellStart(c, false)
-	if c.how == passer {
-		c.o = p.Enter(false, c.owner)
-		c.o.Turn <- struct{}{}
-		c.entered = true
-		c.t = w.tenure(c.terms)
-		w.ask(c, Step{Tenure: c.t})
-		return
-	}
 	if c.terms.MayShare() {
 		if t := p.Open(c.terms, w.now, w.now); t != nil && w.seat(c, t, true) {
 			return
@@ -422,7 +413,7 @@ func (w *world) begin(c *call) {
 			return
 		}
 	} else {
-		p.Join(c.w, Receives, w.now)
+		p.Join(c.w, w.now)
 		if c.terms.Reads {
 			p.WaitToRead(c.w, writes != nil)
 		}
@@ -453,9 +444,9 @@ func (w *world) seat(c *call, t *Tenure, fresh bool) bool {
 // holds is when a call has its hold.
 func (w *world) holds(c *call, h *Hold) {
 	c.h, c.got = h, true
-	if c.w != nil && c.w.line != nil && c.w.receives && c.terms.Discipline == FirstAsks {
+	if c.w != nil && c.w.line != nil && !c.w.once && c.terms.Discipline == FirstAsks {
 		for _, other := range c.w.line.waiters {
-			if other.receives && w.callOf(other).order < c.order && other != c.w {
+			if !other.once && w.callOf(other).order < c.order && other != c.w {
 				w.fail("a waiter that came sooner is passed")
 			}
 		}
@@ -555,9 +546,6 @@ func (w *world) look(c *call) {
 		w.tellRide(c, rode)
 		c.state, c.due = sleeping, step.Due
 	case Ask:
-		if c.how == passer {
-			step = Step{Tenure: c.t}
-		}
 		w.ask(c, step)
 	case Anew:
 		w.anew(c)
@@ -651,7 +639,7 @@ func (w *world) cancel(c *call) {
 		if k.c == c {
 			w.tellUnheard(k)
 			k.c = nil
-			if c.w != nil && c.how != passer {
+			if c.w != nil {
 				c.p.place.CutOff(c.w, k.t)
 			}
 		}
@@ -670,28 +658,9 @@ func (w *world) unanswered(c *call, err error) {
 		w.part(c)
 		return
 	}
-	if c.w == nil {
-		w.stand(c)
-	}
-	if c.how == passer && !c.w.First() {
-		w.giveUp(c) // the waiters before the call would wait for a lock that it may have taken
-		w.anew(c)
-	}
 	c.w.Silent(err)
 	p.Retry(c.w, w.now.Add(pauseTime))
 	w.awake(c)
-}
-
-// stand has a call for several locks stand in line.
-func (w *world) stand(c *call) {
-	p := &c.p.place
-	c.w = p.Waiter(c.terms, false)
-	if c.w.Wake == nil {
-		c.w.Wake = make(chan struct{}, 1)
-	}
-	c.w.Terms, c.w.Owner = c.terms, c.o
-	p.Join(c.w, OnlyAsks, w.now)
-	c.w.AskedAt(w.now)
 }
 
 // unlock gives the hold of c back.
@@ -803,8 +772,6 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		wrote := k.reply.granted || k.patience > 0
 		if p.Unheard(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
 			w.settle(k.p, k.t, broken)
-		} else if k.w == nil && k.t.Unsure() {
-			p.Free(k.t.Terms)
 		}
 		return
 	}
@@ -814,17 +781,6 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		w.unanswered(c, errBroke)
 	case k.reply.granted:
 		w.granted(k)
-	case c.how == passer:
-		p.Broke(nil, k.t, false, nil)
-		if k.t.Unsure() {
-			w.giveUp(c)
-			w.anew(c)
-		}
-		if c.w == nil {
-			w.stand(c)
-		}
-		p.Waits(c.w, Refusal{Sent: k.sent, Left: k.reply.left}, w.now)
-		w.awake(c)
 	default:
 		own := c.terms.Discipline == FairQueue && w.cast.keeps
 		was := c.w.queued.as
@@ -863,10 +819,6 @@ func (w *world) granted(k *command) {
 			return
 		}
 		w.anew(c)
-		if c.how == passer && c.w == nil {
-			w.ask(c, Step{Tenure: c.t})
-			return
-		}
 		w.awake(c)
 	case Shut:
 		w.giveUp(c)
@@ -887,7 +839,7 @@ func (w *world) anew(c *call) {
 		return
 	}
 	c.w.Tenure = nil
-	if c.t != nil && c.how != passer {
+	if c.t != nil {
 		c.w.Tenure = c.t
 		w.seated(c)
 	}

@@ -113,13 +113,11 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		*a = attempt{}
 		attempts.Put(a)
 	}()
-	*a = attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
+	*a = attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, number, !known), ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
 	a.now = a.began
-	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number, a.fresh)}
-	a.parts = a.one[:]
 	defer a.done()
 	if !wait || spec.Config.Once {
-		if known && at.acquires(a.one[0].owner) {
+		if known && at.acquires(a.owner) {
 			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
 		a.limit = s.OpTimeout
@@ -161,21 +159,14 @@ func (at *spot) enter(spec *Spec, number uint64, fresh bool) *place.Owner {
 	return at.place.Enter(spec.reads(), number)
 }
 
-// done has the attempt leave its line, and its owners leave their places.
+// done has the attempt leave its line, and its owner leave the place.
 func (a *attempt) done() {
-	for i := range a.parts {
-		p := &a.parts[i]
-		if p.owner == nil {
-			return
-		}
-		p.at.lock()
-		if a.w != nil && i == a.current {
-			p.at.place.Quit(a.w, a.now)
-			a.w = nil
-		}
-		p.owner.Leave()
-		p.at.unlock()
+	a.at.lock()
+	if a.w != nil {
+		a.at.place.Quit(a.w, a.now)
 	}
+	a.owner.Leave()
+	a.at.unlock()
 }
 
 // acquires reports whether another call of o asks for the first hold.
@@ -188,12 +179,11 @@ func (at *spot) acquires(o *place.Owner) bool {
 // inTurn takes the owner's turn, so that one command at a time is under way for the owner. If
 // the owner has the lock, inTurn re-enters it, and else acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
-	p := &a.parts[0]
 	if a.fresh {
-		return a.first(p)
+		return a.first()
 	}
 	for {
-		if h, err := a.oneTurn(p); err != errReleased {
+		if h, err := a.oneTurn(); err != errReleased {
 			return h, err
 		}
 		// Take the turn again: the goroutine that gave the other holds back may wait for it.
@@ -201,8 +191,8 @@ func (a *attempt) inTurn() (*hold, error) {
 }
 
 // oneTurn takes the owner's turn, and lets go of it, also when an observer panics meanwhile.
-func (a *attempt) oneTurn(p *part) (h *hold, err error) {
-	err = a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
+func (a *attempt) oneTurn() (h *hold, err error) {
+	err = a.s.takeTurn(a.waiting, a.owner.Turn, a.timeLeft())
 	a.now = time.Now()
 	if err != nil {
 		return nil, a.ended(err)
@@ -210,55 +200,55 @@ func (a *attempt) oneTurn(p *part) (h *hold, err error) {
 	passed := false
 	defer func() {
 		if !passed {
-			<-p.owner.Turn
+			<-a.owner.Turn
 		}
 	}()
-	t := p.at.held(p.owner)
+	t := a.at.held(a.owner)
 	if t == nil {
-		return a.first(p)
+		return a.first()
 	}
-	h, passed, err = a.reenter(p, t)
+	h, passed, err = a.reenter(t)
 	return h, err
 }
 
 // first acquires the owner's first hold.
-func (a *attempt) first(p *part) (*hold, error) {
-	if !a.fresh && !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
+func (a *attempt) first() (*hold, error) {
+	if !a.fresh && !a.spec.reads() && a.at.beside(a.owner, a.spec) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	if !a.start(p) {
-		return nil, p.at.behind(p.spec)
+	if !a.start() {
+		return nil, a.at.behind(a.spec)
 	}
 	if err := a.run(); err != nil {
 		return nil, err
 	}
-	return p.h, nil
+	return a.h, nil
 }
 
 // start has the attempt stand in line for p. It reports false if the attempt is a TryLock
 // and others are ahead.
-func (a *attempt) start(p *part) bool {
-	p.at.lock()
-	defer p.at.unlock()
-	a.w = p.at.waiter(p, a.limit > 0)
-	a.ownTenure(p)
+func (a *attempt) start() bool {
+	a.at.lock()
+	defer a.at.unlock()
+	a.w = a.newWaiter()
+	a.ownTenure()
 	if a.limit > 0 {
-		return p.at.place.Try(a.w, a.now)
+		return a.at.place.Try(a.w, a.now)
 	}
-	p.at.place.Join(a.w, place.Receives, a.now)
-	p.at.place.WaitToRead(a.w, p.owner.Beside() != nil)
+	a.at.place.Join(a.w, a.now)
+	a.at.place.WaitToRead(a.w, a.owner.Beside() != nil)
 	return true
 }
 
 // ownTenure makes the tenure in whose name the waiter of p asks, unless that is the ticket
 // of its line. The caller has the mutex of the place.
-func (a *attempt) ownTenure(p *part) {
-	if a.limit == 0 && p.spec.terms.Tickets() {
+func (a *attempt) ownTenure() {
+	if a.limit == 0 && a.spec.terms.Tickets() {
 		return
 	}
-	p.t = p.at.newTenure(p.spec, a.now)
-	a.w.Tenure = &p.t.Tenure
-	if p.spec.terms.MayShare() {
+	a.t = a.at.newTenure(a.spec, a.now)
+	a.w.Tenure = &a.t.Tenure
+	if a.spec.terms.MayShare() {
 		h := new(hold) // for when it is let in with another reader
 		h.init(a.ctx, false)
 		a.w.Seat = &h.Hold
@@ -321,9 +311,6 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Asks reports true.
-func (r reentry) Asks() bool { return true }
-
 // Joins reports whether the question travels with others. If the tenure is over, Send says so.
 func (r reentry) Joins() (node uint16, joins bool) {
 	if node, joins = r.t.s.joins(r.t.spec); joins && !r.t.isLive() {
@@ -351,10 +338,10 @@ func (r reentry) Late(_ luascripts.Acquired, err error) {
 // reenter adds a hold to t. The caller has the owner's turn. If the call does not wait for
 // the answer, passed is true, and Late lets go of the turn: so no other command of this tenure
 // can overtake the question.
-func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
+func (a *attempt) reenter(t *tenure) (h *hold, passed bool, err error) {
 	s := a.s
-	turn := p.owner.Turn
-	lease, letGo := p.spec.terms.Lease, func() { <-turn }
+	turn := a.owner.Turn
+	lease, letGo := a.spec.terms.Lease, func() { <-turn }
 	if t.Turn != nil {
 		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft()); err != nil {
 			return nil, false, a.ended(err)
@@ -367,10 +354,10 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 		letGo = func() { <-t.Turn; <-turn }
 	}
 	began := time.Now()
-	p.at.lock()
+	a.at.lock()
 	holds := t.WillChange(began)
 	t.MayTake(lease)
-	p.at.unlock()
+	a.at.unlock()
 	var sent time.Time
 	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
@@ -385,10 +372,10 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
 		h := new(hold)
-		h.init(a.ctx, p.spec.terms.Fixed)
-		p.at.lock()
-		added := p.at.place.Add(&t.Tenure, p.owner, &h.Hold)
-		p.at.unlock()
+		h.init(a.ctx, a.spec.terms.Fixed)
+		a.at.lock()
+		added := a.at.place.Add(&t.Tenure, a.owner, &h.Hold)
+		a.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)
 			t.count(holds + 1)

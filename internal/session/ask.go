@@ -26,12 +26,12 @@ type question struct {
 
 // prepare makes the question of step, which says Ask, and tells the place that it is about to
 // be sent. The mutex of the place is held.
-func (a *attempt) prepare(p *part, step *place.Step) {
-	s, spec := a.s, p.spec
-	p.t = tenureOf(step.Tenure)
+func (a *attempt) prepare(step *place.Step) {
+	s, spec := a.s, a.spec
+	a.t = tenureOf(step.Tenure)
 	q := &a.question
-	*q = question{s: s, t: p.t, spec: spec, w: a.w, sent: a.now}
-	q.Question = luascripts.Question{Owner: p.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(p.t.Came), Yield: spec.terms.Yield, Spare: spec.spare()}
+	*q = question{s: s, t: a.t, spec: spec, w: a.w, sent: a.now}
+	q.Question = luascripts.Question{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare()}
 	if step.Beside != nil {
 		q.Writer = step.Beside.Name
 	}
@@ -44,9 +44,9 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	if spec.terms.Replicas {
 		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
 	}
-	p.at.place.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.WaiterTimeout)
+	a.at.place.Asks(&a.t.Tenure, max(q.Lease, q.Offer), q.WaiterTimeout)
 	if l := a.w.Line(); l != nil && a.limit == 0 {
-		p.at.listenEarly(l, spec)
+		a.at.listenEarly(l, spec)
 	}
 }
 
@@ -66,9 +66,6 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	}
 	return reply, err
 }
-
-// Asks reports true.
-func (q question) Asks() bool { return true }
 
 // Joins reports whether the question travels with others.
 func (q question) Joins() (node uint16, joins bool) {
@@ -110,106 +107,99 @@ func (q question) resent(now time.Time) bool {
 
 // ask sends the question for p and records the answer. It returns nil if p has its hold, and
 // errRefused if others have the lock.
-func (a *attempt) ask(p *part) error {
+func (a *attempt) ask() error {
 	s, q := a.s, a.question
 	limit := a.s.OpTimeout
 	if a.limit > 0 {
 		limit = a.timeLeft()
 	}
-	var reply luascripts.Acquired
-	var answered bool
-	var err error
-	if q.Replicas == 0 {
-		reply, answered, err = command.Await[luascripts.Acquired](a.waiting, s.sender, limit, q)
-	} else { // it takes a connection of its own, for which the library waits without regard to a context
-		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
-	}
+	reply, answered, err := command.Await[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	a.now = time.Now()
 	resent := answered && q.resent(a.now)
 	if resent {
-		p.t.doubt()
+		a.t.doubt()
 	}
 	switch {
 	case !answered:
-		p.at.lock()
-		p.at.place.CutOff(a.w, &p.t.Tenure) // Late hears the answer
-		p.at.unlock()
+		a.at.lock()
+		a.at.place.CutOff(a.w, &a.t.Tenure) // Late hears the answer
+		a.at.unlock()
 		return s.sender.CutOff(err)
 	case err != nil:
-		return a.broke(p, resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
+		return a.broke(resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
-		return a.granted(p, reply)
+		return a.granted(reply)
 	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which nobody heard, and that is over
-		return a.broke(p, false, tooLate{q.Lease, a.now.Sub(a.began)})
+		return a.broke(false, tooLate{q.Lease, a.now.Sub(a.began)})
 	case reply.Verdict != luascripts.Held:
-		return a.broke(p, false, command.Final{Err: lock.ErrWrongType})
+		return a.broke(false, command.Final{Err: lock.ErrWrongType})
 	}
-	p.at.lock()
-	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
-	p.at.unlock()
+	a.at.lock()
+	a.at.place.Refused(a.w, &a.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
+	a.at.unlock()
 	return errRefused
 }
 
 // broke records that the question for p was answered with an error, and returns it.
-func (a *attempt) broke(p *part, mayHaveRun bool, err error) error {
-	err = a.s.sender.Foreign(a.waiting, p.spec.Keys.Lock, err)
-	p.at.lock()
-	p.at.place.Broke(a.w, &p.t.Tenure, mayHaveRun, err)
-	p.at.unlock()
+func (a *attempt) broke(mayHaveRun bool, err error) error {
+	err = a.s.sender.Foreign(a.waiting, a.spec.Keys.Lock, err)
+	a.at.lock()
+	a.at.place.Broke(a.w, &a.t.Tenure, mayHaveRun, err)
+	a.at.unlock()
 	return err
 }
 
 // granted makes the first hold of p, unless the wait has ended, or too few replicas confirmed
 // the grant, or grant returns an error.
-func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
+func (a *attempt) granted(reply luascripts.Acquired) error {
 	q := &a.question
 	if err := a.waiting.Err(); err != nil {
-		p.at.lock()
-		p.at.place.Cross(a.w, &p.t.Tenure)
-		p.at.unlock()
+		a.at.lock()
+		a.at.place.Cross(a.w, &a.t.Tenure)
+		a.at.unlock()
 		return err
 	}
 	if reply.Confirmed < q.Replicas {
-		confirmed := a.s.takeBack(a.waiting, p.t)
+		confirmed := a.s.takeBack(a.waiting, a.t)
 		err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
-		p.at.lock()
-		p.at.place.GaveBack(a.w, &p.t.Tenure, confirmed, err)
-		p.at.unlock()
+		a.at.lock()
+		a.at.place.GaveBack(a.w, &a.t.Tenure, confirmed, err)
+		a.at.unlock()
 		return err
 	}
-	if err := a.grant(p, a.w, q.sent, reply.Token); err != nil {
+	if err := a.grant(a.w, q.sent, reply.Token); err != nil {
 		return err
 	}
-	a.s.follow(p.t, reply.Next)
+	a.s.follow(a.t, reply.Next)
 	return nil
 }
 
 // grant records that the question for p, sent at sent, was answered by a grant, and makes the
 // first hold. It fails if the answer came too late for the lease, or the session closed.
-func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) error {
-	t, lease := p.t, p.spec.terms.Lease
+func (a *attempt) grant(w *place.Waiter, sent time.Time, token uint64) error {
+	t, lease := a.t, a.spec.terms.Lease
 	h := &t.first
-	h.init(a.ctx, p.spec.terms.Fixed)
+	h.init(a.ctx, a.spec.terms.Fixed)
 	took := a.now.Sub(sent)
 	late := took >= watchdog.Trusted(lease)
-	p.at.lock()
+	a.at.lock()
 	if t.lease == nil {
-		t.spec = p.spec // a ticket may have another waiter's
+		t.spec = a.spec // a ticket may have another waiter's
 	}
 	if t.lease != nil {
 		t.lease.Extend(sent, lease)
 	} else if !late {
-		t.lease = a.s.dog.WatchIn(&t.own, t, sent, lease, !p.spec.terms.Fixed)
+		t.lease = a.s.dog.WatchIn(&t.own, t, sent, lease, !a.spec.terms.Fixed)
 	}
-	outcome := p.at.place.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, a.now)
-	p.at.unlock()
+	outcome := a.at.place.Granted(w, &t.Tenure, a.owner, &h.Hold, token, late, a.now)
+	a.at.unlock()
 	switch outcome {
 	case place.TooLate:
 		return tooLate{lease, took}
 	case place.Shut:
 		return command.Final{Err: lock.ErrClosed}
 	}
-	p.h = h
+	a.h = h
 	return nil
 }
 

@@ -227,60 +227,6 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 	})
 }
 
-// A caller that cannot be cancelled sends in its own goroutine. It returns in time all the
-// same, whether the client library waits at the connection, which it closes then, or behind
-// others; and what the server gets long after that is given back.
-func TestAbandoned_inline(t *testing.T) {
-	for name, pipelining := range map[string]bool{"alone on the connection": false, "behind others": true} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelining }), testConfig())
-				spec, ctx := s.NewSpec(hookable(), "orders", nil), context.Background()
-				w.unlock(w.take(s, spec.Kind, ctx))
-				var inline atomic.Int32
-				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) == "EVALSHA" {
-						inline.Add(int32(s.sender.Load().Inline))
-					}
-					return slow(req)
-				})
-				start := time.Now()
-				_, err := s.TryLock(ctx, spec)
-				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime || took < opTime-opTime/8 {
-					w.Errorf("TryLock: %v after %v", err, took)
-				}
-				if n := inline.Load(); n != 1 {
-					w.Errorf("%d commands were sent by their callers, want 1", n)
-				}
-				time.Sleep(20*time.Second - time.Since(start))
-				synctest.Wait()
-				if n := len(w.mini.Keys()); n != 1 {
-					w.Fatalf("%d keys when the request arrives, want 1", n)
-				}
-				time.Sleep(25 * time.Second) // it looked about 3, 6, 12 and 24 s after the time-out, or after the end of the connection
-				if keys := w.mini.Keys(); len(keys) != 0 {
-					w.Errorf("left: %q", keys)
-				}
-
-				h := w.take(s, spec.Kind, ctx)
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second}))
-				start = time.Now()
-				err = h.Unlock(ctx)
-				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
-					w.Errorf("Unlock: %v after %v", err, took)
-				}
-				w.wire.OnRequest(nil)
-				time.Sleep(time.Minute)
-				w.unlock(w.take(s, spec.Kind, ctx))
-				if err := s.Close(ctx); err != nil {
-					w.Error(err)
-				}
-			})
-		})
-	}
-}
-
 // The connection of a question comes to the end of its ConnLifetime, and the client library sends the question again, without
 // a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is carried out.
 func TestAbandoned_byALifetime(t *testing.T) {

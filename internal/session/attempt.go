@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// attempt is one call for the first hold of one lock, or of several at once: the wait loop.
+// attempt is one call for the first hold of a lock: the wait loop.
 //
 // It asks Redis only when there is a reason to: it never asked, a hint came, the other's
 // lease ran out, or a poll interval is over. The place decides when, and which waiter. A hint
@@ -24,33 +24,24 @@ import (
 // mutex of the place guards.
 type attempt struct {
 	s       *Session
-	ctx     context.Context // the holds are under it
+	spec    *Spec
+	call    *call // nil if nobody observes
+	at      *spot
+	owner   *place.Owner
+	ctx     context.Context // the hold is under it
 	waiting context.Context // ends the wait: ctx, or a part of it
 	limit   time.Duration   // how much time a TryLock has; 0 is a Lock
 	began   time.Time
 	now     time.Time // when it last looked at the clock: as it began, after each sleep, and after each answer
 	fresh   bool      // its owner is new, so no other call knows of it
 
-	parts   []part
-	one     [1]part       // memory for parts
-	current int           // the part in whose line w stands, or about which the error is
-	w       *place.Waiter // nil while the attempt stands in no line
-
-	question question // the latest, for one lock
-	several           // of an attempt for several locks
+	w        *place.Waiter // nil before it stands in line
+	t        *tenure       // in whose name it asks; nil before its line asks, and after a step that came to nothing
+	question question      // the latest
+	h        *hold         // the result
 }
 
-// part is one lock of an attempt.
-type part struct {
-	spec  *Spec
-	call  *call // nil if nobody observes
-	at    *spot
-	owner *place.Owner
-	t     *tenure // in whose name it asks; nil before its line asks, and after a step that came to nothing
-	h     *hold   // the result
-}
-
-// run takes steps until all locks are granted, or the attempt ends with an error. A TryLock
+// run takes steps until the lock is granted, or the attempt ends with an error. A TryLock
 // ends with the first refusal. Nothing of a failed attempt stays in Redis, also when the observer
 // or the logger does not return, because it panics or calls runtime.Goexit.
 func (a *attempt) run() error {
@@ -115,11 +106,10 @@ type waitOver struct{ error }
 
 func (e waitOver) Unwrap() error { return e.error }
 
-// step waits until there is something to do, and does it. It returns nil when all locks are
+// step waits until there is something to do, and does it. It returns nil when the lock is
 // held.
 func (a *attempt) step() error {
-	p := &a.parts[a.current]
-	step, err := a.next(p)
+	step, err := a.next()
 	if err != nil {
 		if a.limit == 0 {
 			err = a.ended(err)
@@ -132,41 +122,38 @@ func (a *attempt) step() error {
 		a.prompt()
 		return errAgain
 	case place.Take:
-		return a.accept(p, tenureOf(step.Tenure))
+		return a.accept(tenureOf(step.Tenure))
 	case place.Join:
-		if p.h = a.s.join(a.ctx, p.at, tenureOf(step.Tenure), p.owner.Number); p.h == nil {
+		if a.h = a.s.join(a.ctx, a.at, tenureOf(step.Tenure), a.owner.Number); a.h == nil {
 			return errAgain
 		}
-		a.cameIn(p)
+		a.cameIn()
 		return nil
 	case place.Share:
-		p.h = step.Hold.Of.(*hold)
-		a.cameIn(p)
+		a.h = step.Hold.Of.(*hold)
+		a.cameIn()
 		return nil
 	case place.Refuse:
-		p.at.lock()
-		p.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
-		p.at.unlock()
+		a.at.lock()
+		a.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
+		a.at.unlock()
 		return errRefused
 	case place.Fail:
 		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoAnswer{After: a.s.OpTimeout})))
 	}
-	if a.script != nil {
-		return a.askAll()
-	}
-	return a.ask(p)
+	return a.ask()
 }
 
 // cameIn ends what the attempt asked for p before another reader let it in.
-func (a *attempt) cameIn(p *part) {
-	p.at.lock()
-	p.at.place.CameIn(a.w, a.now)
-	p.at.unlock()
+func (a *attempt) cameIn() {
+	a.at.lock()
+	a.at.place.CameIn(a.w, a.now)
+	a.at.unlock()
 	_ = a.giveUp(nil)
 }
 
 // next waits until the place has something for p to do.
-func (a *attempt) next(p *part) (place.Step, error) {
+func (a *attempt) next() (place.Step, error) {
 	for {
 		if a.s.isClosing() {
 			return place.Step{}, lock.ErrClosed
@@ -174,26 +161,21 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		if err := a.waiting.Err(); err != nil {
 			return place.Step{}, err
 		}
-		if a.w == nil {
-			return place.Step{Do: place.Ask}, nil
-		}
-		p.at.beside(p.owner, p.spec) // this very look may find that it is lost
-		p.at.lock()
-		beside := p.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
-		step := p.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
+		a.at.beside(a.owner, a.spec) // this very look may find that it is lost
+		a.at.lock()
+		beside := a.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
+		step := a.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
 		case place.Ask:
-			if a.script == nil {
-				a.prepare(p, &step)
-			}
+			a.prepare(&step)
 		case place.Take:
 			tenureOf(step.Tenure).first.init(a.ctx, false)
 		}
-		p.at.unlock()
+		a.at.unlock()
 		if step.Do != place.Wait {
 			return step, nil
 		}
-		a.tellBehind(p)
+		a.tellBehind()
 		a.sleep(step.Due)
 		a.now = time.Now()
 	}
@@ -254,150 +236,92 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 // came instead of an answer.
 func (a *attempt) unanswered(err error, d time.Duration) {
 	over := a.waiting.Err() // the next step says so
-	if a.w == nil {
-		a.stand(a.current, a.sent)
-	}
-	p := &a.parts[a.current]
 	if over != nil {
 		if err != over { // the question failed before the wait ended
-			p.at.lock()
+			a.at.lock()
 			a.w.Silent(err)
-			p.at.unlock()
+			a.at.unlock()
 		}
 		return
 	}
-	p.at.lock()
+	a.at.lock()
 	a.w.Silent(err)
 	quiet, _ := a.w.Line().Silence().Lasts(a.now, 0)
-	p.at.place.Retry(a.w, a.now.Add(d))
-	leads := a.w.Leads()
-	p.at.unlock()
-	if leads || a.script == nil {
-		a.s.silent(p.spec, quiet, err)
-	} else {
-		// The waiter ahead would be refused by what the lost question may have taken.
-		_ = a.giveUp(err)
-		a.anew()
-	}
+	a.at.place.Retry(a.w, a.now.Add(d))
+	a.at.unlock()
+	a.s.silent(a.spec, quiet, err)
 }
 
 // accept adds a hold of t, which the waiter took.
-func (a *attempt) accept(p *part, t *tenure) error {
+func (a *attempt) accept(t *tenure) error {
 	h := &t.first
-	p.at.lock()
-	held := p.at.place.Add(&t.Tenure, p.owner, &h.Hold)
+	a.at.lock()
+	held := a.at.place.Add(&t.Tenure, a.owner, &h.Hold)
 	closed := t.Phase() == place.Closed
-	p.at.unlock()
+	a.at.unlock()
 	switch {
 	case held:
-		p.h = h
+		a.h = h
 		return nil
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
 		a.anew() // lost on the way
-		if !p.spec.terms.Tickets() {
+		if !a.spec.terms.Tickets() {
 			a.prompt()
 		}
 		return errAgain
 	}
 }
 
-// stand has the attempt stand in line for the lock of part i, and in no other. Its latest
-// question was sent at sent; zero if it has not asked.
-func (a *attempt) stand(i int, sent time.Time) {
-	a.quit()
-	a.current = i
-	p := &a.parts[i]
-	p.at.lock()
-	a.w = p.at.waiter(p, false)
-	p.at.place.Join(a.w, place.Stay(a.script == nil), a.now)
-	if !sent.IsZero() {
-		a.w.AskedAt(sent)
-	}
-	p.at.unlock()
-}
-
-// waiter returns a waiter for p, with memory of the place's if there is some to be had. The
+// newWaiter returns a waiter, with memory of the place's if there is some to be had. The
 // caller has the mutex of the place.
-func (at *spot) waiter(p *part, once bool) *place.Waiter {
-	w := at.place.Waiter(&p.spec.terms, once)
+func (a *attempt) newWaiter() *place.Waiter {
+	w := a.at.place.Waiter(&a.spec.terms, a.limit > 0)
 	if w.Wake == nil {
 		w.Wake = make(chan struct{}, 1)
 	}
-	w.Terms, w.Owner, w.Tells = &p.spec.terms, p.owner, p.call != nil
+	w.Terms, w.Owner, w.Tells = &a.spec.terms, a.owner, a.call != nil
 	return w
 }
 
-// quit has the attempt leave its line.
-func (a *attempt) quit() {
-	if a.w == nil {
-		return
-	}
-	p := &a.parts[a.current]
-	p.at.lock()
-	p.at.place.Quit(a.w, a.now)
-	p.at.unlock()
-	a.w = nil
-}
-
 // giveUp ends what the attempt asks for in Redis, for good, or until the next waiter of the
-// line goes on with it. The attempt itself may go on, with new tenures, or have a hold by
+// line goes on with it. The attempt itself may go on, with a new tenure, or have a hold by
 // another reader's question: then it has no use for what it asked before. It returns err.
 func (a *attempt) giveUp(err error) error {
-	for i := range a.parts {
-		p := &a.parts[i]
-		var t *place.Tenure
-		if p.t != nil {
-			t = &p.t.Tenure
-		}
-		var seat *place.Hold
-		p.at.lock()
-		if a.w != nil && i == a.current {
-			seat = p.at.place.GiveUp(a.w, t)
-		} else if t != nil {
-			p.at.place.Fail(t)
-		}
-		p.at.unlock()
-		if seat != nil {
-			h := seat.Of.(*hold) // another's question let it in as the wait ended
-			s := a.s
-			s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
-		}
+	var t *place.Tenure
+	if a.t != nil {
+		t = &a.t.Tenure
+	}
+	a.at.lock()
+	seat := a.at.place.GiveUp(a.w, t)
+	a.at.unlock()
+	if seat != nil {
+		h := seat.Of.(*hold) // another's question let it in as the wait ended
+		s := a.s
+		s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
 	}
 	return err
 }
 
-// anew makes the tenures in whose names the attempt asks next.
+// anew makes the tenure in whose name the attempt asks next.
 func (a *attempt) anew() {
-	for i := range a.parts {
-		p := &a.parts[i]
-		p.t = nil
-		p.at.lock()
-		if a.script != nil {
-			p.t = p.at.newTenure(p.spec, a.now)
-		} else {
-			a.ownTenure(p)
-		}
-		p.at.unlock()
-	}
+	a.t = nil
+	a.at.lock()
+	a.ownTenure()
+	a.at.unlock()
 }
 
 // prompt gives the waiter a reason to ask, wherever it stands.
 func (a *attempt) prompt() {
-	if a.w == nil {
-		return // it asks without one
-	}
-	p := &a.parts[a.current]
-	p.at.lock()
-	p.at.place.Prompt(a.w)
-	p.at.unlock()
+	a.at.lock()
+	a.at.place.Prompt(a.w)
+	a.at.unlock()
 }
 
 // ended returns the error of an attempt whose wait err ended, between two questions.
 func (a *attempt) ended(err error) error {
-	p := &a.parts[a.current]
-	return a.s.ended(p.at, p.owner, p.spec, err)
+	return a.s.ended(a.at, a.owner, a.spec, err)
 }
 
 // ended returns the error of a call for o whose wait err ended: err itself if nothing is known of the lock.
@@ -442,6 +366,25 @@ func (s *Session) overdue(spec *Spec) time.Duration {
 		return s.OpTimeout + spec.Config.ReplicaTimeout
 	}
 	return s.OpTimeout
+}
+
+// Ahead returns the error of a TryLock by spec if another call of this process waits for the lock; nil if none does.
+func (s *Session) Ahead(spec *Spec) error {
+	if spec.Err != nil {
+		return nil // the attempt says so
+	}
+	at, err := s.begin(spec)
+	if err != nil {
+		return nil // likewise
+	}
+	defer s.done(at)
+	at.lock()
+	waits := at.place.Line(&spec.terms) != nil
+	at.unlock()
+	if !waits {
+		return nil
+	}
+	return at.behind(spec)
 }
 
 // behind returns the error of a TryLock that stands behind another call of this process.

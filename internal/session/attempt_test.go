@@ -82,10 +82,9 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	a = &attempt{s: w.a, ctx: w.Context(), waiting: w.Context(), began: time.Now(), fresh: true}
+	a = &attempt{s: w.a, spec: spec, at: at, owner: at.enter(spec, owner.New(), true), ctx: w.Context(), waiting: w.Context(), began: time.Now(), fresh: true}
 	a.now = a.began
-	a.parts = []part{{spec: spec, at: at, owner: at.enter(spec, owner.New(), true)}}
-	a.start(&a.parts[0])
+	a.start()
 	if err := a.step(); err != errRefused {
 		w.Fatal(err)
 	}
@@ -107,7 +106,7 @@ func TestQueue_lostBeforeItIsTaken(t *testing.T) {
 		h, a, end := w.hands()
 		w.unlock(h)
 		synctest.Wait()
-		offered := a.parts[0].t
+		offered := a.t
 		w.forced(offered)
 		if err := a.step(); err != errAgain {
 			w.Fatal(err)
@@ -123,14 +122,13 @@ func TestQueue_lostAsItIsTaken(t *testing.T) {
 		h, a, end := w.hands()
 		w.unlock(h)
 		synctest.Wait()
-		p := &a.parts[0]
-		step, err := a.next(p)
+		step, err := a.next()
 		if err != nil || step.Do != place.Take {
 			w.Fatal(step.Do, err)
 		}
 		taken := tenureOf(step.Tenure)
 		w.forced(taken)
-		if err := a.accept(p, taken); err != errAgain {
+		if err := a.accept(taken); err != errAgain {
 			w.Fatal(err)
 		}
 		w.asksAnew(a, taken)
@@ -145,7 +143,7 @@ func (w *world) asksAnew(a *attempt, lost *tenure) {
 	if err := a.step(); err != nil {
 		w.Fatal(err)
 	}
-	h := a.parts[0].h
+	h := a.h
 	if h == nil || h.tenure() == lost || h.Owner() == lost.Name || time.Since(start) != 0 {
 		w.Fatalf("after %v: a hold of %v", time.Since(start), h)
 	}
@@ -257,31 +255,6 @@ func (w *world) logs(s *Session) *strings.Builder {
 	return &text
 }
 
-// A call waits for several locks, the first of its line, and Redis becomes unavailable. The log says so.
-func TestGroup_aSilentServerIsLogged(t *testing.T) {
-	inBubble(t, func(w *world) {
-		text := w.logs(w.a)
-		other := w.lock(w.b, w.Context())
-		ended := make(chan error, 1)
-		ctx, cancel := context.WithCancel(w.Context())
-		go func() {
-			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, true)
-			ended <- err
-		}()
-		time.Sleep(pollTime / 2)
-		w.wire.Freeze(true)
-		time.Sleep(3 * opTime)
-		cancel()
-		w.wantEnd("LockAll", <-ended, []error{lock.ErrUnavailable, context.Canceled})
-		if !strings.Contains(text.String(), "redis unavailable") {
-			w.Errorf("the log says %q", text)
-		}
-		w.wire.Freeze(false)
-		w.unlock(other)
-		time.Sleep(2 * leaseTime)
-	})
-}
-
 // endsAfter is a context that has ended when it is asked for the n-th time, as one that ends while a call is on its way.
 type endsAfter struct {
 	context.Context
@@ -293,19 +266,6 @@ func (e endsAfter) Err() error {
 		return nil
 	}
 	return context.Canceled
-}
-
-// A call for several locks finds that its context has ended, when it is about to ask. It has asked nothing, so its error does not say
-// that Redis gives no answer.
-func TestGroup_aTryThatEndsBeforeItAsks(t *testing.T) {
-	inBubble(t, func(w *world) {
-		for _, wait := range []bool{false, true} {
-			ctx := endsAfter{w.Context(), new(atomic.Int64)}
-			ctx.n.Store(2)
-			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, wait)
-			w.wantEnd("LockAll", err, []error{context.Canceled}, lock.ErrUnavailable, lock.ErrNotAcquired)
-		}
-	})
 }
 
 // stuck is a context whose Err waits for a channel once there is one, as where a goroutine is not run for a while.
@@ -376,43 +336,6 @@ func TestWithWait_saysTheLimitOnce(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-}
-
-// A question for two locks has no answer, and meanwhile another call comes to wait for the first of them, and stands ahead. The call for two
-// asks again in other names once it is the first, and has both at once.
-func TestGroup_asksInOtherNames(t *testing.T) {
-	inBubble(t, func(w *world) {
-		for _, h := range w.takeAll(w.a, w.Context(), "orders", "others") {
-			w.unlock(h) // now the server knows the script
-		}
-		other := w.lock(w.b, w.Context())
-		w.onScripts(func(n int) redistest.Action {
-			if n == 1 {
-				return redistest.Action{DelayReply: 20 * time.Millisecond, DropReply: true}
-			}
-			return redistest.Action{}
-		})
-		holds := make(chan []lock.Hold, 1)
-		go func() { holds <- w.takeAll(w.a, w.Context(), "orders", "others") }()
-		synctest.Wait()
-		first := w.waiting(w.a, w.Context())
-		time.Sleep(pollTime / 2)
-		w.unlock(other)
-		h := w.next(first)
-		time.Sleep(pollTime / 2)
-		n := w.scripts()
-		w.unlock(h)
-		both := <-holds
-		if n.Load() > 3 { // the release, a question that comes before its hint, and one after it
-			w.Errorf("a release and a question took %d commands", n.Load())
-		}
-		for _, h := range both {
-			if h.Err() != nil {
-				w.Error(h.Err())
-			}
-			w.unlock(h)
-		}
-	})
 }
 
 // A server loads its data for long, and a waiter asks it ever more seldom. Then it answers that another owner has the lock. When it loads
@@ -594,49 +517,36 @@ func TestTryLock_doesNotOvertake(t *testing.T) {
 // A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
 // owner. Redis answers all the time.
 func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
-	for name, try := range map[string]func(w *world, ctx context.Context) error{
-		"one": func(w *world, ctx context.Context) error {
-			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		},
-		"several": func(w *world, ctx context.Context) error {
-			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "other"), luascripts.AcquireAllReentrant, false)
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				ctx := lock.ContextWithNewOwner(w.Context())
-				lost := w.lock(w.a, ctx)
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
-						w.Errorf("the re-entry: %v", err)
-					}
-				})
-				synctest.Wait()
-				wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
-				synctest.Wait()
-				wg.Go(func() {
-					start := time.Now()
-					err := try(w, ctx)
-					if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
-						w.Errorf("%v after %v", err, time.Since(start))
-					}
-				})
-				synctest.Wait()
-				w.mini.Del("orders")
-				other := w.lock(w.b, w.Context())
-				time.Sleep(2 * opTime)
-				w.unlock(other)
-				wg.Wait()
-				if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-					w.Errorf("the lost one: %v", err)
-				}
-			})
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		lost := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
+				w.Errorf("the re-entry: %v", err)
+			}
 		})
-	}
+		synctest.Wait()
+		wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
+		synctest.Wait()
+		wg.Go(func() {
+			start := time.Now()
+			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+				w.Errorf("%v after %v", err, time.Since(start))
+			}
+		})
+		synctest.Wait()
+		w.mini.Del("orders")
+		other := w.lock(w.b, w.Context())
+		time.Sleep(2 * opTime)
+		w.unlock(other)
+		wg.Wait()
+		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Errorf("the lost one: %v", err)
+		}
+	})
 }
 
 // A grant whose reply takes longer than its lease is no hold.
@@ -796,5 +706,30 @@ func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
 		}
 		w.unlock(h)
 		w.unlock(<-next)
+	})
+}
+
+// Ahead says what a TryLock would say, and sends nothing, while others of the process wait for the lock.
+func TestAhead(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		if err := w.a.Ahead(spec); err != nil {
+			w.Error(err)
+		}
+		h := w.lock(w.b, w.Context())
+		next := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		n := w.scripts()
+		if err := w.a.Ahead(spec); err != errAhead || n.Load() != 0 {
+			w.Errorf("%v, after %d commands", err, n.Load())
+		}
+		if err := w.b.Ahead(w.b.NewSpec(plain, "orders", nil)); err != nil {
+			w.Errorf("a waiter of another process is ahead: %v", err)
+		}
+		if err := w.a.Ahead(w.a.NewSpec(plain, "", nil)); err != nil {
+			w.Errorf("a lock without a name: %v", err)
+		}
+		w.unlock(h)
+		w.unlock(w.next(next))
 	})
 }

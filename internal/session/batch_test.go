@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -89,7 +90,7 @@ func TestBatch_callersLeave(t *testing.T) {
 			if left, err := direct.Do(t.Context(), direct.B().Keys().Pattern("*orders*").Build()).AsStrSlice(); len(left) > 0 || err != nil {
 				t.Errorf("left in Redis: %q, %v", left, err)
 			}
-			if load := s.sender.Load(); load.Inline != 0 || load.Detached != 0 || load.Idle != 0 {
+			if load := s.sender.Load(); load != (command.Load{}) {
 				t.Errorf("left of the sender: %+v", load)
 			}
 		})

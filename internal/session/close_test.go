@@ -212,7 +212,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 				inBubble(t, func(w *world) {
 					var holds []lock.Hold
 					for i := range locks {
-						h, err := w.a.Lock(w.Context(), w.all(w.a, fmt.Sprint("orders", i))[0])
+						h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
 						if err != nil {
 							w.Fatal(err)
 						}

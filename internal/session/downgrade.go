@@ -51,11 +51,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, err
 	}
 	defer s.done(at)
-	a := &attempt{s: s, ctx: h.parent, waiting: ctx, now: time.Now(), limit: s.OpTimeout}
-	a.began = a.now
 	c = s.observe(h.parent, spec)
-	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false)}
-	a.parts = a.one[:]
+	a := &attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false), ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
+	a.now = a.began
 	defer a.done()
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // by Redis, which never refuses an owner that writes

@@ -107,17 +107,6 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 			if h, err = s.TryLock(ctx, spec); err == nil {
 				holds = append(holds, h)
 			}
-		case how <= 2 && !e.fenced && e.kind == plain:
-			names = e.names
-			var specs []*Spec
-			for _, name := range names {
-				specs = append(specs, s.NewSpec(plain, name, nil))
-			}
-			if how == 1 {
-				holds, err = together(s, ctx, specs)
-			} else {
-				holds, err = s.LockAll(ctx, specs, luascripts.AcquireAllReentrant, false)
-			}
 		case how == 3 && e.force:
 			l := e.locks[name]
 			l.mu.Lock()

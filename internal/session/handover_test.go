@@ -446,16 +446,14 @@ func TestHandover_fixedLeases(t *testing.T) {
 	}
 }
 
-// A first waiter cannot take what comes to the line: a group, or a waiter that gave up at that
+// A first waiter cannot take what comes to the line: it wants a lease of its own, or gave up at that
 // moment. The waiters behind it are not forgotten.
 func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waiting(w.a, ctx)
-		group := make(chan []lock.Hold, 1)
-		go func() { group <- w.takeAll(w.a, w.Context(), "orders", "stock") }()
-		synctest.Wait()
+		fixed := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(leaseTime)}))
 		last := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		cancel()
@@ -463,9 +461,7 @@ func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 		if h := <-gone; h != nil {
 			w.unlock(h)
 		}
-		for _, h := range <-group {
-			w.unlock(h)
-		}
+		w.unlock(<-fixed)
 		w.unlock(<-last)
 	})
 }
@@ -1078,31 +1074,6 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	})
 }
 
-// Several locks are granted together, too late for the lease of the last one. The first can
-// be had at once then, and nothing of it is renewed.
-func TestGuard_aGroupsGrantThatIsTooLate(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second}))
-		for _, h := range w.takeAll(w.b, w.Context(), "a", "orders") {
-			w.unlock(h) // the server knows the script
-		}
-		specs := []*Spec{w.a.NewSpec(plain, "orders", nil), w.a.NewSpec(plain, "the last", []lock.Option{lock.WithFixedLease(time.Second)})}
-		if _, err := w.a.LockAll(w.Context(), specs, luascripts.AcquireAllReentrant, false); !errors.As(err, new(tooLate)) {
-			w.Error(err)
-		}
-		synctest.Wait()
-		start := time.Now()
-		h := w.lock(w.a, w.Context())
-		if took := time.Since(start); took > 0 {
-			w.Errorf("it came after %v", took)
-		}
-		if n := w.a.dog.Len(); n != 1 {
-			w.Errorf("%d leases are watched", n)
-		}
-		w.unlock(h)
-	})
-}
-
 // The next waiter wants the confirmation of replicas. The lock is not passed on to it, as no
 // replica was asked.
 func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
@@ -1638,40 +1609,6 @@ func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 	})
 }
 
-// A group, too, asks again while an answer is still open.
-func TestPass_afterAGroupsQuestionThatIsStillOpen(t *testing.T) {
-	inBubble(t, func(w *world) {
-		late := make(chan struct{})
-		var asked atomic.Int32
-		got := make(chan []lock.Hold)
-		go func() {
-			holds, err := w.a.LockAll(w.Context(), w.all(w.a, "orders"), func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (luascripts.Acquired, int, error) {
-				first := asked.Add(1) == 1
-				a, i, err := luascripts.AcquireAllReentrant(ctx, rdb, all)
-				if first {
-					<-late
-				}
-				return a, i, err
-			}, true)
-			if err != nil {
-				w.Error(err)
-			}
-			got <- holds
-		}()
-		holds := <-got
-		next := w.goLock(w.a, plain, w.Context())
-		synctest.Wait()
-		time.Sleep(time.Millisecond)
-		w.unlock(holds[0])
-		after := <-next
-		close(late)
-		w.ours(after)
-		time.Sleep(3 * opTime)
-		w.ours(after)
-		w.unlock(after)
-	})
-}
-
 // A re-entry broke off, and is looked after twice; the second look comes when the lock
 // has been passed on.
 func TestPass_whileAReentryIsSettled(t *testing.T) {
@@ -1748,33 +1685,6 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	})
 }
 
-// The waiter that stood in line leaves, and a group is next in this process, which has no use
-// for the place in the queue in Redis: the lock must not come to it.
-func TestTicket_isOfNoUseForAGroup(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.b, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		go func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) }()
-		synctest.Wait()
-		served := make(chan time.Time)
-		go func() {
-			holds, _ := w.a.LockAll(w.Context(), w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, true)
-			for _, h := range holds {
-				w.unlock(h)
-			}
-			served <- time.Now()
-		}()
-		time.Sleep(pollTime / 2)
-		cancel()
-		synctest.Wait()
-		began := time.Now()
-		w.unlock(h)
-		if took := (<-served).Sub(began); took > 0 {
-			w.Errorf("the group was served %v after the lock was free", took)
-		}
-	})
-}
-
 // muted is a context whose end is seen only by a caller that looks.
 type muted struct {
 	context.Context
@@ -1788,39 +1698,6 @@ func (c *muted) Err() error {
 		return context.Canceled
 	}
 	return nil
-}
-
-// The lock is passed on to a waiter that leaves before the lock arrives, and a group is next in this
-// process. The group cannot take the lock, so the session must not renew it for ever.
-func TestGift_isOfNoUseForAGroup(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		ctx := &muted{Context: w.Context()}
-		go func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) }()
-		synctest.Wait()
-		served := make(chan time.Time)
-		go func() {
-			holds, _ := w.a.LockAll(w.Context(), w.all(w.a, "orders", "others"), luascripts.AcquireAllReentrant, true)
-			for _, h := range holds {
-				w.unlock(h)
-			}
-			served <- time.Now()
-		}()
-		time.Sleep(time.Millisecond)
-		ctx.over.Store(true)
-		began := time.Now()
-		w.unlock(h)
-		select {
-		case at := <-served:
-			if at.Sub(began) > 0 {
-				w.Errorf("the group was served %v after the lock was free", at.Sub(began))
-			}
-		case <-time.After(10 * leaseTime):
-			w.Error("the group was never served")
-			_ = w.a.Close(w.Context())
-			<-served
-		}
-	})
 }
 
 // A fenced lock is passed on to a waiter that leaves before the lock arrives. The session settles it, so a
@@ -1990,55 +1867,6 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 			w.Error(err)
 		}
 	})
-}
-
-// The lock has been passed on, and no waiter has taken it yet: the next in line is asking Redis.
-// The lock is lost then, and Redis grants it to a call that waits for several locks. The grant that the
-// call gives back does not join the first one in the line: the session would renew one of them without a holder.
-func TestGuard_aGiftBesideAGift(t *testing.T) {
-	for name, held := range map[string]time.Duration{"passed on": time.Millisecond, "released": 2 * place.MaxPassTime} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				answer := make(chan struct{})
-				k := asksOnce(2, false, answer)
-				var renewed atomic.Int32
-				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-					renewed.Add(int32(len(batch)))
-					return luascripts.RenewReentrant(ctx, rdb, batch, lease, perCall)
-				}
-				other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "a", nil))
-				if err != nil {
-					w.Fatal(err)
-				}
-				several := make(chan []lock.Hold, 1)
-				go func() {
-					holds, err := w.a.LockAll(w.Context(), []*Spec{w.a.NewSpec(k, "a", nil), w.a.NewSpec(k, "orders", nil)}, luascripts.AcquireAllReentrant, true)
-					if err != nil {
-						w.Error(err)
-					}
-					several <- holds
-				}()
-				synctest.Wait() // it stands in the line of "a"
-				ctx, cancel := context.WithCancel(w.Context())
-				h, next := w.justGranted(k, ctx)
-				w.mini.Del("orders") // publishes nothing
-				w.unlock(h)          // passes it on
-				w.unlock(other)
-				holds := <-several
-				time.Sleep(held)
-				for _, h := range holds {
-					w.unlock(h)
-				}
-				cancel()
-				<-next
-				close(answer)
-				time.Sleep(leaseTime)
-				if n := renewed.Load(); n != 0 {
-					w.Errorf("%d locks are renewed without a holder", n)
-				}
-			})
-		})
-	}
 }
 
 // The answer to a release is lost, and its repetition finds the lock gone. It was given back,

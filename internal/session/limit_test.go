@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // told keeps what the observer of a session hears of lost and of abandoned holds.
@@ -186,19 +185,9 @@ func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	})
 }
 
-// Locks that were taken together end together. A hold that comes from another holder of the process ends,
-// too.
+// A hold that comes from another holder of the process ends, too.
 func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 	inBubble(t, func(w *world) {
-		a, b := w.a.NewSpec(plain, "a", []lock.Option{lock.WithMaxHold(time.Minute)}), w.a.NewSpec(plain, "b", nil)
-		holds, err := w.a.LockAll(w.Context(), []*Spec{b, a}, luascripts.AcquireAllReentrant, true)
-		if err != nil {
-			w.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		w.ended(holds[1], lock.ErrMaxHold)
-		w.unlock(holds[0])
-
 		first := w.lock(w.a, w.Context())
 		next := make(chan lock.Hold)
 		go func() { next <- w.lock(w.a, w.Context(), lock.WithMaxHold(time.Minute)) }()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync/atomic"
 	"time"
@@ -68,43 +67,36 @@ func (c *call) ends() lock.Event {
 	return e
 }
 
-// tellWaiting tells the observer that the call begins to wait for p's lock, unless it knows.
-func (p *part) tellWaiting() {
-	c := p.call
+// tellWaiting tells the observer, once, that the attempt begins to wait, as others have the lock.
+func (a *attempt) tellWaiting() {
+	c := a.call
 	if c == nil || !c.waits.IsZero() {
 		return
 	}
 	c.waits = time.Now()
 	if f := c.s.Observer.Waiting; f != nil {
 		var owner string
-		if p.t != nil {
-			owner = p.t.Name
+		if a.t != nil {
+			owner = a.t.Name
 		}
 		f(c.ctx, c.event(lock.Event{Owner: owner}))
-	}
-}
-
-// tellWaiting tells the observer, once, that the attempt begins to wait, as others have the lock.
-func (a *attempt) tellWaiting() {
-	for i := range a.parts {
-		a.parts[i].tellWaiting()
 	}
 }
 
 // tellBehind does so if the attempt is about to sleep because other calls of this process are
 // ahead: it has not asked, so nobody refused it. Where each waiter has a place in Redis, it does
 // so once the attempt has one.
-func (a *attempt) tellBehind(p *part) {
-	if p.call == nil || a.limit > 0 || p.spec.Waits == place.QueueInRedis {
+func (a *attempt) tellBehind() {
+	if a.call == nil || a.limit > 0 || a.spec.Waits == place.QueueInRedis {
 		return
 	}
-	p.at.lock()
+	a.at.lock()
 	_, rides := a.w.Rides()
 	behind := !rides && !a.w.Leads()
-	if p.spec.terms.Discipline == place.FairQueue {
+	if a.spec.terms.Discipline == place.FairQueue {
 		behind = a.w.Queued() != nil
 	}
-	p.at.unlock()
+	a.at.unlock()
 	if behind {
 		a.tellWaiting()
 	}
@@ -235,23 +227,6 @@ func (s *Session) tellAbandoned(h *hold, cause error) {
 
 // tellLost tells the observer that h is lost by cause.
 func (s *Session) tellLost(h *hold, cause error) { s.tellEnd(h, true, cause) }
-
-// tellFailed tells the observer that the call for several locks ended with err.
-func (a *attempt) tellFailed(err error) {
-	for i := range a.parts {
-		a.parts[i].call.tellFailed(err)
-	}
-}
-
-// tellFallback tells the observer of locks that a call waited for together, and takes one by one
-// now, by calls of their own.
-func (a *attempt) tellFallback() {
-	for i := range a.parts {
-		if c := a.parts[i].call; c != nil && !c.waits.IsZero() {
-			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w all at once; acquiring the locks one by one", lock.ErrNotAcquired)})
-		}
-	}
-}
 
 // tellGivenBack tells the observer what giving h back came to.
 func (s *Session) tellGivenBack(h *hold, err error) {

@@ -347,31 +347,6 @@ func TestObserver_passedOn(t *testing.T) {
 	})
 }
 
-// A call for several locks is a call for each of them, whatever it comes to.
-func TestObserver_severalLocks(t *testing.T) {
-	inBubble(t, func(w *world) {
-		all := w.all(w.a, "a", "b", "c")
-		holds, err := w.a.LockAll(w.Context(), all, luascripts.AcquireAllReentrant, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.wantTold("granted", "granted", "granted")
-		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "d", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.a.LockAll(w.within(time.Second), w.all(w.a, "d", "e"), luascripts.AcquireAllReentrant, true); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Error(err)
-		}
-		w.wantTold("waiting", "waiting", "timed out", "timed out")
-		w.unlock(other)
-		for _, h := range holds {
-			w.unlock(h)
-		}
-		w.wantTold("released", "released", "released")
-	})
-}
-
 // Each re-entry is a hold of its own, and their lease is renewed once for all.
 func TestObserver_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -429,13 +404,12 @@ func TestObserver_costsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.Observer = nil
 		spec := w.a.NewSpec(plain, "orders", nil)
-		p := &part{spec: spec}
-		a := &attempt{s: w.a, parts: []part{*p}}
+		a := &attempt{s: w.a, spec: spec}
 		h := w.lock(w.a, w.Context()).(*hold)
 		if n := testing.AllocsPerRun(100, func() {
 			c := w.a.observe(w.Context(), spec)
 			a.tellWaiting()
-			a.tellBehind(p)
+			a.tellBehind()
 			c.tellFailed(lock.ErrNotAcquired)
 			c.tellGranted(h)
 			w.a.tellGivenBack(h, nil)
@@ -527,15 +501,6 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			}
 			w.unlock(h)
 			wantFree(w, "orders")
-		},
-		"several locks": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
-			o.Acquired = func(ctx context.Context, e lock.Event) {
-				if e.Name == "two" {
-					end(ctx, e)
-				}
-			}
-			w.cut(func() { _, _ = together(w.a, w.Context(), w.all(w.a, "one", "two", "three")) })
-			wantFree(w, "one", "two", "three")
 		},
 		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.take(w.a, writing, w.Context())
@@ -717,23 +682,6 @@ func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Locks that cannot be taken together are taken one by one, by calls of their own. Of the call for all of them the observer hears
-// nothing, as it has not waited.
-func TestObserver_oneByOneInstead(t *testing.T) {
-	inBubble(t, func(w *world) {
-		for _, s := range []*Session{w.a, w.b} { // b has no observer
-			h := w.lock(s, w.Context())
-			w.witness.take()
-			if _, err := s.LockAll(h.Context(), w.all(s, "orders", "other"), luascripts.AcquireAllReentrant, true); !errors.Is(err, errors.ErrUnsupported) {
-				w.Error(err)
-			}
-			w.wantTold()
-			w.unlock(h)
-			w.witness.take()
-		}
-	})
 }
 
 // The observer takes its time over the grant, and the lease is renewed meanwhile. It hears of the grant first, and of the next renewal.

@@ -9,9 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // places returns how many places s knows, and how many it keeps to use again.
@@ -333,29 +331,6 @@ func TestPlaces_noneAfterClose(t *testing.T) {
 		}
 		if n.Load() != 0 {
 			w.Errorf("%d commands", n.Load())
-		}
-	})
-}
-
-// Of two locks that are taken together, the lease of one is over when the answer comes. The other is given back, and
-// nobody renews it.
-func TestPlaces_whatIsGivenBackIsNotRenewed(t *testing.T) {
-	inBubble(t, func(w *world) {
-		specs := func() []*Spec {
-			return []*Spec{w.a.NewSpec(plain, "long", nil), w.a.NewSpec(plain, "short", []lock.Option{lock.WithFixedLease(opTime / 10)})}
-		}
-		for _, h := range w.takeAll(w.a, w.Context(), "a", "b") { // now the server knows the scripts
-			w.unlock(h)
-		}
-		w.onScripts(func(int) redistest.Action { return redistest.Action{DelayReply: opTime / 5} })
-		if _, err := w.a.LockAll(w.Context(), specs(), luascripts.AcquireAllReentrant, false); err == nil {
-			w.Error("both locks are held")
-		}
-		w.wire.OnRequest(nil)
-		time.Sleep(opTime)
-		synctest.Wait()
-		if n := w.a.dog.Len(); n != 0 {
-			w.Errorf("%d leases are renewed for nobody", n)
 		}
 	})
 }

@@ -72,9 +72,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	r.holds = s.checkCallers(r.holds)
 	r.sent = time.Now()
 	r.sending.Store(false)
-	// Not inline: that would end with the operation time-out, and an answer that comes
-	// later still counts.
-	replies, answered, err := command.Detached[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
+	replies, answered, err := command.Await[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if !answered {
 		r.givenUp.Store(true) // before the watchdog hears of it, and an Unlock that waits for this renewal
 	}
@@ -168,7 +166,7 @@ func (t *tenure) renewalLocked() luascripts.Renewal {
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
 	renewed := r.tenures[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
 	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsAnswer(r.Err) }) {
-		return nil, renewed[0].Err // so that the sender does not take it for an answer
+		return nil, renewed[0].Err // the server replied to none of them
 	}
 	return renewed, nil
 }
@@ -191,10 +189,6 @@ func (c untilSent) Err() error {
 	}
 	return c.Context.Err()
 }
-
-// Asks reports true: the watchdog sends another renewal soon, and the locks of this one may have been given back
-// since the watchdog stopped waiting.
-func (r *renewal) Asks() bool { return true }
 
 // Late tells the leases of confirmations that come late: they count from their send.
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {

@@ -1004,3 +1004,35 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 		}
 	})
 }
+
+// lingering has session a subscribed to the channel of the lock, with no waiter.
+func (w *world) lingering(k *Kind) {
+	w.Helper()
+	h := w.take(w.b, k, w.Context())
+	next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+	w.unlock(h)
+	w.unlock(<-next)
+	time.Sleep(time.Second)
+}
+
+// The same for a reader that rides along with the question of a TryLock.
+func TestShare_releasedBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, reading, w.Context())) // the server knows the script
+		w.lingering(writing)
+		h := w.take(w.b, writing, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Millisecond}))
+		time.AfterFunc(10*time.Millisecond, func() { w.unlock(h) })
+		go func() {
+			if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		began := time.Now()
+		w.unlock(w.take(w.a, reading, w.Context()))
+		if took := time.Since(began); took > pollTime/2 {
+			w.Errorf("it waited for %v", took)
+		}
+	})
+}

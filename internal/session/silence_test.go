@@ -240,38 +240,6 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 	}
 }
 
-// Several locks taken by one script tell the two apart as well.
-func TestUnavailable_group(t *testing.T) {
-	inBubble(t, func(w *world) {
-		lockAll := func(ctx context.Context, wait bool, opts ...lock.Option) error {
-			specs := []*Spec{w.a.NewSpec(plain, "x", opts), w.a.NewSpec(plain, "y", opts)}
-			_, err := w.a.LockAll(ctx, specs, luascripts.AcquireAllReentrant, wait)
-			return err
-		}
-		h, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "y", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		for _, d := range []time.Duration{30 * time.Millisecond, time.Second, 1500 * time.Millisecond} {
-			w.wantEnd("held", lockAll(w.within(d), true), []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
-			w.wantEnd("held", lockAll(w.Context(), true, lock.WithWait(d)), []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}, lock.ErrUnavailable)
-		}
-		w.wantEnd("held, try", lockAll(w.Context(), false), []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
-		w.wire.Freeze(true)
-		for _, d := range []time.Duration{30 * time.Millisecond, opTime / 2} {
-			w.wantEnd("frozen", lockAll(w.within(d), true), []error{context.DeadlineExceeded}, lock.ErrUnavailable, lock.ErrNotAcquired)
-			w.wantEnd("frozen", lockAll(w.Context(), true, lock.WithWait(d)), []error{os.ErrDeadlineExceeded, lock.ErrUnavailable}, context.DeadlineExceeded)
-		}
-		w.wantEnd("frozen", lockAll(w.within(20*time.Second), true), []error{context.DeadlineExceeded, lock.ErrUnavailable})
-		w.wantEnd("frozen, try", lockAll(w.Context(), false), []error{os.ErrDeadlineExceeded, lock.ErrUnavailable}, lock.ErrNotAcquired)
-		w.wantEnd("frozen, try with a deadline", lockAll(w.within(time.Millisecond), false), []error{context.DeadlineExceeded}, lock.ErrNotAcquired, lock.ErrUnavailable)
-		w.wire.Freeze(false)
-		w.wire.CutAll()
-		time.Sleep(time.Minute)
-		w.unlock(h)
-	})
-}
-
 // A reply that passes is no answer, and what the server says about the caller is one. Where memory is full, a TryLock does not retry.
 func TestUnavailable_replies(t *testing.T) {
 	for reply, silent := range map[string]bool{

@@ -114,9 +114,6 @@ func (f release) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
-// Asks reports false.
-func (f release) Asks() bool { return false }
-
 // Joins reports whether the release travels with others: it names no heir.
 func (f release) Joins() (node uint16, joins bool) {
 	if f.heir != nil {
@@ -258,9 +255,6 @@ type reduction struct {
 func (r reduction) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
-
-// Asks reports false.
-func (r reduction) Asks() bool { return false }
 
 // Joins reports whether the command travels with others.
 func (r reduction) Joins() (node uint16, joins bool) { return r.t.s.joins(r.t.spec) }

@@ -8,7 +8,7 @@
 //	Configured  lets a quorum check the leases and tokens of its locks
 //	Witness     reports which server has the lock, and when that server started
 //	Fenced      lets a quorum agree on one token
-//	Grouper     acquires several locks at once for a multi-lock
+//	Batched     lets a multi-lock acquire several locks at once
 //
 // Package locktest has conformance tests.
 package lockimpl
@@ -112,23 +112,18 @@ type Fenced interface {
 	Raised() uint64
 }
 
-// Grouper is a [lock.Locker] that can be acquired together with others of its type at a lower cost
-// than one by one. The multi-lock uses it.
-type Grouper interface {
+// Batched is a [lock.Locker] whose commands travel in one batch with those of other locks that are
+// sent at the same time. The multi-lock uses it: it tries to acquire locks of one batch together, and
+// others one by one.
+type Batched interface {
 	lock.Locker
 
-	// Group returns a way to acquire all of lockers at once, or nil if there is none. The receiver is
-	// one of lockers.
-	Group(lockers []lock.Locker) Group
-}
+	// Batch returns a comparable value that is equal for all locks that share batches.
+	Batch() any
 
-// Group acquires several locks at once, all or none: at no time can another client see that it has
-// only some of them. It returns a hold for each lock.Locker, in order. Its errors are those of a
-// lock.Locker, and name the lock that they are about. An error that matches [errors.ErrUnsupported]
-// means that these locks must be acquired one by one this time.
-type Group interface {
-	Lock(ctx context.Context) ([]lock.Hold, error)
-	TryLock(ctx context.Context) ([]lock.Hold, error)
+	// Ahead returns the error that TryLock returns, without sending a command, if another call of this
+	// process waits for the lock. Otherwise it returns nil.
+	Ahead() error
 }
 
 // Server describes the server that has a lock.

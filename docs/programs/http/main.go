@@ -1,10 +1,12 @@
-// Command http is the program of docs/guides/http.md. Its handler is in the page's test, too.
+// Command http is a program of docs/guides/http.md and docs/guides/shutdown.md.
 package main
 
 import (
 	"context"
+	"errors"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -17,30 +19,41 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379") // one client for the whole process
-	if err != nil {
+	if err := run(os.Getenv("REDIS_URL"), os.Getenv("ADDR"), charge); err != nil {
 		log.Fatal(err)
 	}
-	server := &http.Server{Addr: "127.0.0.1:8080", Handler: payments(c, charge)}
-	go func() {
-		log.Print(server.ListenAndServe())
-		stop()
-	}()
-	<-ctx.Done()
-
-	// Without this, orders in progress stay locked until their leases expire.
-	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_ = server.Shutdown(end) // waits for requests, which release their locks
-	_ = c.Close(end)         // releases the rest
 }
 
 // charge is your work.
 func charge(ctx context.Context, order string) error {
 	log.Print("charging order ", order)
 	return ctx.Err()
+}
+
+// run serves payments until SIGTERM.
+func run(url, addr string, charge func(ctx context.Context, order string) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c, err := client.Open(ctx, url) // one client for the whole process
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return errors.Join(err, c.Close(ctx))
+	}
+	server := &http.Server{Handler: payments(c, charge)}
+	go server.Serve(listener)
+	log.Print("serving ", listener.Addr())
+	<-ctx.Done()
+
+	// Without this, orders in progress stay locked until their leases expire.
+	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return errors.Join(
+		server.Shutdown(end), // waits for requests, which release their locks
+		c.Close(end),         // releases the rest
+	)
 }
 
 // payments serves payments of orders: one at a time per order, across all replicas.

@@ -4,19 +4,26 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/contrib/httplock"
+	"github.com/leasehold-go/leasehold/docs/programs/programtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
+func TestMain(m *testing.M) {
+	programtest.Child(func() error { return run(os.Getenv("REDIS_URL"), "127.0.0.1:0", programtest.Work) })
+	goleak.VerifyTestMain(m, redistest.NotOurs())
+}
 
 // payOrder acquires the lock itself, for a handler that does other work before or after.
 func payOrder(c *client.Client, charge func(ctx context.Context, order string) error) http.HandlerFunc {
@@ -100,5 +107,46 @@ func TestHTTP(t *testing.T) {
 		if got := post(serve(h), "42"); got != http.StatusServiceUnavailable {
 			t.Errorf("without Redis: %d", got)
 		}
+	}
+}
+
+// After SIGTERM, the server accepts no request, and a request that it handles keeps its lock until it is done.
+func TestHTTP_sigterm(t *testing.T) {
+	s := redistest.Start(t)
+	p := programtest.Start(t, "REDIS_URL="+s.URL())
+	addr := p.Await("serving ")
+	status := make(chan int)
+	go func() {
+		defer close(status)
+		browser := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := browser.Post("http://"+addr+"/orders/42/payment", "", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+		status <- resp.StatusCode
+	}()
+	p.Await("working on 42")
+	p.Terminate()
+	programtest.Until(t, "the server accepts no connection", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+	if locks := s.LockKeys(t); len(locks) != 1 || locks[0] != "orders:42" {
+		t.Errorf("while it handles a request, the server has %q", locks)
+	}
+	p.Finish()
+	if got := <-status; got != http.StatusNoContent {
+		t.Errorf("the request got %d", got)
+	}
+	if out := p.End(); strings.Contains(out, "canceled") {
+		t.Errorf("SIGTERM ended the request: %s", out)
+	}
+	if locks := s.LockKeys(t); len(locks) != 0 {
+		t.Errorf("it leaves %q", locks)
 	}
 }

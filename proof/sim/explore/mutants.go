@@ -28,9 +28,9 @@ var mutants = []mutant{
 		"luascripts/rw_write_acquire.lua",
 		"  if left == 0 then\n", "  if left < 3000 then\n",
 	}}},
-	{"several at once: only the first lock is looked at", "multi", []edit{{
-		"luascripts/reentrant_acquire_all.lua",
-		"if holder and holder ~= owner then", "if i == 1 and holder and holder ~= owner then",
+	{"several at once: a call waits with what it has", "multi", []edit{{
+		"multilock/multilock.go",
+		"\t\t_ = giveBack(ctx, t.m.locks, t.holds)\n", "",
 	}}},
 	{"a release of what is gone goes on", "plain", []edit{{
 		"luascripts/include_give.lua",

@@ -15,8 +15,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -38,7 +36,7 @@ func (w *world) shared() (*Session, rueidis.Client) {
 
 // A command of the application gives up, and the client library closes the connection. All
 // commands there fail with its error. For the session that is no time-out.
-func TestInline_timeoutOfAnother(t *testing.T) {
+func TestTimeout_ofAnotherCommand(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
 		h := w.take(s, alone, context.Background())
@@ -57,55 +55,9 @@ func TestInline_timeoutOfAnother(t *testing.T) {
 	})
 }
 
-// A question that waits for replicas needs a connection of its own, and the library gets it
-// without regard to a context. So its caller does not send it itself, also not when the caller
-// asks again and has less time.
-func TestInline_notForReplicas(t *testing.T) {
-	inBubble(t, func(w *world) {
-		asked := 0
-		safe := *hookable()
-		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			if asked++; q.Replicas > 0 && w.a.sender.Load().Inline > 0 {
-				w.Errorf("question %d is sent by its caller", asked)
-			}
-			a, err := luascripts.AcquireReentrant(ctx, rdb, k, luascripts.Question{Owner: q.Owner, Lease: q.Lease, Want: 1})
-			w.mini.SetError("")
-			a.Confirmed = q.Replicas
-			return a, err
-		}
-		w.unlock(w.take(w.a, &safe, context.Background()))
-		w.mini.SetError("LOADING it will pass")
-		h, err := w.a.TryLock(context.Background(), w.a.NewSpec(&safe, "orders", []lock.Option{lock.WithReplicas(1, time.Millisecond)}))
-		if err != nil || asked != 3 {
-			w.Fatalf("%v after %d questions", err, asked-1)
-		}
-		w.unlock(h)
-	})
-}
-
-// Renewals without an answer do not count as a sign of life.
-func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		s, _ := w.shared()
-		h := w.take(s, alone, context.Background())
-		if !s.sender.Load().Answering {
-			w.Fatal("a grant is no answer")
-		}
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
-		before := time.Now()
-		for time.Sleep(leaseTime / 24); s.sender.Load().Answering && time.Since(before) < leaseTime/2; {
-			time.Sleep(time.Millisecond)
-		}
-		if s.sender.Load().Answering {
-			w.Error("it counts as one")
-		}
-		w.unlock(h)
-	})
-}
-
 // The commands of others fill the client library's queue of commands under way. The next
 // command would wait for a free place without regard to any context.
-func TestInline_notBehindTooManyOthers(t *testing.T) {
+func TestTimeout_behindTooManyOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
 		w.unlock(w.take(s, alone, context.Background()))
@@ -130,8 +82,8 @@ func TestInline_notBehindTooManyOthers(t *testing.T) {
 }
 
 // A caller that can be cancelled is the first after a break, and its command connects, which may
-// take long. The next caller waits for that, but not in its own goroutine.
-func TestInline_notBehindADial(t *testing.T) {
+// take long. The next caller waits for that, and for no longer than its own time.
+func TestTimeout_behindADial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var dials atomic.Int32
 		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
