@@ -33,10 +33,8 @@ local was, first = tonumber(text), counting(0)
 local left, entries = was, {}
 for i = 1, #first, 2 do entries[#entries + 1] = first[i] end
 if was then
-  local over = redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
-  for _, text in ipairs(over) do left = left + cost(text) end
-  if #over == 1000 then entries = redis.call('ZRANGE', permits, 1000, 1999) end
-  if #over > 0 then left = returned(was, left, rate, entries) end
+  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
+  left = returned(was, left, rate, entries)
 end
 local wrong = not left or left > rate or left < 0
 if wrong or #first < 2000 then

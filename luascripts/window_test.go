@@ -618,20 +618,28 @@ func TestWindow_inspectWhatIsOver(t *testing.T) {
 	})
 }
 
-// Behind a thousand entries that count, no more units come back than those of the entries that are over, and none twice.
+// Behind a thousand entries that count, no more units come back than those of the entries that are over, and none twice. A
+// value that is too low stays.
 func TestWindow_manyThatCount(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		for released, want := range map[int64]int64{0: 999, 12: 1010} {
-			k := keynames.Window(fmt.Sprint("w", released))
+		for what, c := range map[string]struct {
+			over, counting int
+			value, want    int64
+		}{
+			"none given back": {1, 1001, 998, 999},
+			"some given back": {1, 1001, 1010, 1010},
+			"too low":         {0, 1000, 0, 0},
+		} {
+			k := keynames.Window(what)
 			rated(t, rdb, k, 2000, time.Hour)
-			entered(t, rdb, k, 1000, 1, 1) // long over
-			entered(t, rdb, k, now(t, rdb), 2, 1001)
-			do(t, rdb, "SET", k.Value, fmt.Sprint(2000-1002+released))
-			if s := looking(t, rdb, k); s.Left != want {
-				t.Errorf("%d were given back: %+v, want %d left", released, s, want)
+			entered(t, rdb, k, 1000, 1, c.over) // long over
+			entered(t, rdb, k, now(t, rdb), 2, c.counting)
+			do(t, rdb, "SET", k.Value, fmt.Sprint(c.value))
+			if s := looking(t, rdb, k); s.Left != c.want {
+				t.Errorf("%s: %+v, want %d left", what, s, c.want)
 			}
-			if r := taking(t, rdb, k, 0, 9999); r.Remaining != want {
-				t.Errorf("%d were given back: %+v, want %d left", released, r, want)
+			if r := taking(t, rdb, k, 0, 9999); r.Remaining != c.want {
+				t.Errorf("%s: %+v, want %d left", what, r, c.want)
 			}
 		}
 	})
