@@ -42,14 +42,14 @@ if wrong or #first < 2000 then
   repeat
     for i = 1, #some, 2 do there = there - cost(some[i]) end
     from = from + 1000
-    some = #some == 2000 and counting(from) or {}
+    some = #some == 2000 and counting(from) or {} -- mutant: always, operand 2: speed
   until #some == 0
-  if wrong or there > left then left = there end
+  if wrong or there > left then left = there end -- mutant: border: equal numbers are one number
 end
 left = math.max(0, left)
 
 local retry, reset = 0, 0
-if left == 0 and first[2] then retry = math.max(1, first[2] + interval - now) end
+if left == 0 then retry = first[2] + interval - now end -- without an entry that counts, units are left
 local latest = redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
 if latest[2] then reset = math.max(0, latest[2] + interval - now) end
 return {left, math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}
