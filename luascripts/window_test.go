@@ -785,6 +785,9 @@ func TestWindow_transcript(t *testing.T) {
 		SET v -1
 		window_inspect [w v p n] = [42 0 10000 300 10000 1]
 		window_take [w v p n] 0 0 c^16 0 = [0 42 0 10000 300 10000 9999]
+		SET v 7
+		window_take [w v p n] 2 2 d^16 0 = [2 5 0 10000 300 10000 9999]
+		window_refund [w v p n] 2 d^16 = 1
 		SET v 0
 		window_take [w v p n] 42 42 c^16 0 = [42 0 0 10000 300 10000 9999]
 		SET v 5
