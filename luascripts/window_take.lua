@@ -73,7 +73,7 @@ elseif units > 0 then
       local freed, all = left, redis.call('ZRANGE', permits, 0, 999, 'WITHSCORES')
       for i = 1, #all, 2 do
         freed = freed + cost(all[i])
-        retry = math.max(1, all[i + 1] + interval - now)
+        retry = all[i + 1] + interval - now
         if freed >= least then break end
       end
     end

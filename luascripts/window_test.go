@@ -719,6 +719,7 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [w v p n] 3 1 b^16 10 = [2 0 0 1000 5 1000 990]
 		window_take [w v p n] 1 1 c^16 0 = [0 0 990 1000 5 1000 990]
 		window_take [w v p n] 4 4 c^16 0 = [0 0 1000 1000 5 1000 990]
+		window_take [w v p n] 5 5 c^16 0 = [0 0 1000 1000 5 1000 990]
 		window_take [w v p n] 6 6 c^16 0 = [0 0 -1 1000 5 1000 990]
 		window_take [w v p n] 0 0 c^16 0 = [0 0 0 1000 5 1000 990]
 		window_inspect [w v p n] = [0 990 1000 5 1000 1]
