@@ -25,7 +25,7 @@ RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock .
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants
+.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,8 +106,13 @@ chaos: server ## faults drawn from a seed, with Redisson, for ten minutes: SEED=
 	@cd integration && SEED=$(SEED) DURATION=$(or $(DURATION),10m) ROUND=$(ROUND) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./chaos
 
 chaosmutants: export LEASEHOLD_MUTANTS = 1
-chaosmutants: server ## break the locks in several ways; make chaos must see each of them
-	cd integration && go test -count=1 -timeout 1h -v -run '^TestMutants$$' ./chaos
+chaosmutants: server ## break the locks in several ways; make chaos and make upgrade must see each of them
+	cd integration && go test -count=1 -timeout 1h -v -run '^Test(Upgrade)?Mutants$$' ./chaos
+
+upgrade: export LEASEHOLD_REQUIRE_REDIS = 1
+upgrade: export LEASEHOLD_UPGRADE = 1
+upgrade: server ## clients of the latest release, or of OLD=v0.1.0 or a commit, on the same keys as clients of this version
+	@cd integration && OLD=$(OLD) SEED=$(SEED) go test -count=1 -timeout 25m -v -run '^TestUpgrade$$' ./chaos
 
 fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there are processors
 	@sh scripts/fuzz.sh $(FUZZTIME)
@@ -117,6 +122,9 @@ bench: server ## next to its peers and the floors, in forty minutes, into docs/e
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
+
+picture: server ## play a session of the tool in a terminal, and draw it into docs/pictures/tool.svg
+	cd cmd/leasehold && LEASEHOLD_PICTURES='$(CURDIR)/docs/pictures' go test -count=1 -run '^TestPicture$$' .
 
 fmt: ## gofmt everything
 	gofmt -w .

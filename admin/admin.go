@@ -29,7 +29,7 @@ import (
 	"unicode"
 
 	"github.com/leasehold-go/leasehold/internal/command"
-	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
@@ -221,7 +221,7 @@ func (a *Admin) publishes(ctx context.Context) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.publish == "" {
-		sharded, err := hint.Sharded(ctx, a.rdb, a.timeout)
+		sharded, err := pubsub.Sharded(ctx, a.rdb, a.timeout)
 		if err != nil {
 			return "", err
 		}

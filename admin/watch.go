@@ -7,7 +7,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -63,7 +63,7 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 			yield(Event{}, a.failed(ctx, "watch", "", err))
 			return
 		}
-		hub := hint.New(a.rdb, hint.Config{Timeout: a.timeout, Look: watchEvery, Sharded: publish == "SPUBLISH"})
+		hub := pubsub.New(a.rdb, pubsub.Config{Timeout: a.timeout, Look: watchEvery, Sharded: publish == "SPUBLISH"})
 		defer hub.Close()
 		watched := make([]*watched, len(names))
 		wake := make(chan struct{}, 1)

@@ -95,8 +95,8 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	}
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
 	// not worth a subscription, and the connection that it may take.
-	config.Hears = true
-	config.Called = registry.Self("", config.name, config.label).String()
+	config.WatchForced = true
+	config.ClientName = registry.Self("", config.name, config.label).String()
 	c.session = session.New(rdb, config.Config)
 	c.latches = latch.NewLatches(c.session)
 	c.entry = registry.New(rdb, registry.Config{
@@ -154,7 +154,7 @@ func open(ctx context.Context, option rueidis.ClientOption, config config) (*Cli
 	}
 	c := newClient(rdb, config)
 	c.owned = rdb
-	c.session.LookOnce()
+	c.session.CheckEvictionOnce()
 	return c, nil
 }
 

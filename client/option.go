@@ -200,9 +200,9 @@ func WithPubSub(p PubSub) Option {
 // configure applies opts and checks the result.
 func configure(opts []Option) (config, error) {
 	c := config{Config: session.Config{
-		Lease: DefaultWatchdogTimeout,
-		Poll:  poll,
-		Look:  true,
+		Lease:         DefaultWatchdogTimeout,
+		Poll:          poll,
+		CheckEviction: true,
 	}}
 	for i, o := range opts {
 		if o == nil {

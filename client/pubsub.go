@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/redis/rueidis"
 )
 
@@ -46,7 +46,7 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	if p != PubSubAuto {
 		return rdb.Mode() == rueidis.ClientModeCluster && p == PubSubSharded, nil
 	}
-	sharded, err := hint.Sharded(ctx, rdb, timeout)
+	sharded, err := pubsub.Sharded(ctx, rdb, timeout)
 	if err != nil {
 		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)
 	}

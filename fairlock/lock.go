@@ -51,7 +51,7 @@ import (
 	"context"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -60,10 +60,10 @@ import (
 
 var kind = &session.Kind{
 	Name:   "fair",
-	Called: "a fair lock",
+	DisplayName: "a fair lock",
 	Mark:   luascripts.FairMark,
 	Mode:   lock.Exclusive,
-	Waits:  place.FairQueue,
+	WaitPolicy:  lockstate.FairQueue,
 	Queues: true,
 	Scripts: session.Scripts{
 		Keys:    keys.Fair,

@@ -36,8 +36,8 @@ const (
 )
 
 var kind = &session.Kind{
-	Name:   "latch",
-	Called: "a latch",
+	Name:        "latch",
+	DisplayName: "a latch",
 	Scripts: session.Scripts{
 		Keys: keys.Latch,
 	},

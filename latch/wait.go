@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -133,7 +133,7 @@ func (w *watch) again() {
 
 // run looks until nobody waits any more.
 func (w *watch) run(ctx context.Context) {
-	var sub *hint.Subscription
+	var sub *pubsub.Subscription
 	defer func() {
 		if sub != nil {
 			sub.CloseSoon()

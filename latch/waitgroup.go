@@ -9,7 +9,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -41,11 +41,11 @@ func (all *Latches) NewWaitGroup(name string, opts ...lock.Option) *WaitGroup {
 // newWaitGroups returns the kind of the wait groups of a client: its Release has to know what each worker of the client has to say.
 func (all *Latches) newWaitGroups() *session.Kind {
 	return &session.Kind{
-		Name:   "waitgroup",
-		Called: "a wait group",
-		Mode:   lock.Worker,
-		Waits:  place.AllAsk,
-		Anew:   true,
+		Name:         "waitgroup",
+		DisplayName:  "a wait group",
+		Mode:         lock.Worker,
+		WaitPolicy:   lockstate.AllAtOnce,
+		NonReentrant: true,
 		Scripts: session.Scripts{
 			Keys:    keys.WaitGroup,
 			Acquire: luascripts.JoinWaitGroup,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -57,24 +56,7 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 		calls[0].answered(ctx, rdb, reply)
 		return
 	}
-	commands := make(rueidis.Commands, len(calls))
-	for i, call := range calls {
-		commands[i] = call.command(rdb, false)
-	}
-	replies := rdb.DoMulti(ctx, commands...)
-	var unknown []int
-	commands = nil
-	for i, reply := range replies {
-		if isUnknown(reply) {
-			unknown = append(unknown, i)
-			commands = append(commands, calls[i].command(rdb, true))
-		}
-	}
-	if commands != nil {
-		for j, reply := range rdb.DoMulti(ctx, commands...) {
-			replies[unknown[j]] = reply
-		}
-	}
+	replies := execAll(ctx, rdb, len(calls), func(i int, w *words) *script { return calls[i].words(w) })
 	for i, reply := range replies {
 		if errors.Is(reply.Error(), rueidis.ErrNoSlot) {
 			// One slot has no node, and the library sent none of the calls.
@@ -84,58 +66,15 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 	}
 }
 
-// isUnknown reports whether the server does not know the script of a call.
-func isUnknown(reply rueidis.RedisResult) bool {
-	e, refused := rueidis.IsRedisErr(reply.Error())
-	return refused && e.IsNoScript()
-}
-
 // change is what one script call carries out.
 type change []*Change
 
-// exec runs the script, by its digest, and by its text where the server does not know it.
+// exec runs the script.
 func (call change) exec(ctx context.Context, rdb rueidis.CoreClient) rueidis.RedisResult {
-	reply := rdb.Do(ctx, call.command(rdb, false))
-	if isUnknown(reply) {
-		reply = rdb.Do(ctx, call.command(rdb, true))
-	}
-	return reply
-}
-
-// command returns the command: the digest of the script, or its text, with its words.
-func (call change) command(rdb rueidis.CoreClient, text bool) rueidis.Completed {
 	w := unusedWords.Get().(*words)
 	defer w.done()
-	s := call.words(w)
-	if text {
-		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
-	}
-	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
+	return call.words(w).exec(ctx, rdb, w.keys, w.args)
 }
-
-// words are the keys and the arguments of one call. They are memory to be used again.
-type words struct{ keys, args []string }
-
-var unusedWords = sync.Pool{New: func() any { return new(words) }}
-
-// done has w used again. The command that was built has a copy of the words.
-func (w *words) done() {
-	clear(w.keys)
-	clear(w.args)
-	w.keys, w.args = w.keys[:0], w.args[:0]
-	unusedWords.Put(w)
-}
-
-// lock adds the keys of a lock.
-func (w *words) lock(k *Keys) {
-	w.keys = append(w.keys, k.Lock)
-	if k.Register != "" {
-		w.keys = append(w.keys, k.Register)
-	}
-}
-
-// add adds arguments.
-func (w *words) add(args ...string) { w.args = append(w.args, args...) }
 
 // words returns the script, and puts its words into w: for one change the script that is for it
 // alone.

@@ -18,7 +18,7 @@ type Client struct {
 // KeepClient prolongs the life of a client's entry to ttl. If there is no entry, KeepClient writes
 // it and returns known false.
 func KeepClient(ctx context.Context, conn rueidis.DedicatedClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
-	msg, err := clientKeep.execOn(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
+	msg, err := clientKeep.exec(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
 	if err != nil {
 		return false, err
 	}

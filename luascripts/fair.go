@@ -155,29 +155,26 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 // head returns, and then the patience and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
 	kept := Kept{Asks: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
-	var calls rueidis.Commands
-	var args [][]string
-	var counts []int
+	var parts [][]Waiter
 	for first := true; first || len(waiting) > 0; first = false {
-		part := waiting[:min(len(waiting), keepAtOnce)]
-		waiting = waiting[len(part):]
-		words := head(part, len(waiting) == 0)
-		for _, w := range part {
-			words = append(words, ms(w.WaiterTimeout), w.Owner)
-		}
-		args, counts = append(args, words), append(counts, len(part))
-		calls = append(calls, rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(words...).Build())
+		n := min(len(waiting), keepAtOnce)
+		parts, waiting = append(parts, waiting[:n]), waiting[n:]
 	}
-	for i, reply := range rdb.DoMulti(ctx, calls...) {
-		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			reply = s.exec(ctx, rdb, keys, args[i])
+	replies := execAll(ctx, rdb, len(parts), func(i int, w *words) *script {
+		w.keys = append(w.keys, keys...)
+		w.add(head(parts[i], i == len(parts)-1)...)
+		for _, waiter := range parts[i] {
+			w.add(ms(waiter.WaiterTimeout), waiter.Owner)
 		}
+		return s
+	})
+	for i, reply := range replies {
 		msg, err := reply.ToMessage()
 		if err != nil {
 			return Kept{}, err
 		}
 		numbers, err := msg.AsIntSlice()
-		if err != nil || len(numbers) != 1+counts[i] {
+		if err != nil || len(numbers) != 1+len(parts[i]) {
 			return Kept{}, &ReplyError{s.name, msg.String()}
 		}
 		kept.Left = remaining(numbers[0]) // the last script's counts

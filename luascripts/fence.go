@@ -96,8 +96,7 @@ type OwnFenced struct{ s *script }
 // NewOwnFenced makes one. The text is code: the author of the program must write it; it
 // must never be put together from input.
 func NewOwnFenced(body string) *OwnFenced {
-	text := fenceBody.text + body
-	return &OwnFenced{&script{name: "of the user's own", text: text, lua: rueidis.NewLuaScript(text)}}
+	return &OwnFenced{newScript("of the user's own", fenceBody.text+body)}
 }
 
 // Exec runs the script if the token may write. Its KEYS are f.Data and

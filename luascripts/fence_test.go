@@ -381,3 +381,21 @@ func TestFence_transcript(t *testing.T) {
 		GET r = 6
 	`)
 }
+
+// A user's own script goes to the server with its text once, and then by its digest, as all others do.
+func TestOwnScripts_byTheirDigest(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	permitted := luascripts.NewPermitted("return redis.call('SET', KEYS[1], ARGV[1])")
+	for range 3 {
+		if _, _, err := pushFenced.Exec(t.Context(), rdb, guarded(younger), []string{"list"}, []string{"a"}); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := permitted.Exec(t.Context(), rdb, semaphoreKeys(3), taker(1, 1), []string{"data"}, []string{"a"}); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.CommandCalls(t, "eval"); n != 2 {
+		t.Errorf("two scripts were sent with their texts %d times", n)
+	}
+}

@@ -109,7 +109,11 @@ func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toget
 		}
 	}
 	answers := make([]LimitAnswer, 0, len(calls))
-	for i, reply := range execLimits(ctx, rdb, batches) {
+	replies := execAll(ctx, rdb, len(batches), func(i int, w *words) *script {
+		batches[i].words(w)
+		return limitTake
+	})
+	for i, reply := range replies {
 		batch := batches[i]
 		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 {
 			answers = append(answers, AskLimits(ctx, rdb, batch, false)...)
@@ -123,51 +127,16 @@ func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toget
 // limitBatch is what one script call asks: about several keys with the same rules.
 type limitBatch []LimitCall
 
-// execLimits sends batches in one pipeline: by the digest of the script, and by its text where the server does not know it.
-func execLimits(ctx context.Context, rdb rueidis.Client, batches []limitBatch) []rueidis.RedisResult {
-	commands := make(rueidis.Commands, len(batches))
-	for i, b := range batches {
-		keys, args := b.words()
-		commands[i] = rdb.B().Evalsha().Sha1(limitTake.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
-	}
-	replies := doAll(ctx, rdb, commands)
-	var unknown []int
-	commands = nil
-	for i, reply := range replies {
-		if isUnknown(reply) {
-			keys, args := batches[i].words()
-			unknown = append(unknown, i)
-			commands = append(commands, rdb.B().Eval().Script(limitTake.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
-		}
-	}
-	if commands != nil {
-		for j, reply := range doAll(ctx, rdb, commands) {
-			replies[unknown[j]] = reply
-		}
-	}
-	return replies
-}
-
-// doAll sends commands in one pipeline.
-func doAll(ctx context.Context, rdb rueidis.Client, commands rueidis.Commands) []rueidis.RedisResult {
-	if len(commands) == 1 {
-		return []rueidis.RedisResult{rdb.Do(ctx, commands[0])}
-	}
-	return rdb.DoMulti(ctx, commands...)
-}
-
-// words returns the keys and the arguments of the script.
-func (b limitBatch) words() (keys, args []string) {
-	keys = make([]string, len(b))
-	args = append(make([]string, 0, len(b[0].Rules)+5*len(b)), b[0].Rules...)
-	for i, c := range b {
-		keys[i] = c.Key
-		args = append(args, strconv.Itoa(len(c.Questions)))
+// words puts the keys and the arguments of the script into w.
+func (b limitBatch) words(w *words) {
+	w.add(b[0].Rules...)
+	for _, c := range b {
+		w.keys = append(w.keys, c.Key)
+		w.add(strconv.Itoa(len(c.Questions)))
 		for _, q := range c.Questions {
-			args = append(args, strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
+			w.add(strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
 		}
 	}
-	return keys, args
 }
 
 // answers reads the reply to b.

@@ -35,10 +35,7 @@ type renewer struct {
 //
 // A call of several locks that the server refuses is repeated for each lock alone: the
 // server may be a cluster that looks like one server, or a slot may be half moved; and one
-// denied lock must not end the others. [rueidis.Lua.ExecMulti] would load
-// the script on every node at every call. Here only the calls that were answered
-// NOSCRIPT run again, with the text, all in one pipeline: a script that the server does
-// not know costs one more round trip.
+// denied lock must not end the others.
 func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	ends := make([]int, 0, 1+(len(batch)-1)/perCall) // where in batch each call ends
 	for i := range batch {
@@ -48,15 +45,9 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 			ends = append(ends, i+1)
 		}
 	}
-	calls := make(rueidis.Commands, len(ends))
-	for i, end := range ends {
-		w := s.words(batch[starts(ends, i):end], lease)
-		calls[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
-		w.done()
-	}
-	replies := rdb.DoMulti(ctx, calls...)
-	s.withText(ctx, rdb, replies, func(i int) *words {
-		return s.words(batch[starts(ends, i):ends[i]], lease)
+	replies := execAll(ctx, rdb, len(ends), func(i int, w *words) *script {
+		s.words(w, batch[starts(ends, i):ends[i]], lease)
+		return s.script
 	})
 	renewed := make([]Renewed, len(batch))
 	for i, reply := range replies {
@@ -74,27 +65,6 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 	return renewed
 }
 
-// withText repeats the calls that were answered NOSCRIPT, with the text and in one
-// pipeline, and puts the answers in their places.
-func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []rueidis.RedisResult, words func(i int) *words) {
-	var unknown []int
-	var calls rueidis.Commands
-	for i, reply := range replies {
-		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			w := words(i)
-			unknown = append(unknown, i)
-			calls = append(calls, rdb.B().Eval().Script(s.text).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build())
-			w.done()
-		}
-	}
-	if calls == nil {
-		return
-	}
-	for j, reply := range rdb.DoMulti(ctx, calls...) {
-		replies[unknown[j]] = reply
-	}
-}
-
 // starts returns where the i-th part begins; ends says where the parts end.
 func starts(ends []int, i int) int {
 	if i == 0 {
@@ -103,9 +73,8 @@ func starts(ends []int, i int) int {
 	return ends[i-1]
 }
 
-// words returns the keys and the arguments of one call.
-func (s *renewer) words(part []Renewal, lease time.Duration) *words {
-	w := unusedWords.Get().(*words)
+// words puts the keys and the arguments of one call into w.
+func (s *renewer) words(w *words, part []Renewal, lease time.Duration) {
 	w.add(settingMs(lease))
 	if s.never != nil {
 		w.keys = append(w.keys, s.never(part[0].Keys))
@@ -118,7 +87,6 @@ func (s *renewer) words(part []Renewal, lease time.Duration) *words {
 		w.keys = append(w.keys, key)
 		w.args = s.argsOf(w.args, &part[i])
 	}
-	return w
 }
 
 // verdicts reads the reply of a call into renewed.

@@ -25,7 +25,6 @@ type script struct {
 	name string
 	text string
 	sha  string
-	lua  *rueidis.Lua
 }
 
 // loaded has the texts of all scripts, by their digests.
@@ -33,13 +32,14 @@ var loaded sync.Map
 
 // load makes a script of <name>.lua and the files that it includes.
 func load(name string) *script {
-	text := assemble(name, map[string]bool{})
+	s := newScript(name, assemble(name, map[string]bool{}))
+	loaded.Store(s.sha, s.text)
+	return s
+}
+
+func newScript(name, text string) *script {
 	sum := sha1.Sum([]byte(text))
-	sha := hex.EncodeToString(sum[:])
-	loaded.Store(sha, text)
-	// This is no "retryable" script: the session repeats calls that it knows to be safe to
-	// repeat, and if rueidis repeated them unseen, the session would not know what was sent when.
-	return &script{name: name, text: text, sha: sha, lua: rueidis.NewLuaScript(text)}
+	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
 }
 
 // includes is the line in a header that names the files whose functions the file uses, and later
@@ -104,20 +104,88 @@ func listed(text, word string) (files []string) {
 	return files
 }
 
-// exec runs s by its digest, and by its text where the server does not know it.
-func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []string) rueidis.RedisResult {
-	return s.lua.Exec(ctx, rdb, keys, args)
-}
-
-// execOn is exec on one connection.
-func (s *script) execOn(ctx context.Context, conn rueidis.DedicatedClient, keys, args []string) rueidis.RedisResult {
-	count := int64(len(keys))
-	reply := conn.Do(ctx, conn.B().Evalsha().Sha1(s.sha).Numkeys(count).Key(keys...).Arg(args...).Build())
-	if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-		reply = conn.Do(ctx, conn.B().Eval().Script(s.text).Numkeys(count).Key(keys...).Arg(args...).Build())
+// exec runs s by its digest, and by its text where the server does not know it. rdb can be a client or one connection.
+func (s *script) exec(ctx context.Context, rdb rueidis.CoreClient, keys, args []string) rueidis.RedisResult {
+	w := words{keys, args}
+	reply := rdb.Do(ctx, s.command(rdb, &w, false))
+	if isUnknown(reply) {
+		reply = rdb.Do(ctx, s.command(rdb, &w, true))
 	}
 	return reply
 }
+
+// execAll runs n calls in one pipeline, as exec does; fill puts the words of the i-th into w, and returns its script. A call
+// that the server does not know costs one more round trip: rueidis' own ExecMulti would load the script on every node at every call.
+func execAll(ctx context.Context, rdb rueidis.CoreClient, n int, fill func(i int, w *words) *script) []rueidis.RedisResult {
+	if n == 1 {
+		w := unusedWords.Get().(*words)
+		defer w.done()
+		return []rueidis.RedisResult{fill(0, w).exec(ctx, rdb, w.keys, w.args)}
+	}
+	commandOf := func(i int, text bool) rueidis.Completed {
+		w := unusedWords.Get().(*words)
+		defer w.done()
+		return fill(i, w).command(rdb, w, text)
+	}
+	commands := make(rueidis.Commands, n)
+	for i := range commands {
+		commands[i] = commandOf(i, false)
+	}
+	replies := rdb.DoMulti(ctx, commands...)
+	var unknown []int
+	commands = nil
+	for i, reply := range replies {
+		if isUnknown(reply) {
+			unknown = append(unknown, i)
+			commands = append(commands, commandOf(i, true))
+		}
+	}
+	if commands != nil {
+		for j, reply := range rdb.DoMulti(ctx, commands...) {
+			replies[unknown[j]] = reply
+		}
+	}
+	return replies
+}
+
+// command returns the command of one call: the digest of s, or its text, with its words.
+func (s *script) command(rdb rueidis.CoreClient, w *words, text bool) rueidis.Completed {
+	n := int64(len(w.keys))
+	if text {
+		return rdb.B().Eval().Script(s.text).Numkeys(n).Key(w.keys...).Arg(w.args...).Build()
+	}
+	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(n).Key(w.keys...).Arg(w.args...).Build()
+}
+
+// isUnknown reports whether the server does not know the script of a call.
+func isUnknown(reply rueidis.RedisResult) bool {
+	e, refused := rueidis.IsRedisErr(reply.Error())
+	return refused && e.IsNoScript()
+}
+
+// words are the keys and the arguments of one call. They are memory to be used again.
+type words struct{ keys, args []string }
+
+var unusedWords = sync.Pool{New: func() any { return new(words) }}
+
+// done has w used again. The command that was built has a copy of the words.
+func (w *words) done() {
+	clear(w.keys)
+	clear(w.args)
+	w.keys, w.args = w.keys[:0], w.args[:0]
+	unusedWords.Put(w)
+}
+
+// lock adds the keys of a lock.
+func (w *words) lock(k *Keys) {
+	w.keys = append(w.keys, k.Lock)
+	if k.Register != "" {
+		w.keys = append(w.keys, k.Register)
+	}
+}
+
+// add adds arguments.
+func (w *words) add(args ...string) { w.args = append(w.args, args...) }
 
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
 // it wrote, for timeout at most. It returns how many have. WAIT counts only the writes
@@ -128,7 +196,7 @@ func (s *script) execOn(ctx context.Context, conn rueidis.DedicatedClient, keys,
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
 	defer release()
-	reply := s.execOn(ctx, conn, keys, args)
+	reply := s.exec(ctx, conn, keys, args)
 	if a, err = acquired(s, reply); err != nil || a.Verdict != Done {
 		return a, err
 	}

@@ -293,8 +293,7 @@ type Permitted struct{ s *script }
 // NewPermitted makes one. The text is code: the author of the program must write it; it must never be put together
 // from input.
 func NewPermitted(body string) *Permitted {
-	text := semaphoreBody.text + body
-	return &Permitted{&script{name: "of the user's own", text: text, lua: rueidis.NewLuaScript(text)}}
+	return &Permitted{newScript("of the user's own", semaphoreBody.text+body)}
 }
 
 // Exec runs the script, and reports whether the owner had its permits then; else nothing was done. The reply is the

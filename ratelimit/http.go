@@ -129,12 +129,12 @@ const statusClientClosedRequest = 499
 // the name of the policy in the headers of [Decision.SetHeader]. Handlers can be nested, each with
 // a different name.
 //
-//	the limiter rejects the request                   429 Too Many Requests, with Retry-After
-//	it costs more than a Burst                        413 Content Too Large
-//	the key is not valid                              400 Bad Request
-//	Redis is unavailable, and the Policy is Closed    503 Service Unavailable, with Retry-After
-//	any other error                                   503 Service Unavailable
-//	the client disconnected before the reply          499, in logs and metrics only
+//	the limiter rejects the request                       429 Too Many Requests, with Retry-After
+//	it costs more than a Burst                            413 Content Too Large
+//	the key is not valid                                  400 Bad Request
+//	Redis is unavailable, and the Policy is FailClosed    503 Service Unavailable, with Retry-After
+//	any other error                                       503 Service Unavailable
+//	the client disconnected before the reply              499, in logs and metrics only
 //
 // The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
 // 9457). A client can repeat a request after 429 or 503. A request that was answered with 413 or

@@ -25,19 +25,18 @@ const (
 	local
 )
 
-// patience is the time that a limiter waits for an answer, unless [Policy.After] sets another.
-const patience = 50 * time.Millisecond
+// replyTimeout is the time that a limiter waits for a reply, unless [Policy.After] sets another.
+const replyTimeout = 50 * time.Millisecond
 
-// Closed returns the policy that fails closed: without Redis, calls fail with
-// [lock.ErrUnavailable], and
-// [Limiter.Wait] retries until its context is canceled.
-func FailClosed() Policy { return Policy{mode: closed, after: patience} }
+// FailClosed returns the policy that fails closed: without Redis, calls fail with
+// [lock.ErrUnavailable], and [Limiter.Wait] retries until its context is canceled.
+func FailClosed() Policy { return Policy{mode: closed, after: replyTimeout} }
 
-// Open returns the policy that fails open: without Redis, every call is admitted. The Decision has
+// FailOpen returns the policy that fails open: without Redis, every call is admitted. The Decision has
 // the error of Redis in Err.
-func FailOpen() Policy { return Policy{mode: open, after: patience} }
+func FailOpen() Policy { return Policy{mode: open, after: replyTimeout} }
 
-// Local returns the policy that fails local: without Redis, each process counts in its memory and
+// FailLocal returns the policy that fails local: without Redis, each process counts in its memory and
 // admits an equal share of each limit, the limit divided by processes. The Decision has the error
 // of Redis in Err.
 //
@@ -48,7 +47,7 @@ func FailOpen() Policy { return Policy{mode: open, after: patience} }
 // because neither includes the other. Permits of a canceled Wait are returned as with Redis.
 // Permits of a Refund, or of a Cancel at the turn or after it, are refilled over time.
 func FailLocal(processes int) Policy {
-	return Policy{mode: local, processes: int64(processes), after: patience}
+	return Policy{mode: local, processes: int64(processes), after: replyTimeout}
 }
 
 // After returns p with a different timeout: the limiter waits d for a reply instead of 50 ms. If

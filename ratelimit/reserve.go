@@ -27,8 +27,8 @@ const MaxWait = time.Hour
 // the permits are returned: immediately if no later caller waits, and otherwise when the later
 // callers have left, too. A later caller keeps its turn, because it sends no second command.
 //
-// While Redis is unavailable, the Policy decides: with Open, Wait returns immediately; with Local,
-// the caller waits for its turn in this process; with Closed, Wait retries, at least once per
+// While Redis is unavailable, the Policy decides: with FailOpen, Wait returns immediately; with FailLocal,
+// the caller waits for its turn in this process; with FailClosed, Wait retries, at least once per
 // second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If a connection
 // broke, Wait fails: the permits may be taken, and are refilled over time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {

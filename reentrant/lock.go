@@ -37,7 +37,7 @@ import (
 	"context"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -46,11 +46,11 @@ import (
 
 var kind = &session.Kind{
 	Name:   "plain",
-	Called: "a plain lock",
+	DisplayName: "a plain lock",
 	Mark:   luascripts.PlainMark,
 	Mode:   lock.Exclusive,
-	Waits:  place.FirstAsks,
-	Joins:  true,
+	WaitPolicy:  lockstate.OnlyFirst,
+	Batches:  true,
 	Scripts: session.Scripts{
 		Keys:    keys.Plain,
 		Acquire: luascripts.AcquireReentrant,

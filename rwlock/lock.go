@@ -72,7 +72,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -88,11 +88,11 @@ var reading, writing = kinds()
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
 		Name:   "read",
-		Called: "a read/write lock",
+		DisplayName: "a read/write lock",
 		Mode:   lock.Read,
-		Waits:  place.AllAsk,
+		WaitPolicy:  lockstate.AllAtOnce,
 		Queues: true,
-		Within: renewal,
+		MaxRenewInterval: renewal,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
 			Acquire: luascripts.AcquireRead,
@@ -102,9 +102,9 @@ func kinds() (r, w *session.Kind) {
 	}
 	w = &session.Kind{
 		Name:   "write",
-		Called: "a read/write lock",
+		DisplayName: "a read/write lock",
 		Mode:   lock.Write,
-		Waits:  place.FirstAsks,
+		WaitPolicy:  lockstate.OnlyFirst,
 		Queues: true,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
@@ -113,7 +113,7 @@ func kinds() (r, w *session.Kind) {
 			Renew:   luascripts.RenewWrite,
 		},
 	}
-	r.Beside, w.Beside = w, r
+	r.Sibling, w.Sibling = w, r
 	return r, w
 }
 

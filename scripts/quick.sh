@@ -4,12 +4,26 @@
 #
 #	sh scripts/quick.sh ./ contrib/bridge/ contrib/httplock/
 #
-# It prints what the others say when the first has ended, and fails if a module does.
+# It prints what the others say when the first has ended, and fails if a module does. On a terminal it shows how far it is.
 set -eu
 log=$(mktemp)
-others=
-trap 'rm -f "$log"' EXIT
-trap '[ -z "$others" ] || kill "$others" 2>/dev/null; exit 130' INT TERM
+said=$(mktemp) # what the first says
+others= shows=
+finish() {
+	for pid in $others $shows; do kill "$pid" 2>/dev/null || true; done
+	[ -z "$shows" ] || printf '\r\033[K' >&2
+	rm -f "$log" "$said"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+# progress shows for how long the tests have run, and how many packages.
+progress() {
+	began=$(date +%s)
+	while sleep 1; do
+		printf '\r\033[K%s s, %s packages are done' $(($(date +%s) - began)) "$(cat "$log" "$said" | grep -cE '^(ok|FAIL|\?)[[:space:]]+[^[:space:]]')" >&2
+	done
+}
 
 tests() {
 	echo "== $1: go test -short"
@@ -27,7 +41,16 @@ shift
 ) >"$log" 2>&1 &
 others=$!
 result=0
-tests "$first" || result=$?
+if [ -t 2 ]; then
+	progress &
+	shows=$!
+	{ tests "$first" 2>&1 || echo "== $first failed"; } | tee "$said" | while IFS= read -r line; do printf '\r\033[K%s\n' "$line"; done
+	! grep -qx "== $first failed" "$said" || result=1
+else
+	tests "$first" || result=$?
+fi
 wait "$others" || result=$?
+others=
+[ -z "$shows" ] || { kill "$shows"; shows=; printf '\r\033[K' >&2; }
 cat "$log"
 exit "$result"

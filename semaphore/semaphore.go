@@ -9,7 +9,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -35,12 +35,12 @@ const MaxPermitsPerHold = luascripts.MaxPermitsPerHold
 const MaxPermits = math.MaxInt32
 
 var kind = &session.Kind{
-	Name:   "semaphore",
-	Called: "a semaphore",
-	Mode:   lock.Permit,
-	Waits:  place.QueueInRedis,
-	Queues: true,
-	Anew:   true,
+	Name:         "semaphore",
+	DisplayName:  "a semaphore",
+	Mode:         lock.Permit,
+	WaitPolicy:   lockstate.RedisQueue,
+	Queues:       true,
+	NonReentrant: true,
 	Scripts: session.Scripts{
 		Keys:    keys.Semaphore,
 		Acquire: acquire,

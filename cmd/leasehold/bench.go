@@ -151,7 +151,7 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 	}
 	name := "leasehold-bench:" + strings.ToLower(rand.Text()[:12])
 	report := benchReport{Server: redacted(address), Mode: string(rdb.Mode())}
-	for _, cell := range []struct {
+	cells := []struct {
 		name    string
 		workers int
 		call    func(ctx context.Context) (time.Duration, error)
@@ -164,8 +164,15 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		{"free", 1, cycle(clients[0].NewLock(name + ":free"))},
 		{"hot", benchHot, cycle(clients[0].NewLock(name + ":hot"))},
 		{"hand-over", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
-	} {
+	}
+	shows := newProgress(stderr)
+	for i, cell := range cells {
+		end := time.Now().Add(time.Duration(len(cells)-i) * b.each)
+		done := shows.follow(func() string {
+			return fmt.Sprintf("measuring %s, %d of %d: %s left", cell.name, i+1, len(cells), max(0, time.Until(end)).Round(time.Second))
+		})
 		c, err := measure(ctx, b.each, cell.workers, cell.call)
+		done()
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}

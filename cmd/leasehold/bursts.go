@@ -196,6 +196,7 @@ func borderBurst(ctx context.Context, s *stage) error {
 		return err
 	}
 	limit := ratelimit.Limit{Rate: perWindow / 2, Per: window, Burst: perWindow / 2}
+	s.out.progress("two limiters of %d a second are called without a pause for %v", perWindow, attack)
 	var limited, windowed []pass
 	err = each(ctx, 2, func(ctx context.Context, i int) error {
 		var err error

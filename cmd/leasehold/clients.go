@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -34,6 +35,13 @@ stores, as for leasehold ls.
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				var clients []lock.Client
 				var lacks error
+				done := func() {}
+				if out.format.value != "jsonl" && out.format.value != "name" { // whose lines come at once
+					began := time.Now()
+					done = newProgress(cmd.ErrOrStderr()).follow(func() string {
+						return fmt.Sprintf("listing clients for %s", time.Since(began).Round(time.Second))
+					})
+				}
 				for c, err := range a.Clients(cmd.Context()) {
 					if incomplete(err) {
 						lacks = err
@@ -50,9 +58,11 @@ stores, as for leasehold ls.
 						}
 					}
 					if err != nil {
+						done()
 						return err
 					}
 				}
+				done()
 				slices.SortFunc(clients, func(a, b lock.Client) int {
 					return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
 				})

@@ -170,7 +170,7 @@ func TestDemo_interruptedInTheQueue(t *testing.T) {
 	server := newServer(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	stdout := &trigger{on: "C died", call: interrupt} // 1
-	err := demo(ctx, newScreen(stdout), urlOf(server), []scene{{"A queue", fairQueue}})
+	err := demo(ctx, newScreen(stdout), urlOf(server), []scene{{"queue", "A queue", fairQueue}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the demo ended with %v, want %v", err, context.Canceled)
 	}
@@ -188,7 +188,7 @@ func TestDemo_interruptedInTheQuorum(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	stdout := &trigger{on: "two of them die", call: interrupt} // 1
-	err := demo(ctx, newScreen(stdout), "", []scene{{"A quorum", quorum}})
+	err := demo(ctx, newScreen(stdout), "", []scene{{"quorum", "A quorum", quorum}})
 	if !errors.Is(err, context.Canceled) { // 2: and goleak
 		t.Errorf("the demo ended with %v, want %v:\n%s", err, context.Canceled, stdout)
 	}
@@ -198,7 +198,7 @@ func TestDemo_interruptedInTheQuorum(t *testing.T) {
 func TestDemo_falseClaim(t *testing.T) {
 	t.Parallel()
 	var stdout bytes.Buffer
-	err := demo(t.Context(), newScreen(&stdout), "", []scene{{"Wishes", func(_ context.Context, s *stage) error {
+	err := demo(t.Context(), newScreen(&stdout), "", []scene{{"", "Wishes", func(_ context.Context, s *stage) error {
 		s.check(claimf(true, "water is wet"), claimf(false, "pigs can fly"))
 		return nil
 	}}})
@@ -217,7 +217,7 @@ func TestDemo_sceneFails(t *testing.T) {
 	failure := errors.New("the stage burns")
 	var stdout bytes.Buffer
 	err := demo(t.Context(), newScreen(&stdout), urlOf(server), []scene{
-		{"Fire", func(ctx context.Context, s *stage) error {
+		{"", "Fire", func(ctx context.Context, s *stage) error {
 			c, err := s.open(ctx)
 			if err != nil {
 				return err
@@ -227,16 +227,65 @@ func TestDemo_sceneFails(t *testing.T) {
 			}
 			return failure
 		}},
-		{"Never", func(context.Context, *stage) error {
-			t.Error("the demo went on to the next scene")
+		{"", "Never", func(_ context.Context, s *stage) error { // it plays at the same time
+			s.out.line("the show goes on")
 			return nil
 		}},
 	})
 	if !errors.Is(err, failure) {
 		t.Errorf("the demo ended with %v, want %v", err, failure)
 	}
+	if strings.Contains(stdout.String(), "Never") || strings.Contains(stdout.String(), "the show goes on") {
+		t.Errorf("the demo went on to the next scene:\n%s", &stdout)
+	}
 	if keys := server.Keys(); len(keys) > 0 {
 		t.Errorf("keys on the server afterwards: %q, want none", keys)
+	}
+}
+
+// Scenes play at the same time, and are shown one after the other, each as a whole.
+func TestDemo_atOnce(t *testing.T) {
+	t.Parallel()
+	second := make(chan struct{})
+	var stdout bytes.Buffer
+	err := demo(t.Context(), newScreen(&stdout), "", []scene{
+		{"", "First", func(ctx context.Context, s *stage) error {
+			s.out.line("one")
+			select {
+			case <-second:
+			case <-ctx.Done():
+			}
+			s.check(claimf(true, "two"))
+			return context.Cause(ctx)
+		}},
+		{"", "Second", func(_ context.Context, s *stage) error {
+			s.check(claimf(true, "three"))
+			close(second)
+			return nil
+		}},
+	})
+	if want := "\n1. First\n  one\n  ✓ two\n\n2. Second\n  ✓ three\n"; err != nil || !strings.Contains(stdout.String(), want) {
+		t.Errorf("%v, want %q:\n%s", err, want, &stdout)
+	}
+	if !strings.Contains(stdout.String(), "✓ all 3 claims are true") { // and that nothing is left
+		t.Errorf("a claim is not in the summary:\n%s", &stdout)
+	}
+}
+
+// --only plays the scenes that it names, in the order of the demo.
+func TestDemo_only(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"demo", "--only", "nested,ids"}, &stdout, &stderr); code != exitOK {
+		t.Errorf("exit code %d, want %d: %s", code, exitOK, &stderr)
+	}
+	for _, want := range []string{"\n1. " + scenes[1].title + "\n", "\n2. " + scenes[3].title + "\n"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, &stdout)
+		}
+	}
+	if strings.Contains(stdout.String(), "3. ") {
+		t.Errorf("it plays another scene:\n%s", &stdout)
 	}
 }
 
@@ -251,7 +300,7 @@ func TestDemo_keyLeft(t *testing.T) {
 	} {
 		var key string
 		var stdout bytes.Buffer
-		err := demo(t.Context(), newScreen(&stdout), urlOf(server), []scene{{"Litter", func(_ context.Context, s *stage) error {
+		err := demo(t.Context(), newScreen(&stdout), urlOf(server), []scene{{"", "Litter", func(_ context.Context, s *stage) error {
 			key = format(s.prefix)
 			return server.Set(key, "1")
 		}}})

@@ -89,7 +89,12 @@ Exit code, as monitoring expects it:
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("it took more than %v", limit))
 			defer cancel()
+			began := time.Now()
+			done := newProgress(cmd.ErrOrStderr()).follow(func() string {
+				return fmt.Sprintf("checking the server for %s, at most %s", time.Since(began).Round(time.Second), limit)
+			})
 			report, err := examine(ctx, &via, options)
+			done()
 			if err != nil {
 				return err
 			}

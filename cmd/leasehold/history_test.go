@@ -138,22 +138,23 @@ func lsJSON(t *testing.T, s *redistest.Server) string {
 func TestProgress(t *testing.T) {
 	var text strings.Builder
 	p := &progress{w: &text, began: time.Now()}
-	p.show(.1)
-	p.end()
+	p.show("at once")
+	p.erase()
 	if text.Len() > 0 {
 		t.Errorf("at once: %q", &text)
 	}
 	p.began = p.began.Add(-quietFor)
-	p.show(.34)
-	p.show(.35)
-	p.end()
+	p.show(scannedText(.34))
+	p.show(scannedText(.35))
+	p.erase()
+	p.erase()
 	if want := "\r34 % of the keys scanned\x1b[K\r\x1b[K"; text.String() != want {
 		t.Errorf("%q, want %q", &text, want)
 	}
 	p = newProgress(&text)
 	p.began = p.began.Add(-quietFor)
-	p.show(.5)
-	if p.end(); p.w != nil {
+	p.show("off a terminal")
+	if p.erase(); p.w != nil {
 		t.Error("off a terminal")
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/redis/rueidis"
@@ -68,9 +70,7 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 			}
 			w := cmd.OutOrStdout()
 			shows := newProgress(cmd.ErrOrStderr())
-			if out.format.value == "jsonl" || out.format.value == "name" { // whose lines come at once
-				shows.w = nil
-			}
+			var scanned atomic.Uint64 // the bits of the share of the keys
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				locks := a.Locks(cmd.Context(), q)
 				switch out.format.value {
@@ -82,8 +82,9 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 						return err
 					})
 				}
+				done := shows.follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
 				all, lacks := sorted(locks)
-				shows.end()
+				done()
 				if lacks != nil && !incomplete(lacks) {
 					return lacks
 				}
@@ -102,7 +103,7 @@ holders are shortened in the middle. wide, and a table in a file or a pipe, are 
 					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
 				}
 				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
-			}, admin.WithProgress(shows.show))
+			}, admin.WithProgress(func(share float64) { scanned.Store(math.Float64bits(share)) }))
 		},
 	}
 	kind.initKinds()

@@ -17,6 +17,7 @@ func TestRun_calledTheWrongWay(t *testing.T) {
 		{"demo", "now"},
 		{"demo", "--fast"},
 		{"demo", "--url"},
+		{"demo", "--only", "queue,queues"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(t.Context(), args, &stdout, &stderr); code != exitUsage {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress shows on a terminal how much of a long list has been read.
+// progress shows on a terminal what takes long, and how far it is.
 type progress struct {
 	w     io.Writer // nil if there is no terminal
 	began time.Time
@@ -28,18 +28,45 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// show shows the share of the keys that have been scanned.
-func (p *progress) show(scanned float64) {
+// show shows how far it is.
+func (p *progress) show(text string) {
 	if now := time.Now(); p.w != nil && now.Sub(p.began) >= quietFor && now.Sub(p.said) >= sayEvery {
-		fmt.Fprintf(p.w, "\r%s%s", scannedText(scanned), eraseRight)
+		fmt.Fprintf(p.w, "\r%s%s", text, eraseRight)
 		p.said = now
 	}
 }
 
-// end removes what show has written.
-func (p *progress) end() {
+// follow shows text until end is called, also while nothing happens. end removes it.
+func (p *progress) follow(text func() string) (end func()) {
+	if p.w == nil {
+		return func() {}
+	}
+	stop, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		tick := time.NewTicker(sayEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				p.show(text())
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-over
+		p.erase()
+	}
+}
+
+// erase removes what is shown.
+func (p *progress) erase() {
 	if !p.said.IsZero() {
 		fmt.Fprint(p.w, "\r"+eraseRight)
+		p.said = time.Time{}
 	}
 }
 

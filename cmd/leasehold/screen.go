@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -23,19 +24,35 @@ const (
 // colours and a line at the bottom that changes in place. It is safe for
 // concurrent use.
 type screen struct {
-	terminal bool // that wants colours
+	terminal bool
+	colours  bool      // the terminal wants them
+	away     *progress // shows the bottom line elsewhere, if w is no terminal; nil if it is not shown
 
 	mu     sync.Mutex
 	w      io.Writer
-	status string // the bottom line
-	err    error  // the first of writing lines
+	held   *bytes.Buffer // what is written before reveal; nil if the screen shows everything at once
+	status string        // the bottom line
+	err    error         // the first of writing lines
 }
 
 func newScreen(w io.Writer) *screen {
 	f, ok := w.(*os.File)
-	return &screen{
-		w:        w,
-		terminal: ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "",
+	terminal := ok && term.IsTerminal(int(f.Fd()))
+	return &screen{w: w, terminal: terminal, colours: terminal && os.Getenv("NO_COLOR") == ""}
+}
+
+// behind returns a screen on the same writer that shows nothing before reveal.
+func (s *screen) behind() *screen {
+	return &screen{w: s.w, terminal: s.terminal, colours: s.colours, away: s.away, held: &bytes.Buffer{}}
+}
+
+// reveal shows what was written so far, and from now on everything at once.
+func (s *screen) reveal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held != nil {
+		_, s.err = s.held.WriteTo(s.w)
+		s.held = nil
 	}
 }
 
@@ -55,23 +72,32 @@ func (s *screen) claim(c claim) {
 
 // progress changes the bottom line of a terminal. The next line takes its place.
 func (s *screen) progress(format string, args ...any) {
-	if !s.terminal {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if status := fmt.Sprintf("  … "+format, args...); status != s.status {
+	status := fmt.Sprintf("  … "+format, args...)
+	switch {
+	case s.held != nil || status == s.status:
+	case s.terminal:
 		io.WriteString(s.w, eraseLine+status)
 		s.status = status
+	case s.away != nil:
+		s.away.show(status)
 	}
 }
 
 func (s *screen) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.held != nil {
+		fmt.Fprintf(s.held, format, args...)
+		return
+	}
 	if s.status != "" {
 		io.WriteString(s.w, eraseLine)
 		s.status = ""
+	}
+	if s.away != nil {
+		s.away.erase()
 	}
 	if _, err := fmt.Fprintf(s.w, format, args...); s.err == nil {
 		s.err = err
@@ -86,7 +112,7 @@ func (s *screen) failed() error {
 }
 
 func (s *screen) in(colour, text string) string {
-	if !s.terminal {
+	if !s.colours {
 		return text
 	}
 	return colour + text + plain

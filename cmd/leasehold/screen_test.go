@@ -30,9 +30,21 @@ func TestScreen(t *testing.T) {
 			"  \x1b[31m✗\x1b[0m no\n"},
 	} {
 		var b bytes.Buffer
-		show(&screen{w: &b, terminal: test.terminal})
+		show(&screen{w: &b, terminal: test.terminal, colours: test.terminal})
 		if b.String() != test.want {
 			t.Errorf("%s: %q, want %q", test.name, &b, test.want)
 		}
+	}
+	var b bytes.Buffer
+	held := (&screen{w: &b, terminal: true, colours: true}).behind()
+	show(held)
+	if b.Len() > 0 {
+		t.Errorf("before reveal: %q", &b)
+	}
+	held.reveal()
+	held.progress("%d of 2", 2)
+	held.line("more")
+	if want := "\n\x1b[1mTitle\x1b[0m\n  \x1b[2ma line\x1b[0m\n  \x1b[32m✓\x1b[0m 100 % yes\n  \x1b[31m✗\x1b[0m no\n\r\x1b[K  … 2 of 2\r\x1b[K  \x1b[2mmore\x1b[0m\n"; b.String() != want {
+		t.Errorf("revealed: %q, want %q", &b, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -29,7 +30,7 @@ type stage struct {
 	data    *data
 
 	closers []func(context.Context) error // of the clients of the scene that plays
-	claims  []claim                       // of all scenes so far
+	claims  []claim                       // of the scene; of all scenes that were shown
 }
 
 // claim is something the demo says about locks, and whether it turned out true.
@@ -114,12 +115,46 @@ func (s *stage) check(claims ...claim) {
 	s.claims = append(s.claims, claims...)
 }
 
-// playAll plays the scenes one after the other, up to the first that fails.
+// atOnce is how many scenes play at the same time. They wait more than they work.
+const atOnce = 3
+
+// part is a scene that plays, on a stage of its own.
+type part struct {
+	*stage
+	over chan struct{} // closed when it has been played
+	err  error         // why it failed; read after over
+}
+
+// playAll plays the scenes, and shows them one after the other, up to the first that fails.
 func (s *stage) playAll(ctx context.Context, scenes []scene) error {
-	for i, sc := range scenes {
-		s.out.title(fmt.Sprintf("%d. %s", i+1, sc.title))
-		if err := s.play(ctx, sc); err != nil {
-			return fmt.Errorf("scene %d: %w", i+1, err)
+	ctx, stop := context.WithCancel(ctx)
+	var playing sync.WaitGroup
+	defer playing.Wait()
+	defer stop()
+
+	var parts []*part
+	for range scenes {
+		own := &stage{out: s.out.behind(), address: s.address, prefix: s.prefix, data: s.data}
+		parts = append(parts, &part{stage: own, over: make(chan struct{})})
+	}
+	var next atomic.Int64
+	for range atOnce {
+		playing.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(scenes)); i = next.Add(1) - 1 {
+				if parts[i].err = context.Cause(ctx); parts[i].err == nil {
+					parts[i].err = parts[i].play(ctx, scenes[i])
+				}
+				close(parts[i].over)
+			}
+		})
+	}
+	for i, p := range parts {
+		s.out.title(fmt.Sprintf("%d. %s", i+1, scenes[i].title))
+		p.out.reveal()
+		<-p.over
+		s.claims = append(s.claims, p.claims...)
+		if p.err != nil {
+			return fmt.Errorf("scene %d: %w", i+1, p.err)
 		}
 	}
 	return nil

@@ -126,7 +126,10 @@ func TestSeeds(t *testing.T) {
 }
 
 // play plays a round, and checks it.
-func play(t *testing.T, p plan) (r result) {
+func play(t *testing.T, p plan) result { return playWith(t, p, (*scene).run) }
+
+// playWith plays a round in which run does what goes wrong, and checks it.
+func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 	t.Run(fmt.Sprintf("%d-%d-%s-%s", p.Seed, p.Round, p.Topology, p.Temper), func(t *testing.T) {
 		dir := t.TempDir()
 		began := time.Now()
@@ -146,7 +149,7 @@ func play(t *testing.T, p plan) (r result) {
 				t.Logf("again: make chaos SEED=%d ROUND=%d ROUND_TIME=%v", p.Seed, p.Round, p.For)
 			}
 		}()
-		s.run()
+		run(s)
 		r.Report = s.finish()
 		s.visit()
 		s.judge(&r)

@@ -4,6 +4,7 @@
 //	make chaos                          ten minutes, with a new seed
 //	make chaos SEED=42 DURATION=2h      that seed, for two hours
 //	make chaos SEED=42 ROUND=7          one round of it
+//	make upgrade                        with clients of the latest release, and a deploy and its rollback
 //
 // A run is a series of rounds. The seed and the number of a round decide what the round is: one
 // server, Sentinels, a cluster or five servers with a quorum; which faults come when; how the

@@ -31,6 +31,8 @@ type plan struct {
 	Network               []fault // one after the other, beside those of the servers
 	Servers               []fault
 	Durable               bool // the server writes each change to disk
+
+	Old func(slot, life int) *oldWorker `json:"-"` // the older version of this life of a process, nil for today's; nil if there are none
 }
 
 // place is a lock that the goroutines of all processes take, or a latch or a wait group by which they wait for each other.

@@ -12,7 +12,7 @@ import (
 
 // record is one hold, in a file that the process maps. What was written there outlives the
 // process, however it ends, and costs no system call. Times are by history.Monotonic. Of a latch or a wait group, a record can be
-// another call: the letters at Side say which, and what the times are then.
+// another call: the letters at Side say which, and what the times are then. Workers of older versions write it, too (TestUpgrade).
 type record struct {
 	Call      int64 // before the call of Lock
 	Queued    int64 // fair: when Redis had refused the call, if it did

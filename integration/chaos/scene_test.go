@@ -50,13 +50,14 @@ type scene struct {
 	names     map[*process]string
 	events    []event        // guarded by mu
 	did       map[string]int // guarded by mu; how often each fault was done
+	said      report         // guarded by mu; what the processes that have ended said, in all
 	clockWas  bool           // guarded by mu; the clock was set in this round
 	last      []record       // what visit wrote down
 	pasts     []past         // what judge looked at; nil before
 }
 
 func newScene(t *testing.T, p plan, dir string) *scene {
-	s := &scene{T: t, plan: p, dir: dir, names: map[*process]string{}, did: map[string]int{}}
+	s := &scene{T: t, plan: p, dir: dir, names: map[*process]string{}, did: map[string]int{}, said: report{Failed: map[string]int64{}}}
 	switch p.Topology {
 	case "standalone":
 		var config []string
@@ -160,9 +161,14 @@ func (s *scene) start(i int) {
 			life++
 		}
 	}
-	name := fmt.Sprintf("go%d.%d", i, life)
+	name, binary := fmt.Sprintf("go%d.%d", i, life), os.Args[0]
+	if s.plan.Old != nil {
+		if old := s.plan.Old(i, life); old != nil {
+			name, binary, o.Places = name+oldSuffix, old.binary, old.places(o.Places)
+		}
+	}
 	o.Seed, o.File = s.plan.Seed^uint64(s.plan.Round)<<32^uint64(i)<<16^uint64(life), filepath.Join(s.dir, name)
-	p := startProcess(s.T, o)
+	p := startProcess(s.T, binary, o)
 	s.processes[i] = p
 	s.all = append(s.all, p)
 	s.names[p] = name
@@ -517,40 +523,42 @@ func (s *scene) failover(f fault, p place) {
 	s.cluster.Rejoin(s, master)
 }
 
-// finish ends all processes, and returns what they say.
-func (s *scene) finish() (sum report) {
-	sum.Failed = map[string]int64{}
+// finish ends all processes, and returns what they say, with what those said that were replaced before.
+func (s *scene) finish() report {
 	s.java.stop()
-	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, p := range s.processes {
-		wg.Go(func() {
-			r, err := p.finish()
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				s.Errorf("process %s: %v", s.names[p], err)
-			}
-			for _, text := range r.Wrong {
-				s.Errorf("process %s: %s", s.names[p], text)
-			}
-			for _, n := range []struct {
-				to *int64
-				by int64
-			}{
-				{&sum.Granted, r.Granted}, {&sum.Reentries, r.Reentries}, {&sum.Refused, r.Refused}, {&sum.TimedOut, r.TimedOut},
-				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.HandedOff, r.HandedOff}, {&sum.Looks, r.Looks},
-			} {
-				*n.to += n.by
-			}
-			for text, n := range r.Failed {
-				sum.Failed[text] += n
-			}
-		})
+		wg.Go(func() { s.end(p) })
 	}
 	wg.Wait()
 	s.java.finish(s)
-	return sum
+	return s.said
+}
+
+// end ends a process, and adds what it says to the report.
+func (s *scene) end(p *process) {
+	r, err := p.finish()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.Errorf("process %s: %v", s.names[p], err)
+	}
+	for _, text := range r.Wrong {
+		s.Errorf("process %s: %s", s.names[p], text)
+	}
+	sum := &s.said
+	for _, n := range []struct {
+		to *int64
+		by int64
+	}{
+		{&sum.Granted, r.Granted}, {&sum.Reentries, r.Reentries}, {&sum.Refused, r.Refused}, {&sum.TimedOut, r.TimedOut},
+		{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.HandedOff, r.HandedOff}, {&sum.Looks, r.Looks},
+	} {
+		*n.to += n.by
+	}
+	for text, n := range r.Failed {
+		sum.Failed[text] += n
+	}
 }
 
 // visit takes each lock once more: nothing may stand in the way of the next owner. Then no key of a lock

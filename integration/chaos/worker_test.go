@@ -38,7 +38,7 @@ import (
 const workerEnv = "LEASEHOLD_CHAOS_WORKER"
 
 // order is what a worker is told: one line of JSON on its standard input. The next line tells it to
-// finish.
+// finish. TestUpgrade gives it to workers of older versions, too.
 type order struct {
 	Topology   string
 	Addrs      []string
@@ -68,10 +68,10 @@ type process struct {
 	killed  int64 // when SIGKILL had been sent; 0 if it was not
 }
 
-// startProcess starts a worker that ends with this process at the latest.
-func startProcess(tb testing.TB, o order) *process {
+// startProcess starts a worker from a binary. It ends with this process at the latest.
+func startProcess(tb testing.TB, binary string, o order) *process {
 	tb.Helper()
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command(binary)
 	cmd.Env = append(os.Environ(), workerEnv+"=1")
 	said, err := os.Create(o.File + ".log")
 	if err != nil {

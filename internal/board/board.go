@@ -18,9 +18,9 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:    "leader",
-	Called:  "the board of a leader",
-	Scripts: session.Scripts{Keys: keys.Leader},
+	Name:        "leader",
+	DisplayName: "the board of a leader",
+	Scripts:     session.Scripts{Keys: keys.Leader},
 }
 
 // Board is the leader.Store of one name.

@@ -48,12 +48,12 @@ func TestDated_histories(t *testing.T) {
 					return 0
 				}
 				fates := random.Perm(5)[:1+random.IntN(5)] // what can happen
-				doubt, err := false, error(nil)            // doubt: a copy that may change something has no answer
+				doubt, err := false, error(nil)            // doubt: a copy that may change something has no reply
 				for time.Since(start) < within {
 					err = d.Send(t.Context(), func(before int64) (int64, error) {
 						time.Sleep(upTo(300 * time.Millisecond))
 						switch fates[random.IntN(len(fates))] {
-						case 0: // the answer is lost
+						case 0: // the reply is lost
 							apply(before)
 						case 1: // it comes late
 							after := upTo(5 * time.Second)
@@ -101,7 +101,7 @@ func TestDated_left(t *testing.T) {
 		err := d.Send(ctx, func(int64) (int64, error) {
 			sent++
 			leave()
-			return int64(2 - sent), nil // the second one would be carried out
+			return int64(2 - sent), nil // the second one would be executed
 		})
 		if !errors.Is(err, context.Canceled) || sent != 1 {
 			t.Errorf("%v after %d copies", err, sent)

@@ -26,21 +26,21 @@ func (e Final) Unwrap() error { return e.Err }
 // Final says that it is one.
 func (e Final) Final() {}
 
-// resentAfter is how long rueidis waits for answers on a connection whose ConnLifetime is over, before it closes it.
+// resentAfter is how long rueidis waits for replies on a connection whose ConnLifetime is over, before it closes it.
 const resentAfter = time.Second
 
-// Resent reports whether a command whose answer took so long may have been sent twice. When a connection comes to the end
-// of its ClientOption.ConnLifetime, rueidis closes it, and sends by the next one, without a word, what has had no answer. The first
-// copy may have been carried out, or may be yet. Nobody can see whether the application set that option.
+// Resent reports whether a command whose reply took so long may have been sent twice. When a connection comes to the end
+// of its ClientOption.ConnLifetime, rueidis closes it, and sends by the next one, without a word, what has had no reply. The first
+// copy may have been executed, or may be yet. No one can see whether the application set that option.
 func Resent(took time.Duration) bool { return took >= resentAfter }
 
-// Sure returns err, with which a command that rdb sent failed, or [retry.Closed] if the application has closed rdb. The library
+// DetectClosed returns err, with which a command that rdb sent failed, or [retry.Closed] if the application has closed rdb. The library
 // closes a single connection, too, when Sentinels or a cluster name another server: then rdb is well, but what is under
-// way on that connection fails with the same rueidis.ErrClosing. So Sure asks once more, which goes to the server of now.
+// way on that connection fails with the same rueidis.ErrClosing. So DetectClosed asks once more, which goes to the server of now.
 //
-// If rdb failed to connect before, nothing shows that it was closed: the library keeps the error of the latest failed dial in the place of
+// If rdb failed to connect before, nothing shows that it was closed: the library keeps the error of the latest failed dial in the state of
 // ErrClosing, says it once more, and then connects again.
-func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
+func DetectClosed(ctx context.Context, rdb rueidis.Client, err error) error {
 	if !errors.Is(err, rueidis.ErrClosing) {
 		return err
 	}
@@ -69,19 +69,19 @@ func (s *Sender) Explain(err error) error {
 	case f.Denied:
 		return Refusal(s.Address(), s.User, err)
 	case f.Is == lock.ErrUnavailable && IsReadOnly(err):
-		return s.Silent(0, fmt.Errorf("server is a read-only replica: %w", err))
+		return s.Unavailable(0, fmt.Errorf("server is a read-only replica: %w", err))
 	case f.Is == lock.ErrUnavailable:
-		return s.Silent(0, err)
+		return s.Unavailable(0, err)
 	case f.Is != nil && !errors.Is(err, f.Is):
 		return fmt.Errorf("%w: %w", f.Is, err)
 	}
 	return err
 }
 
-// CutOff returns the error of a command for whose reply the caller did not wait, as err says. The
+// Abandoned returns the error of a command for whose reply the caller did not wait, as err says. The
 // end of the caller's context stays as it is: a command that is merely in flight then is no fault of
-// Redis. Any other err, such as NoAnswer, becomes what Explain makes of it.
-func (s *Sender) CutOff(err error) error {
+// Redis. Any other err, such as NoReply, becomes what Explain makes of it.
+func (s *Sender) Abandoned(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
 		return err
 	}
@@ -127,14 +127,14 @@ func (s *Sender) Address() string {
 // unavailable is the error of a call that Redis did not serve: there was no reply, or one that passes, such as LOADING.
 type unavailable struct {
 	at    string        // the server's address; "" if there are several
-	quiet time.Duration // since its first question without an answer; 0 if that is not known
+	quiet time.Duration // since its first request without a reply; 0 if that is not known
 	err   error         // what came instead; nil if nothing came
 }
 
-// Silent returns the error of a call whose questions had no answer for d; 0 if that is not
+// Unavailable returns the error of a call whose requests had no reply for d; 0 if that is not
 // known. err is what came instead, or the end of the caller's wait. It matches
 // lock.ErrUnavailable.
-func (s *Sender) Silent(d time.Duration, err error) error {
+func (s *Sender) Unavailable(d time.Duration, err error) error {
 	var told unavailable
 	if errors.As(err, &told) {
 		err = told.err
@@ -151,7 +151,7 @@ func (e unavailable) Error() string {
 	if e.at != "" {
 		text += " at " + e.at
 	}
-	var late NoAnswer
+	var late NoReply
 	if errors.As(e.err, &late) {
 		e.quiet = max(e.quiet, late.After)
 	}
@@ -165,7 +165,7 @@ func (e unavailable) Error() string {
 	default:
 		text += " does not respond"
 	}
-	switch _, alone := e.err.(NoAnswer); {
+	switch _, alone := e.err.(NoReply); {
 	case late.before != nil:
 		text += ": " + late.before.Error()
 	case e.err != nil && !alone:
@@ -174,7 +174,7 @@ func (e unavailable) Error() string {
 	return text
 }
 
-// Unwrap returns the sentinel, and what came instead of an answer.
+// Unwrap returns the sentinel, and what came instead of a reply.
 func (e unavailable) Unwrap() []error {
 	if e.err == nil {
 		return []error{lock.ErrUnavailable}
@@ -192,17 +192,17 @@ func Brief(d time.Duration) string {
 	return d.String()
 }
 
-// NoAnswer is the error of a call that the operation time-out ended.
-type NoAnswer struct {
+// NoReply is the error of a call that the operation timeout ended.
+type NoReply struct {
 	After  time.Duration
-	before error // what came to an earlier copy of the command instead of an answer; nil if nothing did
+	before error // what came to an earlier copy of the command instead of a reply; nil if nothing did
 }
 
 // Error says how long the call waited.
-func (e NoAnswer) Error() string { return fmt.Sprintf("no reply from Redis within %v", e.After) }
+func (e NoReply) Error() string { return fmt.Sprintf("no reply from Redis within %v", e.After) }
 
-// Timeout reports true, as for any time-out.
-func (e NoAnswer) Timeout() bool { return true }
+// Timeout reports true, as for any timeout.
+func (e NoReply) Timeout() bool { return true }
 
-// Is makes it match os.ErrDeadlineExceeded, as time-outs of connections do.
-func (e NoAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+// Is makes it match os.ErrDeadlineExceeded, as timeouts of connections do.
+func (e NoReply) Is(target error) bool { return target == os.ErrDeadlineExceeded }

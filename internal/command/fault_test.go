@@ -91,7 +91,7 @@ func TestExplain(t *testing.T) {
 		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock"}, lock.ErrUnavailable, "UNBLOCKED"},
 		{refusal(t, "ERR no"), nil, "no"},
 		{io.EOF, lock.ErrUnavailable, "EOF"},
-		{NoAnswer{After: timeout}, lock.ErrUnavailable, "has not responded for 3s"},
+		{NoReply{After: timeout}, lock.ErrUnavailable, "has not responded for 3s"},
 		{lock.ErrClosed, lock.ErrClosed, ""},
 		{Final{io.EOF}, nil, "EOF"},
 	} {
@@ -128,7 +128,7 @@ func TestCutOff(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			cancel()
-			if err := s.CutOff(cause); err != cause {
+			if err := s.Abandoned(cause); err != cause {
 				t.Errorf("%v, and %v was cut off", err, cause)
 			}
 			if err := s.Failed(ctx, sent, ctx.Err()); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
@@ -138,10 +138,10 @@ func TestCutOff(t *testing.T) {
 				t.Errorf("%v, and the server answered", err)
 			}
 		}
-		if err := s.CutOff(NoAnswer{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
+		if err := s.Abandoned(NoReply{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("%v, and the command was overdue", err)
 		}
-		if err := s.CutOff(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+		if err := s.Abandoned(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
 			t.Errorf("%v, and the server answered", err)
 		}
 	})
@@ -155,19 +155,19 @@ func TestSilent(t *testing.T) {
 		err  error
 		want string
 	}{
-		{s.Silent(0, nil), " does not respond"},
-		{s.Silent(time.Second, nil), " has not responded for 1s"},
-		{s.Silent(time.Second, context.Canceled), " has not responded for 1s"},
-		{s.Silent(time.Second, context.DeadlineExceeded), " has not responded for 1s"},
-		{s.Silent(0, NoAnswer{After: timeout}), " has not responded for 3s"},
-		{s.Silent(4*time.Second, NoAnswer{After: timeout}), " has not responded for 4s"},
-		{s.Silent(0, io.EOF), " does not respond: EOF"},
-		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " has not responded for 1s: EOF"},
-		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
+		{s.Unavailable(0, nil), " does not respond"},
+		{s.Unavailable(time.Second, nil), " has not responded for 1s"},
+		{s.Unavailable(time.Second, context.Canceled), " has not responded for 1s"},
+		{s.Unavailable(time.Second, context.DeadlineExceeded), " has not responded for 1s"},
+		{s.Unavailable(0, NoReply{After: timeout}), " has not responded for 3s"},
+		{s.Unavailable(4*time.Second, NoReply{After: timeout}), " has not responded for 4s"},
+		{s.Unavailable(0, io.EOF), " does not respond: EOF"},
+		{s.Unavailable(time.Second, fmt.Errorf("wrapped: %w", s.Unavailable(0, io.EOF))), " has not responded for 1s: EOF"},
+		{s.Unavailable(0, NoReply{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
 		{s.Explain(refusal(t, "NOREPLICAS Not enough")), " cannot serve this now: NOREPLICAS Not enough"},
 		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica: READONLY You can't write"},
-		{s.Silent(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
-		{s.Silent(0, NoAnswer{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
+		{s.Unavailable(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
+		{s.Unavailable(0, NoReply{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
 	} {
 		if want := "Redis at a:1" + c.want; c.err.Error() != want {
 			t.Errorf("%q, and not %q", c.err, want)
@@ -284,7 +284,7 @@ func TestSure_asksOnce(t *testing.T) {
 		asks int64
 	}{{nil, 0}, {io.EOF, 0}, {rueidis.ErrClosing, 1}} {
 		rdb := &counted{Client: redistest.NewMini(t).Client(t)}
-		if got := Sure(t.Context(), rdb, c.err); got != c.err {
+		if got := DetectClosed(t.Context(), rdb, c.err); got != c.err {
 			t.Errorf("%v becomes %v", c.err, got)
 		}
 		if asks := rdb.times.Load(); asks != c.asks {
@@ -354,7 +354,7 @@ func TestSure(t *testing.T) {
 			if what == "together" {
 				_, _, err = await(t.Context(), s, timeout, step{})
 			} else {
-				_, _, err = Await[string](t.Context(), s, timeout, Func[string](get))
+				_, _, err = Send[string](t.Context(), s, timeout, Func[string](get))
 			}
 			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
 			if rdb == closed {
@@ -383,13 +383,13 @@ func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	return a.Client.Do(ctx, cmd)
 }
 
-// For a batch the sender asks once, and for a while only; what has an answer keeps it.
+// For a batch the sender asks once, and for a while only; what has a reply keeps it.
 func TestSure_batch(t *testing.T) {
 	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
 	rdb.Close()
 	s := New(rdb, Config{Timeout: timeout})
 	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
-	s.sure(changes)
+	s.detectClosed(changes)
 	for i, want := range []bool{false, true, false, true} {
 		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
 			t.Errorf("change %d: %v", i, changes[i].Err)

@@ -13,13 +13,13 @@ import (
 
 // Foreign returns err, with which a call about key failed. If err says that the key holds
 // something else, Foreign asks the server what that is, for a quarter of the operation
-// time-out, and the error says it. If the server does not answer that, Foreign returns err as
+// timeout, and the error says it. If the server does not reply that, Foreign returns err as
 // it is. The caller is counted by Add.
 func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err
 	}
-	what, _, failed := Await[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
+	what, _, failed := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
 		return held(ctx, s.rdb, key)
 	}))
 	if what != "" && failed == nil {

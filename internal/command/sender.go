@@ -1,15 +1,14 @@
-// Package command sends the commands of a client, and says what became of each: it was
-// carried out, it was not, or nobody knows.
+// Package command sends the commands of a client, and reports what became of each: it was executed, it was not
+// executed, or its outcome is unknown.
 //
-// [Await] sends a command and returns in time whatever the server does. If the caller stops
-// waiting, the command stays in the connection's queue, and may still take effect. So each
-// [Call] has a second half, Late, which hears the answer for which the caller did not wait.
+// [Send] sends a command and returns in time, whatever the server does. If the caller stops waiting, the command
+// stays in the queue of its connection and may still be executed. Each [Call] therefore has a second half, Late, which
+// receives the reply that the caller did not wait for.
 //
-//	reply, answered, err := command.Await(ctx, sender, limit, call)
+//	reply, answered, err := command.Send(ctx, sender, limit, call)
 //
-// [retry.FaultOf] says what an error means: whether the server may have carried the command out,
-// and whether it makes sense to send it again. [Insist] sends a command that is safe to
-// repeat until something answers.
+// [retry.FaultOf] says what an error means: whether the server may have executed the command, and whether sending it
+// again can help. [SendWithRetry] repeats a command that is safe to repeat until there is a usable reply.
 package command
 
 import (
@@ -29,26 +28,26 @@ import (
 
 // Call is one command.
 type Call[T any] interface {
-	// Send sends the command and returns the answer. It returns when the server has
-	// answered, when the connection ends, or when ctx ends.
+	// Send sends the command and returns the reply. It returns when the server has
+	// replied to, when the connection ends, or when ctx ends.
 	Send(ctx context.Context) (T, error)
 
-	// Late hears the answer for which the caller did not wait: the reply, or an error. It
+	// Late gets the reply for which the caller did not wait: the reply, or an error. It
 	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
 
 	// Joins reports whether the command is a change of a plain lock, which may travel with
 	// those of other calls to the same node. Then Fill and Answer are used instead of Send.
-	Joins() (node uint16, joins bool)
+	Batched() (node uint16, joins bool)
 
 	// Fill fills in the change.
-	Fill(change *luascripts.Change)
+	Encode(change *luascripts.Change)
 
-	// Answer returns the answer to the change.
-	Answer(change *luascripts.Change) (T, error)
+	// Answer returns the reply to the change.
+	Decode(change *luascripts.Change) (T, error)
 }
 
-// Func is a Call that ignores an answer for which the caller does not wait.
+// Func is a Call that ignores a reply for which the caller does not wait.
 type Func[T any] func(ctx context.Context) (T, error)
 
 // Send calls f.
@@ -57,14 +56,14 @@ func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 // Late does nothing.
 func (f Func[T]) Late(T, error) {}
 
-// Joins reports false.
-func (f Func[T]) Joins() (uint16, bool) { return Alone[T]{}.Joins() }
+// Batched reports false.
+func (f Func[T]) Batched() (uint16, bool) { return Unbatched[T]{}.Batched() }
 
-// Fill is not called.
-func (f Func[T]) Fill(*luascripts.Change) {}
+// Encode is not called.
+func (f Func[T]) Encode(*luascripts.Change) {}
 
-// Answer is not called.
-func (f Func[T]) Answer(*luascripts.Change) (none T, err error) { return none, nil }
+// Decode is not called.
+func (f Func[T]) Decode(*luascripts.Change) (none T, err error) { return none, nil }
 
 // Config is what a Sender needs to know.
 type Config struct {
@@ -77,16 +76,16 @@ type Config struct {
 type Sender struct {
 	Config                                                             // set once
 	rdb    rueidis.Client                                              // set once
-	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: carries out changes over conn
+	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: executes changes over conn
 
 	work sync.WaitGroup // see Add
 
 	jobs   chan func()  // set once: to a goroutine that waits for something to do
-	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as combiner.unused
+	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as batcher.unused
 	idle   atomic.Int32 // how many goroutines wait for something to do
 
-	sending   atomic.Int32 // how many commands that travel alone have no answer yet
-	combiners combiners    // of changes that travel together
+	sending  atomic.Int32 // how many commands that travel alone have no reply yet
+	batchers batchers     // of changes that travel together
 }
 
 // New returns a sender on rdb, which it borrows.
@@ -112,25 +111,25 @@ func (s *Sender) Go(f func()) { s.work.Go(f) }
 // Wait waits until nothing is counted any more. No command may follow.
 func (s *Sender) Wait() {
 	s.work.Wait()
-	s.combiners.stop()
+	s.batchers.stop()
 }
 
-// Await sends c and waits for the answer, until ctx ends or limit has passed; a limit of
-// 0 is none. answered reports whether value and err are what c.Send returned. If they are
-// not, err is why the wait ended, and c.Late hears the answer.
+// Send sends c and waits for the reply, until ctx ends or limit has passed; a limit of
+// 0 is none. replied to reports whether value and err are what c.Send returned. If they are
+// not, err is why the wait ended, and c.Late gets the reply.
 //
 // The caller is counted by Add. A renewal need not be: the watchdog's Close, which comes
 // before Wait, waits for it.
-func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	if node, joins := c.Joins(); joins {
-		return together[T](ctx, s.combinerOf(node), limit, c)
+func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+	if node, joins := c.Batched(); joins {
+		return sendBatched[T](ctx, s.batcherOf(node), limit, c)
 	}
-	return alone[T](ctx, s, limit, c)
+	return sendAlone[T](ctx, s, limit, c)
 }
 
-// alone is Await for a command that travels alone: a goroutine of the sender's sends it, and
-// returns with the server's answer or with the end of the connection.
-func alone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+// sendAlone is Send for a command that travels alone: a goroutine of the sender's sends it, and
+// returns with the server's reply or with the end of the connection.
+func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	type answer struct {
 		value T
 		err   error
@@ -140,7 +139,7 @@ func alone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration
 	s.sending.Add(1)
 	s.do(func() {
 		value, err := c.Send(context.Background())
-		err = Sure(context.Background(), s.rdb, err)
+		err = DetectClosed(context.Background(), s.rdb, err)
 		s.sending.Add(-1)
 		select {
 		case answers <- answer{value, err}:
@@ -163,7 +162,7 @@ func alone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration
 		return value, false, ctx.Err()
 	case <-timeout:
 		close(away)
-		return value, false, NoAnswer{After: s.Timeout} // limit may be the rest of it
+		return value, false, NoReply{After: s.Timeout} // limit may be the rest of it
 	}
 }
 
@@ -214,31 +213,31 @@ func (s *Sender) nextJob() (f func()) {
 	return f
 }
 
-// IsAnswer reports whether a command that returned err was answered.
-func IsAnswer(err error) bool {
+// IsReply reports whether a command that returned err was replied to.
+func IsReply(err error) bool {
 	_, refused := rueidis.IsRedisErr(err)
 	return err == nil || refused
 }
 
-// Outcome is what became of a command that was sent until something answered.
+// Outcome is what became of a command that was sent until something replied to.
 type Outcome[T any] struct {
 	Value    T
 	Err      error
-	Answered bool // Value and Err are an answer; else Late hears it
-	Repeated bool // an earlier copy of the command may have been carried out
+	Answered bool // Value and Err are a reply; else Late gets it
+	Repeated bool // an earlier copy of the command may have been executed
 }
 
-// Insist awaits c, again and again while that may help: until within has passed since began, which
+// SendWithRetry awaits c, again and again while that may help: until within has passed since began, which
 // is now (0 is no limit), or ctx ends. The command must be safe to repeat.
-func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
+func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
 	limit, sent := within, began
 	var before error
 	for {
-		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
+		o.Value, o.Answered, o.Err = Send[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || Resent(time.Since(sent))
 		if !o.Answered && before != nil { // the last copy may have had a few milliseconds only
-			if late, ok := o.Err.(NoAnswer); ok {
+			if late, ok := o.Err.(NoReply); ok {
 				late.before = before
 				o.Err = late
 			} else {
@@ -255,7 +254,7 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 			limit = within - time.Since(began) - d
 		}
 		retries := f.Retries() || within == 0 && f.Passes // a call without a limit waits
-		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Rest(ctx, d) {
+		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) {
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun()
@@ -275,7 +274,7 @@ func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error)
 	case s.rdb.Mode() != rueidis.ClientModeCluster:
 		return true
 	}
-	down, answered, _ := alone[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
+	down, answered, _ := sendAlone[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
 	return answered && down
 }
 
@@ -302,8 +301,8 @@ func refuses(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial.Err, syscall.ECONNREFUSED)
 }
 
-// Rest sleeps for d, and reports false if ctx ended before.
-func Rest(ctx context.Context, d time.Duration) bool {
+// Sleep sleeps for d, and reports false if ctx ended before.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -316,7 +315,7 @@ func Rest(ctx context.Context, d time.Duration) bool {
 
 // Load is what a Sender does at one moment, for tests.
 type Load struct {
-	Sending int // how many commands that travel alone have no answer yet
+	Sending int // how many commands that travel alone have no reply yet
 	Idle    int // how many goroutines wait for the next command
 }
 

@@ -37,9 +37,9 @@ func newSender(t *testing.T) *Sender {
 
 // sent is a command that is what its function does.
 type sent struct {
-	Alone[int]
+	Unbatched[int]
 	send func(ctx context.Context) (int, error)
-	late chan error // nil if nobody hears it
+	late chan error // nil if no one gets it
 }
 
 func (c sent) Send(ctx context.Context) (int, error) { return c.send(ctx) }
@@ -78,7 +78,7 @@ func TestAwait_answers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		for _, failed := range []error{nil, refused, io.EOF} {
-			value, answered, err := Await[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
+			value, answered, err := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
 				if n := s.Load().Sending; n != 1 {
 					t.Errorf("%d on the way", n)
 				}
@@ -92,7 +92,7 @@ func TestAwait_answers(t *testing.T) {
 	})
 }
 
-// A caller leaves when its context or its time ends. The command goes on, and Late hears its answer.
+// A caller leaves when its context or its time ends. The command goes on, and Late gets its reply.
 func TestAwait_callersLeave(t *testing.T) {
 	for why, limit := range map[string]time.Duration{"its context ended": 0, "its time is over": timeout / 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -100,11 +100,11 @@ func TestAwait_callersLeave(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			late, began := make(chan error, 1), time.Now()
-			_, answered, err := Await[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
+			_, answered, err := Send[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
 				time.Sleep(2 * timeout)
 				return 7, io.EOF
 			}})
-			if timedOut := errors.As(err, new(NoAnswer)); answered || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
+			if timedOut := errors.As(err, new(NoReply)); answered || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
 				t.Errorf("%s: %t, %v", why, answered, err)
 			}
 			if err := <-late; err != io.EOF || time.Since(began) != 2*timeout {
@@ -119,7 +119,7 @@ func TestAwait_goroutinesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		send := func() {
-			_, _, _ = Await[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
+			_, _, _ = Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
 		}
 		for range 3 {
 			send()
@@ -140,7 +140,7 @@ func TestAwait_goroutinesWait(t *testing.T) {
 	})
 }
 
-// Insist sends a command again while that may help, for as long as its caller has time, and says whether the server may have carried out two
+// SendWithRetry sends a command again while that may help, for as long as its caller has time, and says whether the server may have executed two
 // copies. In the table, send says what becomes of a copy that is sent so long after the start.
 func TestInsist(t *testing.T) {
 	var (
@@ -164,7 +164,7 @@ func TestInsist(t *testing.T) {
 		leaves time.Duration // when the context of the caller ends; 0 if it does not
 		send   func(copy int, since time.Duration) (takes time.Duration, err error)
 
-		err      error // nil if there is an answer
+		err      error // nil if there is a reply
 		answered bool
 		copies   int           // 0 if that is left to chance
 		took     time.Duration // -1 if that is left to chance
@@ -188,7 +188,7 @@ func TestInsist(t *testing.T) {
 				return 0, dial
 			}
 			return never, nil
-		}, NoAnswer{After: timeout, before: dial}, false, 0, timeout, true},
+		}, NoReply{After: timeout, before: dial}, false, 0, timeout, true},
 		"the caller leaves in a pause":       {0, timeout, down, dial, true, 0, timeout, false},
 		"the caller leaves before an answer": {0, timeout, func(int, time.Duration) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, false, 1, timeout, true},
 		// A command with an end of its own has had all of its time.
@@ -196,8 +196,8 @@ func TestInsist(t *testing.T) {
 			if copy == 1 {
 				return 0, io.EOF
 			}
-			return timeout / 2, NoAnswer{After: timeout / 2}
-		}, NoAnswer{After: timeout / 2}, true, 2, timeout/2 + 12*time.Millisecond, true},
+			return timeout / 2, NoReply{After: timeout / 2}
+		}, NoReply{After: timeout / 2}, true, 2, timeout/2 + 12*time.Millisecond, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestInsist(t *testing.T) {
 				}
 				var sends atomic.Int64
 				began := time.Now()
-				o := Insist[int](ctx, s, began, c.within, sent{send: func(context.Context) (int, error) {
+				o := SendWithRetry[int](ctx, s, began, c.within, sent{send: func(context.Context) (int, error) {
 					copy := int(sends.Add(1))
 					if copy > 1000 {
 						return 0, Final{errors.New("it does not end, or makes no pauses")}
@@ -263,7 +263,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 const timeout = 3 * time.Second
 
 // A server that refuses for the most of the time, and is silent in the end: the error says what it
-// said, and is one of a call without an answer all the same.
+// said, and is one of a call without a reply all the same.
 func TestInsist_saysWhatCameBefore(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -277,15 +277,15 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 			want    string
 		}{{timeout / 2, " has not responded for 3s: dial: " + down.Error()}, {0, " has not responded for 3s"}} {
 			began := time.Now()
-			o := Insist[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
+			o := SendWithRetry[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
 				if time.Since(began) < c.refuses {
 					return 0, &net.OpError{Op: "dial", Err: down}
 				}
 				<-silent
 				return 0, nil
 			}))
-			err := s.Silent(0, o.Err)
-			if o.Answered || !errors.As(err, new(NoAnswer)) || !errors.Is(err, lock.ErrUnavailable) || !retry.FaultOf(o.Err).Retries() {
+			err := s.Unavailable(0, o.Err)
+			if o.Answered || !errors.As(err, new(NoReply)) || !errors.Is(err, lock.ErrUnavailable) || !retry.FaultOf(o.Err).Retries() {
 				t.Errorf("%+v", o)
 			}
 			if !strings.HasSuffix(err.Error(), c.want) {

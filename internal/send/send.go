@@ -179,7 +179,7 @@ func (s *Sender) Told(err error) error {
 	if errors.As(err, new(command.Final)) {
 		return err
 	}
-	err = luascripts.Discreet(command.Sure(context.Background(), s.Redis, err))
+	err = luascripts.Discreet(command.DetectClosed(context.Background(), s.Redis, err))
 	if err == nil {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/owner"
-	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -19,28 +19,33 @@ import (
 
 // Lock waits until the lock is held, or ctx or the wait that spec allows ends.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	c := s.observe(ctx, spec)
-	h, err := s.acquire(ctx, spec, true, c)
-	return s.acquired(ctx, spec, "lock", h, err, c)
+	return s.lock(ctx, spec, "lock")
 }
 
-// TryLock makes one attempt, within the operation time-out. A question that broke off is
+// TryLock makes one attempt, within the operation timeout. A request that broke off is
 // asked again within that time.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	c := s.observe(ctx, spec)
-	h, err := s.acquire(ctx, spec, false, c)
-	return s.acquired(ctx, spec, "trylock", h, err, c)
+	return s.lock(ctx, spec, "trylock")
 }
 
-// acquired returns what Lock or TryLock returns, after an acquisition that came to h or err.
-func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error, c *call) (lock.Hold, error) {
-	if err == nil {
+// lock is Lock or TryLock, as op says: it acquires a hold, applies what the options say about it, and tells the observer.
+func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, error) {
+	var c *call
+	if s.Observer != nil {
+		c = s.observe(ctx, spec)
+	}
+	h, err := s.acquire(ctx, spec, op == "lock", c)
+	if err == nil && spec.limits() {
 		s.limit(h, spec)
-		err = s.stand(ctx, h, spec)
+	}
+	if err == nil && spec.Config.MinHold > 0 {
+		err = s.applyMinHold(ctx, h, spec)
 	}
 	if err == nil {
 		s.hearSoon()
-		c.tellGranted(h)
+		if c != nil {
+			c.tellGranted(h)
+		}
 		return h, nil
 	}
 	if ctx.Err() != nil {
@@ -95,7 +100,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		return nil, err
 	}
 	number, known := lockimpl.OwnerFrom(ctx)
-	if known = known && !spec.Anew; !known {
+	if known = known && !spec.NonReentrant; !known {
 		number = owner.New()
 	}
 	at, err := s.begin(spec)
@@ -140,7 +145,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 		return err
 	}
 	if err == a.waiting.Err() { // no reply at all
-		err = a.s.sender.Silent(limit, nil)
+		err = a.s.sender.Unavailable(limit, nil)
 	}
 	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
 		return outOfTime{limit, err}
@@ -150,27 +155,27 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 
 // enter returns the owner of this number, which leaves by attempt.done. fresh says that no other
 // call knows of it.
-func (at *spot) enter(spec *Spec, number uint64, fresh bool) *place.Owner {
+func (at *entry) enter(spec *Spec, number uint64, fresh bool) *lockstate.Owner {
 	at.lock()
 	defer at.unlock()
 	if fresh {
-		return at.place.EnterNew(spec.reads(), number)
+		return at.state.EnterNew(spec.reads(), number)
 	}
-	return at.place.Enter(spec.reads(), number)
+	return at.state.Enter(spec.reads(), number)
 }
 
-// done has the attempt leave its line, and its owner leave the place.
+// done has the attempt leave its queue, and its owner leave the state.
 func (a *attempt) done() {
 	a.at.lock()
 	if a.w != nil {
-		a.at.place.Quit(a.w, a.now)
+		a.at.state.Quit(a.w, a.now)
 	}
 	a.owner.Leave()
 	a.at.unlock()
 }
 
 // acquires reports whether another call of o asks for the first hold.
-func (at *spot) acquires(o *place.Owner) bool {
+func (at *entry) acquires(o *lockstate.Owner) bool {
 	at.lock()
 	defer at.unlock()
 	return o.Acquires()
@@ -213,7 +218,7 @@ func (a *attempt) oneTurn() (h *hold, err error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first() (*hold, error) {
-	if !a.fresh && !a.spec.reads() && a.at.beside(a.owner, a.spec) != nil {
+	if !a.fresh && a.spec.Mode == lock.Write && a.at.sibling(a.owner) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
 	if !a.start() {
@@ -225,64 +230,66 @@ func (a *attempt) first() (*hold, error) {
 	return a.h, nil
 }
 
-// start has the attempt stand in line for p. It reports false if the attempt is a TryLock
+// start has the attempt wait in the queue for p. It reports false if the attempt is a TryLock
 // and others are ahead.
 func (a *attempt) start() bool {
 	a.at.lock()
 	defer a.at.unlock()
 	a.w = a.newWaiter()
-	a.ownTenure()
+	a.ownAcquisition()
 	if a.limit > 0 {
-		return a.at.place.Try(a.w, a.now)
+		return a.at.state.Try(a.w, a.now)
 	}
-	a.at.place.Join(a.w, a.now)
-	a.at.place.WaitToRead(a.w, a.owner.Beside() != nil)
+	a.at.state.Join(a.w, a.now)
+	if a.spec.reads() {
+		a.at.state.WaitToRead(a.w, a.owner.Sibling() != nil)
+	}
 	return true
 }
 
-// ownTenure makes the tenure in whose name the waiter of p asks, unless that is the ticket
-// of its line. The caller has the mutex of the place.
-func (a *attempt) ownTenure() {
+// ownAcquisition makes the acquisition in whose name the waiter of p asks, unless that is the ticket
+// of its queue. The caller has the mutex of the state.
+func (a *attempt) ownAcquisition() {
 	if a.limit == 0 && a.spec.terms.Tickets() {
 		return
 	}
-	a.t = a.at.newTenure(a.spec, a.now)
-	a.w.Tenure = &a.t.Tenure
+	a.t = a.at.newAcquisition(a.spec, a.now)
+	a.w.Acquisition = &a.t.Acquisition
 	if a.spec.terms.MayShare() {
 		h := new(hold) // for when it is let in with another reader
 		h.init(a.ctx, false)
-		a.w.Seat = &h.Hold
+		a.w.Prepared = &h.Hold
 	}
 }
 
 // joinOpen lets an owner in to read without a command, if it may: another reader of this
 // process was let in just now.
-func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uint64) *hold {
+func (s *Session) joinOpen(ctx context.Context, at *entry, spec *Spec, number uint64) *hold {
 	memory := new(struct { // one allocation instead of two
 		hold
-		owner place.Owner
+		owner lockstate.Owner
 	})
 	h, now := &memory.hold, time.Now()
 	h.init(ctx, false)
 	h.By = &memory.owner
 	at.lock()
 	defer at.unlock()
-	t := tenureOf(at.place.Open(&spec.terms, now, now))
-	if t == nil || !t.lease.IsTrusted(now) || !at.place.Seat(&t.Tenure, &h.Hold, number, true) {
+	t := acquisitionOf(at.state.Open(&spec.terms, now, now))
+	if t == nil || !t.lease.IsTrusted(now) || !at.state.JoinOpen(&t.Acquisition, &h.Hold, number, true) {
 		return nil
 	}
 	return h
 }
 
 // join returns a hold of t for the owner of this number; nil if t is not open any more.
-func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64) *hold {
+func (s *Session) join(ctx context.Context, at *entry, t *acquisition, number uint64) *hold {
 	if t.lease.Check() != nil {
 		return nil
 	}
 	h := new(hold)
 	h.init(ctx, false)
 	at.lock()
-	seated := at.place.Seat(&t.Tenure, &h.Hold, number, false)
+	seated := at.state.JoinOpen(&t.Acquisition, &h.Hold, number, false)
 	at.unlock()
 	if !seated {
 		return nil
@@ -294,16 +301,16 @@ func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64) 
 // while this goroutine wanted to re-enter.
 var errReleased = command.Final{Err: errors.New("released in the meantime")}
 
-// reentry is the command that adds a hold to a tenure.
-type reentry struct {
-	t     *tenure
+// reenterRequest is the command that adds a hold to an acquisition.
+type reenterRequest struct {
+	t     *acquisition
 	q     luascripts.Question
 	sent  *time.Time
 	letGo func() // of the turn
 }
 
-// Send sends the command, unless the tenure is over.
-func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
+// Send sends the command, unless the acquisition is over.
+func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if !r.t.isLive() {
 		return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 	}
@@ -311,34 +318,36 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Joins reports whether the question travels with others. If the tenure is over, Send says so.
-func (r reentry) Joins() (node uint16, joins bool) {
-	if node, joins = r.t.s.joins(r.t.spec); joins && !r.t.isLive() {
+// Batched reports whether the request travels with others. If the acquisition is over, Send says so.
+func (r reenterRequest) Batched() (node uint16, joins bool) {
+	if node, joins = r.t.s.batches(r.t.spec); joins && !r.t.isLive() {
 		return 0, false
 	}
 	return node, joins
 }
 
-// Fill fills in the change.
-func (r reentry) Fill(c *luascripts.Change) {
+// Encode fills in the change.
+func (r reenterRequest) Encode(c *luascripts.Change) {
 	*r.sent = time.Now()
-	r.t.spec.fill(c, r.q)
+	r.t.spec.encode(c, r.q)
 }
 
-// Answer returns the answer to the change.
-func (r reentry) Answer(c *luascripts.Change) (luascripts.Acquired, error) { return c.Acquired, c.Err }
+// Decode returns the reply to the change.
+func (r reenterRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error) {
+	return c.Acquired, c.Err
+}
 
-// Late lets go of the turn, and settles the tenure: Redis may have one hold more than there
+// Late lets go of the turn, and reconciles the acquisition: Redis may have one hold more than there
 // are.
-func (r reentry) Late(_ luascripts.Acquired, err error) {
+func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 	r.letGo()
-	r.t.s.settle(r.t, err != nil)
+	r.t.s.reconcile(r.t, err != nil)
 }
 
 // reenter adds a hold to t. The caller has the owner's turn. If the call does not wait for
-// the answer, passed is true, and Late lets go of the turn: so no other command of this tenure
-// can overtake the question.
-func (a *attempt) reenter(t *tenure) (h *hold, passed bool, err error) {
+// the reply, passed is true, and Late lets go of the turn: so no other command of this acquisition
+// can overtake the request.
+func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	s := a.s
 	turn := a.owner.Turn
 	lease, letGo := a.spec.terms.Lease, func() { <-turn }
@@ -359,22 +368,22 @@ func (a *attempt) reenter(t *tenure) (h *hold, passed bool, err error) {
 	t.MayTake(lease)
 	a.at.unlock()
 	var sent time.Time
-	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
+	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
 	case !o.Answered:
-		return nil, true, s.sender.CutOff(o.Err)
+		return nil, true, s.sender.Abandoned(o.Err)
 	case o.Err != nil:
 		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
-			s.sender.Go(func() { s.settle(t, true) })
+			s.sender.Go(func() { s.reconcile(t, true) })
 		} else {
-			t.settled()
+			t.changeDone()
 		}
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
 		h := new(hold)
 		h.init(a.ctx, a.spec.terms.Fixed)
 		a.at.lock()
-		added := a.at.place.Add(&t.Tenure, a.owner, &h.Hold)
+		added := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
 		a.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)
@@ -384,13 +393,13 @@ func (a *attempt) reenter(t *tenure) (h *hold, passed bool, err error) {
 	}
 	switch phase := t.phase(); {
 	case phase.Lives():
-		if o.Value.Verdict == luascripts.Done { // Redis counted it, and the owner has left a tenure that others share
-			s.sender.Go(func() { s.settle(t, false) })
+		if o.Value.Verdict == luascripts.Done { // Redis counted it, and the owner has left an acquisition that others share
+			s.sender.Go(func() { s.reconcile(t, false) })
 			return nil, false, errReleased
 		}
-	case phase == place.Released:
+	case phase == lockstate.Released:
 		return nil, false, errReleased
-	case phase == place.Closed:
+	case phase == lockstate.Closed:
 		return nil, false, command.Final{Err: lock.ErrClosed}
 	}
 	cause := s.gone(t, o.Value.Verdict)

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/owner"
-	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -70,7 +70,7 @@ func TestInterrupted_cause(t *testing.T) {
 	}
 }
 
-// errUnavailable returns an error of a call that Redis did not answer.
+// errUnavailable returns an error of a call that Redis did not reply.
 func errUnavailable(t *testing.T) error {
 	t.Helper()
 	return fmt.Errorf("frozen: %w", lock.ErrUnavailable)
@@ -135,12 +135,12 @@ func TestClose_thenACall(t *testing.T) {
 	})
 }
 
-// The tenure that a reader was about to join is shared no more, or was given back. The reader gets no hold of it.
+// The acquisition that a reader was about to join is shared no more, or was released. The reader gets no hold of it.
 func TestReaders_joinNothingThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, reading, w.Context())
-		over := h.(*hold).tenure()
-		time.Sleep(2 * place.ShareTime) // the next reader has a tenure of its own, and others join that
+		over := h.(*hold).acquisition()
+		time.Sleep(2 * lockstate.ShareTime) // the next reader has an acquisition of its own, and others join that
 		next := w.take(w.a, reading, w.Context())
 		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
 			w.Error("a hold of what is shared no more")
@@ -158,9 +158,9 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, alone} {
 			h := w.take(w.a, k, w.Context())
-			held := h.(*hold).tenure()
-			r := reentry{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
-			if _, joins := r.Joins(); joins != k.Joins {
+			held := h.(*hold).acquisition()
+			r := reenterRequest{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
+			if _, joins := r.Batched(); joins != k.Batches {
 				w.Errorf("it lives, and joins others: %v", joins)
 			}
 			w.unlock(h)
@@ -168,14 +168,14 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 			if a, err := r.Send(w.Context()); a.Verdict != luascripts.Gone || err != nil || n.Load() != 0 {
 				w.Errorf("%v, %v, %d commands", a.Verdict, err, n.Load())
 			}
-			if _, joins := r.Joins(); joins {
+			if _, joins := r.Batched(); joins {
 				w.Error("it is over, and travels with others")
 			}
 		}
 	})
 }
 
-// A re-entry ends with its context, and is carried out after that. Redis has one hold then.
+// A re-entry ends with its context, and is executed after that. Redis has one hold then.
 func TestReentry_answeredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -199,7 +199,7 @@ func TestReentry_answeredLate(t *testing.T) {
 	})
 }
 
-// Owners that share a tenure re-enter one at a time.
+// Owners that share an acquisition re-enter one at a time.
 func TestReaders_reenterInTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -243,7 +243,7 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 	})
 }
 
-// The first copy of a re-entry is carried out and its answer is lost. Redis refuses the second one. The owner has one hold, and soon
+// The first copy of a re-entry is executed and its reply is lost. Redis refuses the second one. The owner has one hold, and soon
 // Redis has, too.
 func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -270,14 +270,14 @@ func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	})
 }
 
-// A re-entry that Redis refuses, or carries out, is not under way any more.
+// A re-entry that Redis refuses, or executes, is not under way any more.
 func TestReentry_isOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
 		settled := func(what string) {
 			w.Helper()
-			t := h.(*hold).tenure()
+			t := h.(*hold).acquisition()
 			t.at.lock()
 			defer t.at.unlock()
 			if !t.Changing().IsZero() {
@@ -298,7 +298,7 @@ func TestReentry_isOver(t *testing.T) {
 	})
 }
 
-// An owner re-enters what it shares with another one, and gives its last hold back before the answer. The other one keeps its hold.
+// An owner re-enters what it shares with another one, and gives its last hold back before the reply. The other one keeps its hold.
 func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -318,7 +318,7 @@ func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 	})
 }
 
-// Close comes while a re-entry waits for its answer, and is what the error is about.
+// Close comes while a re-entry waits for its reply, and is what the error is about.
 func TestReentry_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

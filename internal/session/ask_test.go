@@ -19,10 +19,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Each test here fails without one guard of a question, or of its answer.
+// Each test here fails without one guard of a request, or of its reply.
 
-// The caller leaves, and its question is granted so late that the client library may have sent a copy. The copy is carried out
-// when the grant is given back: the lock is free again soon.
+// The caller leaves, and its request is granted so late that the client library may have sent a copy. The copy is executed
+// when the grant is released: the lock is free again soon.
 func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var carryOut func()
@@ -53,7 +53,7 @@ func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 	})
 }
 
-// Replicas take their time. That an answer waits for them says nothing about copies: the release is all that is sent after it.
+// Replicas take their time. That a reply waits for them says nothing about copies: the release is all that is sent after it.
 func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
@@ -75,7 +75,7 @@ func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 	})
 }
 
-// Redis says that an earlier copy of the question was granted the lock, and that this is over. The caller asks again.
+// Redis says that an earlier copy of the request was granted the lock, and that this is over. The caller asks again.
 func TestAbandoned_aGrantThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked atomic.Int32
@@ -115,7 +115,7 @@ func TestTry_doesNotListen(t *testing.T) {
 	})
 }
 
-// Too few replicas confirm a grant, and Redis refuses to take it back at first. The settler goes on: nothing stays.
+// Too few replicas confirm a grant, and Redis refuses to take it back at first. The reconciler goes on: nothing stays.
 func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var passed atomic.Int32
@@ -142,9 +142,9 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 	})
 }
 
-// A question that was not sent, as its caller had left, leaves nothing to give back, however long it has waited for that.
+// A request that was not sent, as its caller had left, leaves nothing to release, however long it has waited for that.
 func TestQuestion_unsent(t *testing.T) {
-	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoAnswer{After: opTime}: 1} {
+	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoReply{After: opTime}: 1} {
 		inBubble(t, func(w *world) {
 			w.unlock(w.lock(w.a, w.Context())) // the scripts are known now
 			spec := w.a.NewSpec(fair, "orders", nil)
@@ -153,9 +153,9 @@ func TestQuestion_unsent(t *testing.T) {
 				w.Fatal(failed)
 			}
 			at.lock()
-			q := question{s: w.a, t: at.newTenure(spec, time.Now()), spec: spec, sent: time.Now()}
-			at.place.Asks(&q.t.Tenure, leaseTime, 0)
-			at.place.Fail(&q.t.Tenure)
+			q := acquireRequest{s: w.a, t: at.newAcquisition(spec, time.Now()), spec: spec, sent: time.Now()}
+			at.state.WillSend(&q.t.Acquisition, leaseTime, 0)
+			at.state.Fail(&q.t.Acquisition)
 			at.unlock()
 			time.Sleep(opTime)
 			var sent atomic.Int64
@@ -179,7 +179,7 @@ func TestAbandoned_isTakenBack(t *testing.T) {
 				act := map[string]redistest.Action{
 					"reply is slow":   {DelayReply: 2 * time.Second},
 					"reply is lost":   {DelayReply: 2 * time.Second, DropReply: true},
-					"request is slow": {DelayRequest: 8 * time.Second}, // arrives when all is settled twice
+					"request is slow": {DelayRequest: 8 * time.Second}, // arrives when all is reconciled twice
 				}[fault]
 				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts from now on
 				w.wire.OnRequest(redistest.Once("EVALSHA", act))
@@ -227,8 +227,8 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 	})
 }
 
-// The connection of a question comes to the end of its ConnLifetime, and the client library sends the question again, without
-// a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is carried out.
+// The connection of a request comes to the end of its ConnLifetime, and the client library sends the request again, without
+// a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is executed.
 func TestAbandoned_byALifetime(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 	}
 }
 
-// The answer comes between two questions of a wait, and then the wait ends. The
+// The reply comes between two requests of a wait, and then the wait ends. The
 // session gives the grant back.
 func TestAbandoned_betweenTwoQuestions(t *testing.T) {
 	for _, end := range []string{"context", "wait", "close"} {
@@ -296,7 +296,7 @@ func TestAbandoned_betweenTwoQuestions(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					if string(req[0]) == "EVALSHA" {
-						return redistest.Action{DelayReply: opTime + time.Millisecond} // just too late for its question
+						return redistest.Action{DelayReply: opTime + time.Millisecond} // just too late for its request
 					}
 					return redistest.Action{}
 				})

@@ -9,36 +9,36 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
 // attempt is one call for the first hold of a lock: the wait loop.
 //
-// It asks Redis only when there is a reason to: it never asked, a hint came, the other's
-// lease ran out, or a poll interval is over. The place decides when, and which waiter. A hint
-// is only a reason to ask, so a lost hint costs a poll.
+// It asks Redis only when there is a reason to: it never asked, a notification came, the other's
+// lease expired, or a poll interval is over. The state decides when, and which waiter. A notification
+// is only a reason to ask, so a lost notification costs a poll.
 //
 // One goroutine uses an attempt. What other goroutines see of it is the waiter, which the
-// mutex of the place guards.
+// mutex of the state guards.
 type attempt struct {
 	s       *Session
 	spec    *Spec
-	call    *call // nil if nobody observes
-	at      *spot
-	owner   *place.Owner
+	call    *call // nil if no one observes
+	at      *entry
+	owner   *lockstate.Owner
 	ctx     context.Context // the hold is under it
 	waiting context.Context // ends the wait: ctx, or a part of it
 	limit   time.Duration   // how much time a TryLock has; 0 is a Lock
 	began   time.Time
-	now     time.Time // when it last looked at the clock: as it began, after each sleep, and after each answer
+	now     time.Time // when it last looked at the clock: as it began, after each sleep, and after each reply
 	fresh   bool      // its owner is new, so no other call knows of it
 
-	w        *place.Waiter // nil before it stands in line
-	t        *tenure       // in whose name it asks; nil before its line asks, and after a step that came to nothing
-	question question      // the latest
-	h        *hold         // the result
+	w       *lockstate.Waiter // nil before it waits in the queue
+	t       *acquisition      // in whose name it asks; nil before its queue asks, and after a step that came to nothing
+	request acquireRequest    // the latest
+	h       *hold             // the result
 }
 
 // run takes steps until the lock is granted, or the attempt ends with an error. A TryLock
@@ -81,12 +81,12 @@ func (a *attempt) steps() error {
 		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
-			// A slow answer can be chance. After three of them the lease is too short
+			// A slow reply can be chance. After three of them the lease is too short
 			// for this server.
 			late++
 			_ = a.giveUp(err)
-			a.anew()
-			a.prompt()
+			a.restart()
+			a.wakeup()
 		case !retry.FaultOf(err).Passes:
 			return a.giveUp(err)
 		default:
@@ -117,62 +117,67 @@ func (a *attempt) step() error {
 		return waitOver{err}
 	}
 	switch step.Do {
-	case place.Anew:
-		a.anew()
-		a.prompt()
+	case lockstate.Restart:
+		a.restart()
+		a.wakeup()
 		return errAgain
-	case place.Take:
-		return a.accept(tenureOf(step.Tenure))
-	case place.Join:
-		if a.h = a.s.join(a.ctx, a.at, tenureOf(step.Tenure), a.owner.Number); a.h == nil {
+	case lockstate.Take:
+		return a.accept(acquisitionOf(step.Acquisition))
+	case lockstate.Join:
+		if a.h = a.s.join(a.ctx, a.at, acquisitionOf(step.Acquisition), a.owner.Number); a.h == nil {
 			return errAgain
 		}
-		a.cameIn()
+		a.joined()
 		return nil
-	case place.Share:
+	case lockstate.Share:
 		a.h = step.Hold.Of.(*hold)
-		a.cameIn()
+		a.joined()
 		return nil
-	case place.Refuse:
+	case lockstate.Refuse:
 		a.at.lock()
-		a.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
+		a.at.state.Waits(a.w, lockstate.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
 		a.at.unlock()
 		return errRefused
-	case place.Fail:
-		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoAnswer{After: a.s.OpTimeout})))
+	case lockstate.Fail:
+		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoReply{After: a.s.OpTimeout})))
 	}
-	return a.ask()
+	return a.send()
 }
 
-// cameIn ends what the attempt asked for p before another reader let it in.
-func (a *attempt) cameIn() {
+// joined ends what the attempt asked for p before another reader let it in.
+func (a *attempt) joined() {
 	a.at.lock()
-	a.at.place.CameIn(a.w, a.now)
+	a.at.state.Joined(a.w, a.now)
 	a.at.unlock()
 	_ = a.giveUp(nil)
 }
 
-// next waits until the place has something for p to do.
-func (a *attempt) next() (place.Step, error) {
+// next waits until the state has something for p to do.
+func (a *attempt) next() (lockstate.Step, error) {
 	for {
 		if a.s.isClosing() {
-			return place.Step{}, lock.ErrClosed
+			return lockstate.Step{}, lock.ErrClosed
 		}
 		if err := a.waiting.Err(); err != nil {
-			return place.Step{}, err
+			return lockstate.Step{}, err
 		}
-		a.at.beside(a.owner, a.spec) // this very look may find that it is lost
+		var beside *lockstate.Acquisition
+		if a.spec.Sibling != nil {
+			a.at.sibling(a.owner) // this very look may find that it is lost
+		}
 		a.at.lock()
-		beside := a.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
-		step := a.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
+		if a.spec.Sibling != nil {
+			beside = a.owner.Sibling() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
+		}
+		step := a.at.state.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
-		case place.Ask:
+		case lockstate.Send:
 			a.prepare(&step)
-		case place.Take:
-			tenureOf(step.Tenure).first.init(a.ctx, false)
+		case lockstate.Take:
+			acquisitionOf(step.Acquisition).first.init(a.ctx, false)
 		}
 		a.at.unlock()
-		if step.Do != place.Wait {
+		if step.Do != lockstate.Wait {
 			return step, nil
 		}
 		a.tellBehind()
@@ -219,45 +224,45 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return false, cmp.Or(last, over.error)
 	case err == a.waiting.Err():
 		return false, cmp.Or(last, err)
-	case errors.As(err, new(command.NoAnswer)):
+	case errors.As(err, new(command.NoReply)):
 		if last != nil {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
-	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Rest(a.waiting, d):
+	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Sleep(a.waiting, d):
 		return false, err
 	}
 	a.now = time.Now()
-	a.prompt()
+	a.wakeup()
 	return true, err
 }
 
 // unanswered has the waiter ask again when d has passed, or when there is a reason before: err
-// came instead of an answer.
+// came instead of a reply.
 func (a *attempt) unanswered(err error, d time.Duration) {
 	over := a.waiting.Err() // the next step says so
 	if over != nil {
-		if err != over { // the question failed before the wait ended
+		if err != over { // the request failed before the wait ended
 			a.at.lock()
-			a.w.Silent(err)
+			a.w.Failed(err)
 			a.at.unlock()
 		}
 		return
 	}
 	a.at.lock()
-	a.w.Silent(err)
-	quiet, _ := a.w.Line().Silence().Lasts(a.now, 0)
-	a.at.place.Retry(a.w, a.now.Add(d))
+	a.w.Failed(err)
+	quiet, _ := a.w.Queue().Outage().Lasts(a.now, 0)
+	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()
 	a.s.silent(a.spec, quiet, err)
 }
 
 // accept adds a hold of t, which the waiter took.
-func (a *attempt) accept(t *tenure) error {
+func (a *attempt) accept(t *acquisition) error {
 	h := &t.first
 	a.at.lock()
-	held := a.at.place.Add(&t.Tenure, a.owner, &h.Hold)
-	closed := t.Phase() == place.Closed
+	held := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
+	closed := t.Phase() == lockstate.Closed
 	a.at.unlock()
 	switch {
 	case held:
@@ -266,18 +271,18 @@ func (a *attempt) accept(t *tenure) error {
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
-		a.anew() // lost on the way
+		a.restart() // lost on the way
 		if !a.spec.terms.Tickets() {
-			a.prompt()
+			a.wakeup()
 		}
 		return errAgain
 	}
 }
 
-// newWaiter returns a waiter, with memory of the place's if there is some to be had. The
-// caller has the mutex of the place.
-func (a *attempt) newWaiter() *place.Waiter {
-	w := a.at.place.Waiter(&a.spec.terms, a.limit > 0)
+// newWaiter returns a waiter, with memory of the state's if there is some to be had. The
+// caller has the mutex of the state.
+func (a *attempt) newWaiter() *lockstate.Waiter {
+	w := a.at.state.Waiter(&a.spec.terms, a.limit > 0)
 	if w.Wake == nil {
 		w.Wake = make(chan struct{}, 1)
 	}
@@ -286,66 +291,66 @@ func (a *attempt) newWaiter() *place.Waiter {
 }
 
 // giveUp ends what the attempt asks for in Redis, for good, or until the next waiter of the
-// line goes on with it. The attempt itself may go on, with a new tenure, or have a hold by
-// another reader's question: then it has no use for what it asked before. It returns err.
+// line goes on with it. The attempt itself may go on, with a new acquisition, or have a hold by
+// another reader's request: then it has no use for what it asked before. It returns err.
 func (a *attempt) giveUp(err error) error {
-	var t *place.Tenure
+	var t *lockstate.Acquisition
 	if a.t != nil {
-		t = &a.t.Tenure
+		t = &a.t.Acquisition
 	}
 	a.at.lock()
-	seat := a.at.place.GiveUp(a.w, t)
+	seat := a.at.state.GiveUp(a.w, t)
 	a.at.unlock()
 	if seat != nil {
-		h := seat.Of.(*hold) // another's question let it in as the wait ended
+		h := seat.Of.(*hold) // another's request let it in as the wait ended
 		s := a.s
 		s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
 	}
 	return err
 }
 
-// anew makes the tenure in whose name the attempt asks next.
-func (a *attempt) anew() {
+// restart makes the acquisition in whose name the attempt asks next.
+func (a *attempt) restart() {
 	a.t = nil
 	a.at.lock()
-	a.ownTenure()
+	a.ownAcquisition()
 	a.at.unlock()
 }
 
-// prompt gives the waiter a reason to ask, wherever it stands.
-func (a *attempt) prompt() {
+// wakeup gives the waiter a reason to ask, wherever it stands.
+func (a *attempt) wakeup() {
 	a.at.lock()
-	a.at.place.Prompt(a.w)
+	a.at.state.Wakeup(a.w)
 	a.at.unlock()
 }
 
-// ended returns the error of an attempt whose wait err ended, between two questions.
+// ended returns the error of an attempt whose wait err ended, between two requests.
 func (a *attempt) ended(err error) error {
 	return a.s.ended(a.at, a.owner, a.spec, err)
 }
 
 // ended returns the error of a call for o whose wait err ended: err itself if nothing is known of the lock.
-func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
+func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) error {
 	if err == lock.ErrClosed {
 		return err
 	}
 	now := time.Now()
-	_, late := err.(command.NoAnswer) // takeTurn gave up
+	_, late := err.(command.NoReply) // takeTurn gave up
 	at.lock()
 	defer at.unlock()
-	if t := o.Tenure(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited only for Redis
+	if t := o.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited only for Redis
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
-			return s.sender.Silent(d, err)
+			return s.sender.Unavailable(d, err)
 		}
 		return err
 	}
-	if d, instead := at.place.Line(&spec.terms).Silence().Lasts(now, s.overdue(spec)); d > 0 {
-		return s.sender.Silent(d, cmp.Or(instead, err))
+	if d, instead := at.state.Queue(&spec.terms).Outage().Lasts(now, s.overdue(spec)); d > 0 {
+		return s.sender.Unavailable(d, cmp.Or(instead, err))
 	}
 	switch {
 	case late:
 		return errAhead
-	case at.place.Refuses(&spec.terms):
+	case at.state.Refuses(&spec.terms):
 		return errWaited
 	}
 	return err
@@ -360,7 +365,7 @@ var (
 	errWaited = fmt.Errorf("%w: another owner has the lock", lock.ErrNotAcquired)
 )
 
-// overdue returns after how long a question for spec must have been answered.
+// overdue returns after how long a request for spec must have been replied to.
 func (s *Session) overdue(spec *Spec) time.Duration {
 	if spec.terms.Replicas {
 		return s.OpTimeout + spec.Config.ReplicaTimeout
@@ -379,7 +384,7 @@ func (s *Session) Ahead(spec *Spec) error {
 	}
 	defer s.done(at)
 	at.lock()
-	waits := at.place.Line(&spec.terms) != nil
+	waits := at.state.Queue(&spec.terms) != nil
 	at.unlock()
 	if !waits {
 		return nil
@@ -388,16 +393,16 @@ func (s *Session) Ahead(spec *Spec) error {
 }
 
 // behind returns the error of a TryLock that stands behind another call of this process.
-func (at *spot) behind(spec *Spec) error {
+func (at *entry) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
-	if d, err := at.place.Line(&spec.terms).Silence().Lasts(time.Now(), at.s.overdue(spec)); d > 0 {
-		return fmt.Errorf("another call of this process is ahead: %w", at.s.sender.Silent(d, err))
+	if d, err := at.state.Queue(&spec.terms).Outage().Lasts(time.Now(), at.s.overdue(spec)); d > 0 {
+		return fmt.Errorf("another call of this process is ahead: %w", at.s.sender.Unavailable(d, err))
 	}
 	return errAhead
 }
 
-// tooLate is the error of a grant whose answer took as long as the lease is trusted.
+// tooLate is the error of a grant whose reply took as long as the lease is trusted.
 type tooLate struct{ lease, took time.Duration }
 
 func (e tooLate) Error() string {

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/owner"
-	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -50,7 +50,7 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 
 const loading = "LOADING Redis is loading the dataset in memory"
 
-// The answer comes as late as the lease is long. The call asks once more at once, and not when the next poll is due.
+// The reply comes as late as the lease is long. The call asks once more at once, and not when the next poll is due.
 func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, fair, writing} {
@@ -65,7 +65,7 @@ func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
 			start := time.Now()
 			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(slow/2))
 			if took := time.Since(start); took > slow+slow/2 {
-				w.Errorf("%v after %v", k.Waits, took)
+				w.Errorf("%v after %v", k.WaitPolicy, took)
 			}
 			w.unlock(h)
 			w.wire.OnRequest(nil)
@@ -95,7 +95,7 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 }
 
 // forced loses the lock of t, as where somebody unlocked it by force.
-func (w *world) forced(t *tenure) {
+func (w *world) forced(t *acquisition) {
 	w.mini.Del("orders")
 	t.lease.Lose(watchdog.ErrGone)
 }
@@ -123,10 +123,10 @@ func TestQueue_lostAsItIsTaken(t *testing.T) {
 		w.unlock(h)
 		synctest.Wait()
 		step, err := a.next()
-		if err != nil || step.Do != place.Take {
+		if err != nil || step.Do != lockstate.Take {
 			w.Fatal(step.Do, err)
 		}
-		taken := tenureOf(step.Tenure)
+		taken := acquisitionOf(step.Acquisition)
 		w.forced(taken)
 		if err := a.accept(taken); err != errAgain {
 			w.Fatal(err)
@@ -136,15 +136,15 @@ func TestQueue_lostAsItIsTaken(t *testing.T) {
 	})
 }
 
-// asksAnew has a, whose tenure lost is over, make its next step: it acquires the lock, which is free, in another name.
-func (w *world) asksAnew(a *attempt, lost *tenure) {
+// asksAnew has a, whose acquisition lost is over, make its next step: it acquires the lock, which is free, in another name.
+func (w *world) asksAnew(a *attempt, lost *acquisition) {
 	w.Helper()
 	start := time.Now()
 	if err := a.step(); err != nil {
 		w.Fatal(err)
 	}
 	h := a.h
-	if h == nil || h.tenure() == lost || h.Owner() == lost.Name || time.Since(start) != 0 {
+	if h == nil || h.acquisition() == lost || h.Owner() == lost.Name || time.Since(start) != 0 {
 		w.Fatalf("after %v: a hold of %v", time.Since(start), h)
 	}
 	w.ours(h)
@@ -170,17 +170,17 @@ func (w *world) stall() (wake func()) {
 	return func() { close(stuck) }
 }
 
-// The lease of a reader is over, and nobody has noticed that yet. Another reader does not join it, by Lock or by TryLock, and asks instead.
+// The lease of a reader is over, and no one has noticed that yet. Another reader does not join it, by Lock or by TryLock, and asks instead.
 func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 	for name, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"Lock": (*Session).Lock, "TryLock": (*Session).TryLock} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				const lease = 100 * time.Millisecond
-				w.a.Lease = lease // so that an answer can take nearly as long
-				w.a.places.rules.Lease = lease
+				w.a.Lease = lease // so that a reply can take nearly as long
+				w.a.table.rules.Lease = lease
 				w.known()
 				wake := w.stall()
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - place.ShareTime/2}))
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - lockstate.ShareTime/2}))
 				first := w.take(w.a, reading, w.Context())
 				time.Sleep(time.Until(first.Until()))
 				start := time.Now()
@@ -200,7 +200,7 @@ func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 	}
 }
 
-// The lease of a writer is over, and nobody has noticed that yet. Its owner comes to read, as any other reader: others may join it.
+// The lease of a writer is over, and no one has noticed that yet. Its owner comes to read, as any other reader: others may join it.
 func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -225,7 +225,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 	})
 }
 
-// A TryLock is told that the server loads its data, and then gets no answer. Its error says both.
+// A TryLock is told that the server loads its data, and then gets no reply. Its error says both.
 func TestTryLock_saysWhatWentBefore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -281,8 +281,8 @@ func (s stuck) Err() error {
 	return s.Context.Err()
 }
 
-// A reader waits for the answer to another reader's question, and its context ends. Redis answered its own question a moment ago: it was
-// refused. So its error does not say that Redis gives no answer.
+// A reader waits for the reply to another reader's request, and its context ends. Redis replied to its own request a moment ago: it was
+// refused. So its error does not say that Redis gives no reply.
 func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -312,7 +312,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 }
 
 // Another call of the owner has the turn, and the owner has the lock, and no command is under way for it. A TryLock that gives up does not
-// say that Redis gives no answer.
+// say that Redis gives no reply.
 func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -338,7 +338,7 @@ func TestWithWait_saysTheLimitOnce(t *testing.T) {
 	}
 }
 
-// A server loads its data for long, and a waiter asks it ever more seldom. Then it answers that another owner has the lock. When it loads
+// A server loads its data for long, and a waiter asks it ever more seldom. Then it replies that another owner has the lock. When it loads
 // once more, the waiter asks again soon.
 func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -366,7 +366,7 @@ func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 	})
 }
 
-// A grant comes too late for its lease, and the context of the call ends before it asks again. What was granted is given back once.
+// A grant comes too late for its lease, and the context of the call ends before it asks again. What was granted is released once.
 func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		asked, gaveBack := 0, 0
@@ -382,12 +382,12 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 			return plain.Pass(ctx, rdb, keys, owner, p)
 		}
 		ctx := endsAfter{w.Context(), new(atomic.Int64)}
-		ctx.n.Store(4) // the call looks as it begins, before the question, after the answer, and before the next question
+		ctx.n.Store(4) // the call looks as it begins, before the request, after the reply, and before the next request
 		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}))
 		if !errors.Is(err, context.Canceled) {
 			w.Error(err)
 		}
-		time.Sleep(opTime / 2) // later the settler looks once more
+		time.Sleep(opTime / 2) // later the reconciler looks once more
 		synctest.Wait()
 		if asked != 1 || gaveBack != 1 {
 			w.Errorf("it asked %d times, and gave back %d times", asked, gaveBack)
@@ -469,7 +469,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 	})
 }
 
-// The release falls between the waiter's question and its subscription.
+// The release falls between the waiter's request and its subscription.
 func TestWaiter_asksAgainWhenItListens(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -515,7 +515,7 @@ func TestTryLock_doesNotOvertake(t *testing.T) {
 }
 
 // A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
-// owner. Redis answers all the time.
+// owner. Redis replies all the time.
 func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -628,7 +628,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 	})
 }
 
-// TryLock and Unlock take no longer than the operation time-out, whatever they
+// TryLock and Unlock take no longer than the operation timeout, whatever they
 // wait for first.
 func TestOpTimeout_isForTheWhole(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -637,7 +637,7 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
 		go func() {
 			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly that time
-				_ = h.Unlock(w.Context()) // the answer does not come in time
+				_ = h.Unlock(w.Context()) // the reply does not come in time
 			}
 		}()
 		synctest.Wait()

@@ -17,7 +17,7 @@ import (
 )
 
 // 1,000 callers stand in batches and leave at any instant, before and after their changes are sent, and
-// while connections break. What they took is given back, and each lock has as many holds as its owner.
+// while connections break. What they took is released, and each lock has as many holds as its owner.
 func TestBatch_callersLeave(t *testing.T) {
 	for callers, breaks := range map[int]bool{1000: false, 200: true} {
 		t.Run(fmt.Sprintf("breaks=%t", breaks), func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestBatch_callersLeave(t *testing.T) {
 	}
 }
 
-// A node of a cluster is silent. The locks of the others are taken and given back all the same,
+// A node of a cluster is silent. The locks of the others are taken and released all the same,
 // while calls for locks of that node wait.
 func TestBatch_aSilentNode(t *testing.T) {
 	cluster := redistest.StartCluster(t)

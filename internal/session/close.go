@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -109,7 +109,7 @@ func (e closeTimeout) Is(target error) bool {
 // Timeout reports true.
 func (e closeTimeout) Timeout() bool { return true }
 
-// Close gives back every lock still held, ends the waiters with ErrClosed, and
+// Close releases every lock still held, ends the waiters with ErrClosed, and
 // waits for all goroutines, while ctx lasts, and for three operation timeouts at most.
 //
 // The error names how many locks Redis did not confirm to be free; they end
@@ -120,14 +120,14 @@ func (e closeTimeout) Timeout() bool { return true }
 func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := s.CloseContext(ctx)
 	defer cancel()
-	held, first := s.places.close()
+	held, first := s.table.close()
 
 	// Only the first Close gives the locks back. Until it has, the watchdog and the hub must
 	// go on, and another Close must not return.
 	var unconfirmed error
 	if first {
 		close(s.closer.closing)
-		unconfirmed = s.giveBackAll(ctx, held)
+		unconfirmed = s.releaseAll(ctx, held)
 		s.closer.callLast(ctx)
 		close(s.closer.givenBack)
 	} else {
@@ -154,11 +154,11 @@ func (s *Session) Close(ctx context.Context) error {
 	return errors.Join(late, unconfirmed)
 }
 
-// close closes all places. If it is the first call, it returns the tenures that are Held.
-func (all *places) close() (held []*tenure, first bool) {
+// close closes all states. If it is the first call, it returns the acquisitions that are Held.
+func (all *lockTable) close() (held []*acquisition, first bool) {
 	all.mu.Lock()
 	first, all.closed = !all.closed, true
-	var open []*spot
+	var open []*entry
 	for _, at := range all.known {
 		open = append(open, at)
 	}
@@ -168,8 +168,8 @@ func (all *places) close() (held []*tenure, first bool) {
 	}
 	for _, at := range open {
 		at.lock()
-		for _, t := range at.place.Close() {
-			held = append(held, tenureOf(t))
+		for _, t := range at.state.Close() {
+			held = append(held, acquisitionOf(t))
 		}
 		at.unlock()
 		at.tidy()
@@ -187,7 +187,7 @@ func (s *Session) isClosing() bool {
 	}
 }
 
-// GaveBack reports whether a Close has ended all holds. After that only settlers send.
+// GaveBack reports whether a Close has ended all holds. After that only reconcilers send.
 func (s *Session) GaveBack() bool {
 	select {
 	case <-s.closer.givenBack:
@@ -197,9 +197,9 @@ func (s *Session) GaveBack() bool {
 	}
 }
 
-// giveBackAll ends the holds of all tenures and releases them, many at a time. Its
+// releaseAll ends the holds of all acquisitions and releases them, many at a time. Its
 // error names how many Redis did not confirm, and why.
-func (s *Session) giveBackAll(ctx context.Context, held []*tenure) error {
+func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 	const atOnce = 512 // so that Close can release many locks of a distant server in its time
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -210,11 +210,11 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			ended, before, _ := t.end(place.Closed, t.wrap(lock.ErrClosed))
-			if before == place.Released {
+			ended, before, _ := t.end(lockstate.Closed, t.wrap(lock.ErrClosed))
+			if before == lockstate.Released {
 				return // an Unlock was faster, and releases it
 			}
-			// A tenure that was lost just now may still be in Redis as ours.
+			// An acquisition that was lost just now may still be in Redis as ours.
 			err := s.sender.Explain(s.release(ctx, t, time.Now()))
 			s.tellClosed(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {

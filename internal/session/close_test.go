@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The server does not answer, and the context of Close ends while Close gives a lock back. All the
-// same, nothing of the session goes on: no watchdog, no feed, and nothing is in doubt.
+// The server does not reply, and the context of Close ends while Close gives a lock back. All the
+// same, nothing of the session goes on: no watchdog, no feed, and nothing is uncertain.
 func TestClose_endsWithItsContext(t *testing.T) {
 	for range 20 { // chance decided it: two channels of a select were ready
 		inBubble(t, func(w *world) {
@@ -88,7 +88,7 @@ func TestAtClose(t *testing.T) {
 	})
 }
 
-// A program ends by the context that it gives to Close. Close has two operation time-outs all the same.
+// A program ends by the context that it gives to Close. Close has two operation timeouts all the same.
 func TestClose_withAContextThatIsOver(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		inBubble(t, func(w *world) {
@@ -120,24 +120,24 @@ func TestClose_ofWhatIsGone(t *testing.T) {
 	})
 }
 
-// An Unlock begins before Close, and ends the tenure after Close has noted it. The Unlock releases it, and Close sends nothing.
+// An Unlock begins before Close, and ends the acquisition after Close has noted it. The Unlock releases it, and Close sends nothing.
 func TestClose_crossedByUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		var held []*tenure
-		if err := h.Unlock(&meanwhile{Context: w.Context(), f: func() { held, _ = w.a.places.close() }}); err != nil {
+		var held []*acquisition
+		if err := h.Unlock(&meanwhile{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
 			w.Error(err)
 		}
 		n := w.scripts()
 		close(w.a.closer.closing) // as Close goes on
-		if err := w.a.giveBackAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
+		if err := w.a.releaseAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
 			w.Errorf("%d held, %v, %d commands", len(held), err, n.Load())
 		}
 		close(w.a.closer.givenBack)
 	})
 }
 
-// A second Close waits for the first one, and no longer than its context. GaveBack tells whether the locks were given back.
+// A second Close waits for the first one, and no longer than its context. GaveBack tells whether the locks were released.
 func TestClose_twice(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
@@ -261,7 +261,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 	}
 }
 
-// Close while Redis does not answer: waiters end with ErrClosed all the same.
+// Close while Redis does not reply: waiters end with ErrClosed all the same.
 func TestClose_wakesWaitersOfADeadServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.Refuse(true)

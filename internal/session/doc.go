@@ -1,61 +1,48 @@
-// Package session joins what locks are made of: the places, which decide; the sender,
-// which sends; the watchdog, which renews; the hub, which hears; and the settlers, which
-// clean up after calls whose outcome is not known. A kind of lock adds its scripts.
+// Package session implements acquiring, renewing and releasing locks for one client. It joins the parts: package
+// lockstate decides, package command sends, package watchdog renews, package pubsub receives messages, and the
+// reconcilers of this package clean up after calls with an unknown outcome. A type of lock adds its scripts.
 //
 // # Where things are
 //
-//	session.go  kind.go             a client's session; kinds, specs and their terms
-//	places.go   tenure.go  hold.go  what there is of each lock, and its mutex; the order of mutexes is at type places
-//	acquire.go                      Lock and TryLock: the owner's turn, re-entry, joining readers
-//	attempt.go  ask.go              the one wait loop; one question and its answer
-//	several.go                      several locks by one question, in the same loop
-//	unlock.go   downgrade.go        what an Unlock does; a write hold that becomes a read hold
-//	settle.go                       doubts
-//	listen.go   heartbeat.go        how a line hears of its lock, and keeps its waiters in a queue
-//	renew.go    limit.go            renewals; holds that nobody unlocks
-//	extend.go   retain.go           a lease that lasts longer; a lock that stays locked after its Unlock
-//	close.go    query.go  raise.go  Close; inspection; the tokens of a quorum
-//	force.go                        unlocking by force, and hearing of it
-//	observe.go  report.go           what the observer hears; warnings
+//	session.go  kind.go                the session of a client; types of lock, and the options of one lock
+//	table.go  acquisition.go  hold.go  what a client has of each lock; the order of mutexes is at type lockTable
+//	acquire.go                         Lock and TryLock: the owner's turn, reentry, joining other readers
+//	attempt.go  ask.go                 the wait loop; one request and its reply
+//	unlock.go  downgrade.go            Unlock; a write hold that becomes a read hold
+//	reconcile.go                       cleaning up after an unknown outcome
+//	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis
+//	renew.go  limit.go                 renewals; holds that are not unlocked
+//	extend.go  retain.go               longer leases; a minimum hold
+//	close.go  query.go  raise.go       Close; reading the state of a lock; the tokens of a quorum
+//	force.go                           force-unlock, and its notifications
+//	observe.go  report.go              observer events; warnings
 //
-// # The life of a tenure
+// # Owner strings
 //
-// An owner that wants a lock has a tenure, from the first question until the last hold is
-// gone. Its phases are those of package place:
+// An owner gets an acquisition with its first request, and has it until its last hold ends; its phases are drawn in
+// package lockstate. Each acquisition has its own owner string in Redis, except that a hand-off inside the process keeps the
+// string. A command that is still in flight for an acquisition that has ended therefore cannot release or
+// acquire what comes later, and reconciling finds it by its name.
 //
-//	Asking ──granted──────────▶ Held ─┬─ last Unlock ──────────▶ Released
-//	Queued ──granted, or taken▶  │ ▲  ├─ the clock, "not yours" ▶ Lost
-//	   │                         └─┘  └─ Close ────────────────▶ Closed
-//	   │ the wait ends, an error  re-entry, Unlock
-//	   └▶ Released
+// # Unknown outcomes
 //
-// A tenure has an owner string of its own in Redis, or that of the tenure that passed the
-// lock on to it inside the process. So what is still under way for an owner string that is
-// over concerns a stranger: it can neither free nor take what comes later, and settling
-// finds it by its name.
+// A command was executed, was not executed, or its outcome is unknown: the connection broke, or the caller left before
+// the reply. retry.FaultOf decides which. Commands say what must result ("want 2", "leave 0"), so they are safe to
+// repeat, and repeating is how a waiting caller resolves an unknown outcome. If the caller has left, the
+// command's Late receives the reply:
 //
-// # What is known, and what is not
+//	granted, and the acquisition has ended      release it (reconcile)
+//	granted, and the acquisition lives          the next request finds that
+//	unknown, and the acquisition has ended      reconcile, and repeat that later: a delayed duplicate may arrive
+//	unknown, and the acquisition lives          remember it (Acquisition.MarkUncertain), and reconcile at its end
 //
-// A command was carried out, or was not, or nobody knows: the connection broke, or the
-// caller left before the answer. retry.FaultOf decides which. Commands say what must
-// result ("want 2", "leave 0"), so it is safe to ask again, and that is how the unknown
-// becomes known while the caller waits. When the caller has left, the command's Late hears
-// the answer:
-//
-//	a grant, and the tenure is over     give it back (settle)
-//	a grant, and the tenure lives       the next question finds it
-//	broken off, and the tenure is over  settle, and look again later: a copy may arrive late
-//	broken off, and the tenure lives    remember it (Tenure.Doubt); settle when it is over
-//
-// Settling repeats until the server confirms, or until the longest lease that was asked for
-// has run out. Where waiting leaves a trace in Redis, a place in a queue or a writer's wish,
-// the trace belongs to the tenure, and giving up the wait settles it.
+// Reconciling repeats until the server confirms, or until the longest lease that was requested has expired. A waiter may leave
+// a trace in Redis, a position in a queue or a writer intent. It belongs to the acquisition, and is removed with it.
 //
 // # Waiting
 //
-// A call asks its place what to do, does it, and tells the place what came of it. A hint,
-// which is a message or the confirmation of a subscription, is a reason to ask Redis
-// again; so are the end of the other's lease and of a poll interval. Nothing depends on a
-// hint. Reading and writing are two kinds, and two sides of one place. An owner has a
-// tenure on each side, and the commands of one do not wait for those of the other.
+// A call asks the lock's state what to do next, does it, and reports the result. A notification is a message, or the
+// confirmation of a subscription. It is a reason to send a request, as are the expiry of the other owner's lease
+// and the end of a poll interval. Nothing depends on a notification. Reading and writing are two kinds and
+// two sides of one lock; an owner has one acquisition on each side, and the commands of one do not wait for those of the other.
 package session

@@ -12,7 +12,7 @@ import (
 )
 
 // Downgrade gives the write hold w back, and returns a hold of its owner by spec, the
-// reading side of the same lock, in its place: under the context that w was taken under. ctx
+// reading side of the same lock, in its state: under the context that w was taken under. ctx
 // is for the call alone.
 //
 // The owner comes to read while it writes, and stops writing then. So there is no moment
@@ -24,18 +24,20 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 		c.tellFailed(err)
 		return nil, err
 	}
-	s.limit(read, spec)
+	if spec.limits() {
+		s.limit(read, spec)
+	}
 	return read, nil
 }
 
-// downgrade does what Downgrade does. c is the call whose failure the observer is to hear of; nil if it has heard of its grant, or
+// downgrade does what Downgrade does. c is the call whose failure the observer is to be notified of; nil if it has heard of its grant, or
 // knows of no call.
 func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read *hold, c *call, err error) {
 	if spec.Err != nil {
 		return nil, nil, spec.Err
 	}
 	h, ok := w.(*hold)
-	if !ok || h.tenure().s != s || h.tenure().spec.id() != spec.id() || h.tenure().spec.Kind != spec.Beside {
+	if !ok || h.acquisition().s != s || h.acquisition().spec.id() != spec.id() || h.acquisition().spec.Kind != spec.Sibling {
 		return nil, nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
 	}
 	if err := h.over(); err != nil {
@@ -51,13 +53,15 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, err
 	}
 	defer s.done(at)
-	c = s.observe(h.parent, spec)
+	if s.Observer != nil {
+		c = s.observe(h.parent, spec)
+	}
 	a := &attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false), ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
 	a.now = a.began
 	defer a.done()
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // by Redis, which never refuses an owner that writes
-		h.tenure().lease.Lose(s.gone(h.tenure(), luascripts.Gone))
+		h.acquisition().lease.Lose(s.gone(h.acquisition(), luascripts.Gone))
 	}
 	if err != nil {
 		over := h.over()
@@ -67,18 +71,20 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		}
 		return nil, c, err
 	}
-	c.tellGranted(read)
+	if c != nil {
+		c.tellGranted(read)
+	}
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
 		// It was lost, perhaps before the owner came to read: another may have written.
 		_ = s.unlock(ctx, read)
 		return nil, nil, err
 	}
-	return read, nil, nil // although the settler may have to tell Redis that the writing is over
+	return read, nil, nil // although the reconciler may have to tell Redis that the writing is over
 }
 
 // over returns the error with which an Unlock of h would fail; nil if h is not over.
 func (h *hold) over() error {
-	h.look(time.Now()) // a lease that ran out is lost, whichever goroutine looks first
+	h.look(time.Now()) // a lease that expired is lost, whichever goroutine looks first
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return notHeld(h.cause)

@@ -184,7 +184,7 @@ func TestDowngrade_ofSomethingElse(t *testing.T) {
 	})
 }
 
-// Redis gives no answer. Where it does not confirm the reading, the write hold is as it was;
+// Redis gives no reply. Where it does not confirm the reading, the write hold is as it was;
 // where it does not confirm the end of the writing, that goes on behind the caller's back.
 func TestDowngrade_withoutAnAnswer(t *testing.T) {
 	for name, swallowed := range map[string]int{"of the reading": 1, "of the end": 2} {
@@ -285,7 +285,7 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	})
 }
 
-// Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which nobody was told.
+// Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which no one was told.
 func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -321,7 +321,7 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 	})
 }
 
-// Close comes after a downgrade has looked at the write hold. Close gives that back, and the downgrade says so.
+// Close comes after a downgrade has looked at the write hold. Close releases that, and the downgrade says so.
 func TestDowngrade_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
@@ -336,7 +336,7 @@ func TestDowngrade_crossedByClose(t *testing.T) {
 	})
 }
 
-// The context of a downgrade, or that of its write hold, is over: Redis hears nothing.
+// The context of a downgrade, or that of its write hold, is over: Redis gets nothing.
 func TestDowngrade_overBefore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -368,7 +368,7 @@ func TestDowngrade_lostMeanwhile(t *testing.T) {
 	})
 }
 
-// Redis gives no answer, and the context of a downgrade lasts. The error is about Redis, and about nothing else.
+// Redis gives no reply, and the context of a downgrade lasts. The error is about Redis, and about nothing else.
 func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())

@@ -17,10 +17,10 @@ const maxExtension = 100 * 365 * 24 * time.Hour
 
 // Extend makes the lease of h last for d from now on, if it does not last longer.
 //
-// It is a renewal with another lease, which the server carries out only while the owner has the
+// It is a renewal with another lease, which the server executes only while the owner has the
 // lock. So it may be repeated, and a copy that comes late finds nothing.
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
-	t := h.tenure()
+	t := h.acquisition()
 	began := time.Now()
 	err := t.s.extend(ctx, h, d.Truncate(time.Millisecond))
 	if err == nil {
@@ -43,9 +43,9 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return command.Final{Err: err} // nobody was asked
+		return command.Final{Err: err} // no one was asked
 	}
-	t := h.tenure()
+	t := h.acquisition()
 	at, err := s.begin(t.spec)
 	if err != nil {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err)
@@ -55,7 +55,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	at.lock()
 	held := slices.Contains(t.Holds(), &h.Hold)
 	if held {
-		t.MayTake(d) // before it is sent: a lock with a longer lease is not passed on
+		t.MayTake(d) // before it is sent: a lock with a longer lease is not handed off
 		t.unconfirmed++
 		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 	}
@@ -63,7 +63,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	if !held {
 		return lock.ErrNotHeld // an Unlock was faster
 	}
-	o := command.Insist[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
+	o := command.SendWithRetry[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
 	if o.Repeated || o.Err != nil {
 		t.unrenewed()
 	}
@@ -83,9 +83,9 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 
 // extension is the command that lengthens a lease: a command.Call.
 type extension struct {
-	command.Alone[luascripts.Renewed]
+	command.Unbatched[luascripts.Renewed]
 
-	t       *tenure
+	t       *acquisition
 	lease   time.Duration
 	renewal luascripts.Renewal
 	sent    time.Time
@@ -103,10 +103,10 @@ func (e *extension) confirmed() {
 	e.t.lease.Extend(e.sent, e.lease)
 	e.t.at.lock()
 	defer e.t.at.unlock()
-	e.t.unconfirmed-- // last: a lease that ended just before must be given back
+	e.t.unconfirmed-- // last: a lease that ended just before must be released
 }
 
-// Late hears the answer for which the call did not wait.
+// Late gets the reply for which the call did not wait.
 func (e *extension) Late(r luascripts.Renewed, err error) {
 	if err == nil && r.Verdict == luascripts.Done {
 		e.confirmed()

@@ -44,7 +44,7 @@ func TestExtend_fixedLease(t *testing.T) {
 	})
 }
 
-// A hold that is renewed goes on being renewed. Its lock goes to nobody else in this process
+// A hold that is renewed goes on being renewed. Its lock goes to no one else in this process
 // while its key would outlive the next holder, and Unlock frees it at once.
 func TestExtend_renewed(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -52,7 +52,7 @@ func TestExtend_renewed(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", nil))
-		time.Sleep(time.Millisecond) // for so long that it may be passed on
+		time.Sleep(time.Millisecond) // for so long that it may be handed off
 		if err := h.Extend(w.Context(), time.Hour); err != nil {
 			w.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestExtend_renewed(t *testing.T) {
 	})
 }
 
-// What cannot be extended is told apart: given back, lost, and a duration that nobody means.
+// What cannot be extended is told apart: released, lost, and a duration that no one means.
 func TestExtend_errors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -115,7 +115,7 @@ func TestExtend_errors(t *testing.T) {
 	})
 }
 
-// What no clock can count is refused, and Redis does not hear of it.
+// What no clock can count is refused, and Redis does not be notified of it.
 func TestExtend_tooLong(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -187,7 +187,7 @@ func TestExtend_refused(t *testing.T) {
 	})
 }
 
-// The lease ends while Extend waits for an answer, and none comes: the hold is over, and Extend says so.
+// The lease ends while Extend waits for a reply, and none comes: the hold is over, and Extend says so.
 func TestExtend_endsMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
@@ -218,7 +218,7 @@ func (w *world) late() (k *Kind, sent chan struct{}) {
 	return k, sent
 }
 
-// Extend ends with its context, and is answered after that. What was confirmed counts, from when it was sent, and nothing else does.
+// Extend ends with its context, and is replied to after that. What was confirmed counts, from when it was sent, and nothing else does.
 func TestExtend_answeredLate(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		inBubble(t, func(w *world) {
@@ -249,7 +249,7 @@ func TestExtend_answeredLate(t *testing.T) {
 	}
 }
 
-// Extend ends with its context, and is carried out after Unlock: a lock that is to stand for a while stands for no longer.
+// Extend ends with its context, and is executed after Unlock: a lock that is to stand for a while stands for no longer.
 func TestExtend_carriedOutLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
@@ -270,7 +270,7 @@ func TestExtend_carriedOutLate(t *testing.T) {
 	})
 }
 
-// Extend was carried out, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay locked without a holder.
+// Extend was executed, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay locked without a holder.
 func TestExtend_replyLost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := *plain
@@ -294,7 +294,7 @@ func TestExtend_replyLost(t *testing.T) {
 	})
 }
 
-// A process was stopped, and the lease has run out. Extend is the first to look, and does not ask: also while Redis has the lock yet.
+// A process was stopped, and the lease has expired. Extend is the first to look, and does not ask: also while Redis has the lock yet.
 func TestExtend_looksAtTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for range 100 { // until the timer of the watchdog is not the first
@@ -320,7 +320,7 @@ func TestExtend_looksAtTheClock(t *testing.T) {
 }
 
 // A fixed lease ends by itself in Redis. The hold ends a little before, as the clocks may differ; until its whole time is over, the lock is
-// nobody else's, and then it is a waiter's at once.
+// no one else's, and then it is a waiter's at once.
 func TestFixedLease_lastsToTheEnd(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing} {
 		t.Run(name, func(t *testing.T) {

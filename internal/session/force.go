@@ -28,7 +28,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	end := time.Now().Add(s.OpTimeout) // of all three commands together
 	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
-		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		v, _, err := command.Send[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
 		}))
 		return v, command.Foreign(v, err)
@@ -50,13 +50,13 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 const tellMost = 64
 
 // others returns the owners of other clients that hold spec, if Force should tell them. An owner that obtains the
-// lock later is not among them, and learns of the loss from its next renewal.
+// lock later is not among them, and detects the loss from its next renewal.
 func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (owners []string) {
-	if !s.Hears {
+	if !s.WatchForced {
 		return nil
 	}
 	k := spec.Keys
-	fields, _, err := command.Await[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
+	fields, _, err := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
 		if k.Wish == "" { // a plain lock or a fair one: it has one owner
 			all, err := s.rdb.Do(ctx, s.rdb.B().Hgetall().Key(k.Lock).Build()).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
@@ -88,7 +88,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 		return
 	}
 	by := registry.Self(s.id, "", "").String()
-	_, _, _ = command.Await[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+	_, _, _ = command.Send[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
 		// The note is for a holder that no message reaches, as its hold is younger than a second; and for operators.
 		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
 		for _, owner := range owners {
@@ -104,8 +104,8 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 	}))
 }
 
-// holding returns the tenures of this session that have the lock of spec, on both sides.
-func (s *Session) holding(spec *Spec) []*tenure {
+// holding returns the acquisitions of this session that have the lock of spec, on both sides.
+func (s *Session) holding(spec *Spec) []*acquisition {
 	at := s.find(spec.id())
 	if at == nil {
 		return nil
@@ -113,12 +113,12 @@ func (s *Session) holding(spec *Spec) []*tenure {
 	return at.holding(nil)
 }
 
-// holding appends the tenures that have the lock in this process to held.
-func (at *spot) holding(held []*tenure) []*tenure {
+// holding appends the acquisitions that have the lock in this process to held.
+func (at *entry) holding(held []*acquisition) []*acquisition {
 	at.lock()
 	defer at.unlock()
-	for _, t := range append(at.place.Held(), at.place.Offered()...) {
-		held = append(held, tenureOf(t))
+	for _, t := range append(at.state.Held(), at.state.Offered()...) {
+		held = append(held, acquisitionOf(t))
 	}
 	return held
 }
@@ -135,7 +135,7 @@ const hearAfter = time.Second
 
 // hearSoon has a session that has just obtained a lock look in a while whether it still has one.
 func (s *Session) hearSoon() {
-	if s.Hears && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
+	if s.WatchForced && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
 		time.AfterFunc(hearAfter, s.hearOfHolds)
 	}
 }
@@ -149,7 +149,7 @@ func (s *Session) hearOfHolds() {
 	s.hearing.due.Store(false) // first: from now on, an owner that obtains a lock sees to it that somebody looks
 	old := time.Now().Add(-hearAfter)
 	young := false
-	if t := s.search(func(t *tenure) bool {
+	if t := s.search(func(t *acquisition) bool {
 		young = true
 		return !t.since().After(old)
 	}); t != nil {
@@ -179,7 +179,7 @@ func (s *Session) hear() {
 			go func() { // a command must not be sent from where messages are heard
 				defer s.sender.Done()
 				defer func() { <-asking }()
-				s.taken(s.id+":"+number, by)
+				s.onForcedUnlock(s.id+":"+number, by)
 			}()
 		default:
 			s.sender.Done()
@@ -195,8 +195,8 @@ func (s *Session) hearAgain() {
 	}
 	go func() { // a command must not be sent from where messages are heard
 		defer s.sender.Done()
-		held := make(map[*Kind][]*tenure)
-		s.search(func(t *tenure) bool {
+		held := make(map[*Kind][]*acquisition)
+		s.search(func(t *acquisition) bool {
 			held[t.spec.Kind] = append(held[t.spec.Kind], t)
 			return false
 		})
@@ -208,21 +208,21 @@ func (s *Session) hearAgain() {
 	}()
 }
 
-// ask asks whether these tenures of one kind still have their locks, and ends their holds if not. The sender counts the caller.
-func (s *Session) ask(batch []*tenure) {
-	slices.SortFunc(batch, func(a, b *tenure) int { return int(a.spec.slot) - int(b.spec.slot) })
+// ask asks whether these acquisitions of one kind still have their locks, and ends their holds if not. The sender counts the caller.
+func (s *Session) ask(batch []*acquisition) {
+	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	questions := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
 		questions[i] = t.renewal()
 	}
 	// A renewal only ever lengthens a lease; so this one changes nothing.
-	replies, _, err := command.Await[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
+	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, questions, time.Millisecond, batchSize), nil
 	}))
 	if err != nil {
 		return
 	}
-	var lost []*tenure
+	var lost []*acquisition
 	for i, r := range replies {
 		if r.Err == nil && r.Verdict == luascripts.Gone {
 			lost = append(lost, batch[i])
@@ -233,8 +233,8 @@ func (s *Session) ask(batch []*tenure) {
 	}
 }
 
-// allGone is gone for several tenures at once.
-func (s *Session) allGone(ts []*tenure) []error {
+// allGone is gone for several acquisitions at once.
+func (s *Session) allGone(ts []*acquisition) []error {
 	causes := make([]error, len(ts))
 	var all sync.WaitGroup
 	for i, t := range ts {
@@ -246,49 +246,49 @@ func (s *Session) allGone(ts []*tenure) []error {
 
 // gone returns why t is lost: the server gave verdict v, and so does not have it as ours. If an operator has unlocked it by force meanwhile, it
 // says that, by the note of package admin, of which no message need have come. The sender counts the caller.
-func (s *Session) gone(t *tenure, v luascripts.Verdict) error {
+func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	cause := goneBy(v)
 	if v == luascripts.Foreign {
 		return cause
 	}
 	since, key := t.since(), keys.Forced(s.KeyPrefix+t.spec.Name)
-	note, _, err := command.Await[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
+	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
 	}))
 	// The slack is for the way of the grant: a note about the owner before names another client.
-	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.Called) {
+	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return cause
 	}
 	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForceUnlocked, note.Operator())
 }
 
-// taken asks whether the owner still has its lock, of which a message says that it was
+// onForcedUnlock asks whether the owner still has its lock, of which a message says that it was
 // unlocked by force, and ends the holds if not. The sender counts the caller.
-func (s *Session) taken(owner, by string) {
-	t := s.search(func(t *tenure) bool { return t.Name == owner })
+func (s *Session) onForcedUnlock(owner, by string) {
+	t := s.search(func(t *acquisition) bool { return t.Name == owner })
 	if t == nil {
 		return
 	}
 	question := t.renewal()
 	// A renewal only ever lengthens a lease; so this one changes nothing.
-	renewed, _, _ := command.Await[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
+	renewed, _, _ := command.Send[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
 		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
 		return r, r.Err
 	}))
-	if renewed.Verdict == luascripts.Gone { // without an answer there is no verdict
+	if renewed.Verdict == luascripts.Gone { // without a reply there is no verdict
 		t.watch().Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForceUnlocked, by))
 	}
 }
 
-// search returns a tenure that has a lock now, and that is the one; nil if there is none.
-func (s *Session) search(is func(*tenure) bool) *tenure {
-	s.places.mu.Lock()
-	var all []*spot
-	for _, at := range s.places.known {
+// search returns an acquisition that has a lock now, and that is the one; nil if there is none.
+func (s *Session) search(is func(*acquisition) bool) *acquisition {
+	s.table.mu.Lock()
+	var all []*entry
+	for _, at := range s.table.known {
 		all = append(all, at)
 	}
-	s.places.mu.Unlock()
-	var held []*tenure
+	s.table.mu.Unlock()
+	var held []*acquisition
 	for _, at := range all {
 		held = at.holding(held[:0])
 		for _, t := range held {

@@ -22,11 +22,11 @@ import (
 // hearing returns a session that listens for forced unlocks. The wire is between it and the server.
 func (w *world) hearing() *Session {
 	c := testConfig()
-	c.Hears = true
+	c.WatchForced = true
 	return New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 }
 
-// hears has s take the lock as kind, and returns the hold when s listens.
+// gets has s take the lock as kind, and returns the hold when s listens.
 func (w *world) hears(s *Session, kind *Kind) lock.Hold {
 	w.Helper()
 	h := w.take(s, kind, w.Context())
@@ -94,8 +94,8 @@ func TestForce_wakesWaiters(t *testing.T) {
 	})
 }
 
-// A forced unlock says so to each owner of another client, and to nobody else: no other field of the lock is an owner. A session
-// that does not listen itself tells nobody, and does not look whom.
+// A forced unlock says so to each owner of another client, and to no one else: no other field of the lock is an owner. A session
+// that does not listen itself tells no one, and does not look whom.
 func TestForce_tellsOwners(t *testing.T) {
 	inBubble(t, func(w *world) {
 		quiet := w.a

@@ -23,7 +23,7 @@ type watched struct {
 	mu     sync.Mutex
 	inside lock.Hold
 	token  uint64
-	freed  time.Time // when it was given back last
+	freed  time.Time // when it was released last
 	forced time.Time // holds of before may be of no worth without knowing
 }
 
@@ -207,8 +207,8 @@ func (e *everything) run(seed uint64) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.places.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.places.known), s.hub.Channels(), s.dog.Len())
+			if len(s.table.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		for _, key := range m.Keys() {

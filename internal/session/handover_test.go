@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -63,7 +63,7 @@ func (w *world) next(holds <-chan lock.Hold) lock.Hold {
 }
 
 // Inside a process the lock goes on without a command: same owner, same lease, a
-// larger token; and the server hears of the end of it.
+// larger token; and the server is notified of the end of it.
 func TestHandover_insideAProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -153,7 +153,7 @@ func TestHandover_takesTurns(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		const limit = int(place.MaxPassTime/time.Millisecond) + 1
+		const limit = int(lockstate.MaxPassTime/time.Millisecond) + 1
 		var lengths []int // of the turns
 		for i, s := range turns {
 			if i == 0 || s != turns[i-1] {
@@ -175,7 +175,7 @@ func TestHandover_takesTurns(t *testing.T) {
 	})
 }
 
-// A client that cannot stand in line listens, and takes a while to wake. It still gets the
+// A client that cannot wait in the queue listens, and takes a while to wake. It still gets the
 // lock, again and again, and the waiters of the session wait only while it has the lock.
 func TestHandover_othersFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -219,8 +219,8 @@ func TestHandover_othersFirst(t *testing.T) {
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
 			<-heard // that
 		}
-		// Four grants between processes, each of them for place.MaxPassTime and a section more.
-		if took, most := time.Since(start), rounds*(5*(place.MaxPassTime+time.Millisecond)+asideTime); took > most {
+		// Four grants between processes, each of them for lockstate.MaxPassTime and a section more.
+		if took, most := time.Since(start), rounds*(5*(lockstate.MaxPassTime+time.Millisecond)+asideTime); took > most {
 			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
 		}
 		cancel()
@@ -232,7 +232,7 @@ func TestHandover_othersFirst(t *testing.T) {
 }
 
 // A session does not take an idle process, which still listens as it waited a moment ago,
-// for a client that cannot stand in line.
+// for a client that cannot wait in the queue.
 func TestHandover_idleProcesses(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := New(w.mini.Client(w.T), testConfig())
@@ -264,7 +264,7 @@ func TestHandover_idleProcesses(t *testing.T) {
 	})
 }
 
-// A process is heard of in line, and dead when its turn comes. That costs the
+// A process is heard of in the queue, and dead when its turn comes. That costs the
 // others an offer and no more.
 func TestHandover_toADeadProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -297,7 +297,7 @@ func TestHandover_toADeadProcess(t *testing.T) {
 }
 
 // Where the server cannot count listeners, a process that is long dead costs nothing: the session
-// forgets its place in line.
+// forgets its position in the queue.
 func TestHandover_pastTheLongDead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		scattered := func(s *Session, ctx context.Context) <-chan lock.Hold {
@@ -311,7 +311,7 @@ func TestHandover_pastTheLongDead(t *testing.T) {
 		w.wire.Freeze(true)
 		c := New(w.mini.Client(w.T), testConfig())
 		waiter := scattered(c, w.Context())
-		time.Sleep((patiencePolls + 1) * pollTime)
+		time.Sleep((queueTTLPolls + 1) * pollTime)
 		start := time.Now()
 		w.unlock(h)
 		w.unlock(<-waiter)
@@ -327,7 +327,7 @@ func TestHandover_pastTheLongDead(t *testing.T) {
 	})
 }
 
-// The message after a grant is lost. The next question finds the lock granted.
+// The message after a grant is lost. The next request finds the lock granted.
 func TestHandover_lostMessage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -337,7 +337,7 @@ func TestHandover_lostMessage(t *testing.T) {
 		other, _ := w.a.hub.Subscribe(note, func(string) {}, func() {}) // so that the process counts as listening
 		defer other.Close()
 		spec := w.a.NewSpec(plain, "orders", nil)
-		earsOf(w.a.find(spec.id()).place.Line(&spec.terms)).own.Close()
+		subscriptionsOf(w.a.find(spec.id()).state.Queue(&spec.terms)).own.Close()
 		start := time.Now()
 		w.unlock(h)
 		got := <-waiter
@@ -370,7 +370,7 @@ func TestHandover_falseMessages(t *testing.T) {
 	})
 }
 
-// A lock that comes to a process in line has a full lease, which counts from the question
+// A lock that comes to a process in the queue has a full lease, which counts from the request
 // that finds it granted.
 func TestHandover_leaseOfAGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -401,7 +401,7 @@ func TestHandover_notRenewedForNobody(t *testing.T) {
 		gone := w.waiting(w.a, ctx)
 		time.Sleep(pollTime + pollTime/2) // the waiter asked, and tells the observer
 		start := time.Now()
-		w.unlock(h) // the waiter is its heir
+		w.unlock(h) // the waiter is its next owner
 		if got := <-w.waiting(w.b, w.Context()); got == nil || time.Since(start) > offerPolls*pollTime+10*time.Millisecond {
 			w.Errorf("another process was served after %v", time.Since(start))
 		} else {
@@ -446,7 +446,7 @@ func TestHandover_fixedLeases(t *testing.T) {
 	}
 }
 
-// A first waiter cannot take what comes to the line: it wants a lease of its own, or gave up at that
+// A first waiter cannot take what comes to the queue: it wants a lease of its own, or gave up at that
 // moment. The waiters behind it are not forgotten.
 func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -467,7 +467,7 @@ func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 }
 
 // The lock is unlocked by force, by this process and by another, in the middle of a chain: its
-// holder learns of it, and a waiter goes on.
+// holder detects it, and a waiter goes on.
 func TestHandover_byForce(t *testing.T) {
 	for _, by := range []string{"the same process", "another process"} {
 		t.Run(by, func(t *testing.T) {
@@ -512,7 +512,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		waiter := w.waiting(w.a, ctx)
 		w.wire.Refuse(true)
 		w.wire.CutAll()
-		time.Sleep(place.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxPassTime / 2)
 		w.unlock(h)
 		h = w.next(waiter)
 		if !h.Until().Equal(until) {
@@ -556,14 +556,14 @@ func TestHandover_close(t *testing.T) {
 	})
 }
 
-// A waiter gives up while the release that names it as heir is under way. The lock is
+// A waiter gives up while the release that names it as next owner is under way. The lock is
 // not left with it.
 func TestHandover_heirGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		waiter := w.waiting(w.a, ctx)
-		time.Sleep(2 * place.MaxPassTime) // too long to be passed on
+		time.Sleep(2 * lockstate.MaxPassTime) // too long to be handed off
 		release := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
 		unlocked := make(chan struct{})
@@ -571,7 +571,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-waiter
-		time.Sleep(opTime / 2) // what takes its place back has been sent, and may come first
+		time.Sleep(opTime / 2) // what takes its state back has been sent, and may come first
 		close(release)
 		<-unlocked
 		synctest.Wait()
@@ -599,8 +599,8 @@ func TestHandover_registeredTokens(t *testing.T) {
 			}
 			last = h.Token()
 		}
-		// The holder does not pass the lock on to a waiter that does not count on the register. The holder
-		// releases it: to the other process, which stands in line, and then to that waiter.
+		// The holder does not hand the lock off to a waiter that does not count on the register. The holder
+		// releases it: to the other process, which waits in the queue, and then to that waiter.
 		other := w.waiting(w.b, w.Context(), fenced)
 		for _, waiter := range []<-chan lock.Hold{other, plainly} {
 			time.Sleep(time.Microsecond) // the clock of a bubble stands still, and tokens need it to move
@@ -630,17 +630,17 @@ func (w *world) waitsOn(holds <-chan lock.Hold) {
 	}
 }
 
-// A holder of this process has lost the lock without knowing, and the next in line has
-// asked and holds it. What the first gives back is not passed on beside that.
+// A holder of this process has lost the lock without knowing, and the next in the queue has
+// asked and holds it. What the first releases is not handed off beside that.
 func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
 		w.unlock(h)
-		lost := w.next(waiters[0]) // by the release, and it may pass the lock on for place.MaxPassTime
+		lost := w.next(waiters[0]) // by the release, and it may hand the lock off for lockstate.MaxPassTime
 		w.mini.Del("orders")       // publishes nothing
-		time.Sleep(place.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxPassTime / 2)
 		h = w.next(waiters[1])
 		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of a lost hold: %v", err)
@@ -656,7 +656,7 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// brokenOnce is the plain kind, whose first question breaks off; carryOut has the server
+// brokenOnce is the plain kind, whose first request breaks off; carryOut has the server
 // carry it out.
 func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 	var asked atomic.Int32
@@ -677,8 +677,8 @@ func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 	return k, func() { w.Helper(); carryOut() }
 }
 
-// The first question breaks off, and the second is granted. The server carries the first
-// one out when every hold is given back. The lock is free again soon, even when another caller of the
+// The first request breaks off, and the second is granted. The server carries the first
+// one out when every hold is released. The lock is free again soon, even when another caller of the
 // process waited for it in between.
 func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 	for _, more := range []string{"nobody waits", "somebody waits"} {
@@ -706,7 +706,7 @@ func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 	}
 }
 
-// An outer hold asked for a long lease and is given back first. The lock is not passed on
+// An outer hold asked for a long lease and is released first. The lock is not handed off
 // with that lease: when the next holder dies, its own lease must do.
 func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -724,7 +724,7 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// A waiter asks in the place of one that has gone, with a lease of its own. The hold has the lease and
+// A waiter asks in place of one that has gone, with a lease of its own. The hold has the lease and
 // the waiting time of the waiter that asks, not those of the other.
 func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -751,13 +751,13 @@ func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 }
 
 // The reply to a release gives the lock to a waiter of the same process. From then on it is
-// passed on again, without a command.
+// handed off again, without a command.
 func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			w.unlock(h)
@@ -806,7 +806,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 	})
 }
 
-// A lock with a lease of its own is not passed on: the next waiter wants it renewed.
+// A lock with a lease of its own is not handed off: the next waiter wants it renewed.
 func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
@@ -822,7 +822,7 @@ func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// The lease of a short-lived lock is nearly over when the answer comes. It is not passed on,
+// The lease of a short-lived lock is nearly over when the reply comes. It is not handed off,
 // but released: the next has time.
 func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -852,7 +852,7 @@ func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// A hold of two was given back, and Redis has not confirmed it. The lock is not passed on
+// A hold of two was released, and Redis has not confirmed it. The lock is not handed off
 // with a count that may be wrong.
 func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -933,7 +933,7 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 	})
 }
 
-// A release gets no sound answer, and was not carried out. It is repeated in the background,
+// A release gets no sound reply, and was not executed. It is repeated in the background,
 // and a waiter of the process has the lock then: also where a re-entry broke off, and waits to
 // be looked at again later.
 func TestGuard_aReleaseThatFails(t *testing.T) {
@@ -964,7 +964,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 					}
 				}
 				next := w.waitingFor(w.a, w.Context(), spec)
-				time.Sleep(2 * place.MaxPassTime)
+				time.Sleep(2 * lockstate.MaxPassTime)
 				start := time.Now()
 				if err := h.Unlock(w.Context()); err == nil {
 					w.Error("the server did not confirm")
@@ -979,8 +979,8 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 	}
 }
 
-// The holder has no fencing, and the heir in its process has. The heir's token comes from
-// the register, which the release raises by as many as it may pass on.
+// The holder has no fencing, and the next owner in its process has. The next owner's token comes from
+// the register, which the release raises by as many as it may hand off.
 func TestGuard_theHeirsRegister(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const register = "redisson_lock_token:{orders}"
@@ -990,7 +990,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		sent := w.scripts()
 		w.unlock(h)
 		h = w.next(next)
@@ -998,7 +998,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 			w.Errorf("token %d, by %d scripts", h.Token(), n)
 		}
 		raised, err := w.mini.Get(register)
-		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+place.MaxPasses {
+		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxPasses {
 			w.Errorf("the register is at %s, %v", raised, err)
 		}
 		w.unlock(h)
@@ -1007,7 +1007,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 }
 
 // heirAsks has a waiter of this process ask at the moment when a release gives the lock to
-// it. The waiter's question waits for go. The waiter that comes next stands behind it.
+// it. The waiter's request waits for go. The waiter that comes next stands behind it.
 func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
 	w.Helper()
 	goes = make(chan struct{})
@@ -1023,14 +1023,14 @@ func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goe
 	h := w.take(w.a, k, w.Context())
 	first = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 	next = w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-	time.Sleep(pollTime + time.Millisecond) // the first in line asks, just in case
+	time.Sleep(pollTime + time.Millisecond) // the first in the queue asks, just in case
 	w.unlock(h)
 	synctest.Wait()
 	return first, next, goes
 }
 
-// A release gives the lock to a waiter whose own question is under way, with a short lease
-// to begin with. The answer to the question brings a full one.
+// A release gives the lock to a waiter whose own request is under way, with a short lease
+// to begin with. The reply to the request brings a full one.
 func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first, next, goes := w.heirAsks(w.Context())
@@ -1044,8 +1044,8 @@ func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	})
 }
 
-// A release has no answer when its caller goes, and then it has one. A question for the same
-// hold broke off before, and is carried out now: the lock is free again soon.
+// A release has no reply when its caller goes, and then it has one. A request for the same
+// hold broke off before, and is executed now: the lock is free again soon.
 func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1074,7 +1074,7 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	})
 }
 
-// The next waiter wants the confirmation of replicas. The lock is not passed on to it, as no
+// The next waiter wants the confirmation of replicas. The lock is not handed off to it, as no
 // replica was asked.
 func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1102,7 +1102,7 @@ func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	})
 }
 
-// A re-entry broke off. The session looks at it again when the lock has been passed on and no waiter
+// A re-entry broke off. The session looks at it again when the lock has been handed off and no waiter
 // has taken it yet. The lock stays with the process.
 func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1124,7 +1124,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
 		w.unlock(h)
 		h = w.next(waiters[0])
 		breaks.Store(true)
@@ -1132,10 +1132,10 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 			w.Fatal("the re-entry did not break off")
 		}
 		w.unlock(w.take(w.a, k, h.Context())) // now the count is known
-		time.Sleep(place.MaxPassTime / 2)
-		w.unlock(h) // passes it on
+		time.Sleep(lockstate.MaxPassTime / 2)
+		w.unlock(h) // hands it off
 		owner := h.Owner()
-		time.Sleep(opTime - place.MaxPassTime/4) // the re-entry is looked at again
+		time.Sleep(opTime - lockstate.MaxPassTime/4) // the re-entry is looked at again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was given back")
 		}
@@ -1146,7 +1146,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 	})
 }
 
-// A grant that too few replicas confirmed is given back. The next waiter of the line asks by
+// A grant that too few replicas confirmed is released. The next waiter of the queue asks by
 // another owner string: a copy of what gave the grant back may arrive late.
 func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1180,8 +1180,8 @@ func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	})
 }
 
-// Each test here fails without one guard of what follows from the answer to a release, or from
-// an answer that does not come.
+// Each test here fails without one guard of what follows from the reply to a release, or from
+// a reply that does not come.
 
 // deafened has session a hear no messages.
 func (w *world) deafened() {
@@ -1190,8 +1190,8 @@ func (w *world) deafened() {
 	})
 }
 
-// The answer to a release says that the lock was let go for others. The next in this process
-// hears no messages. It asks when the others had their time, and not later.
+// The reply to a release says that the lock was released for others. The next in this process
+// gets no messages. It asks when the others had their time, and not later.
 func TestGuard_asideByTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
@@ -1209,7 +1209,7 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		start := time.Now()
 		w.unlock(h)
 		h = <-next
@@ -1220,8 +1220,8 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process. The next in this one asks when it hears messages,
-// and not before; if it hears them already, it need not ask at all.
+// A release gives the lock to another process. The next in this one asks when it gets messages,
+// and not before; if it gets them already, it need not ask at all.
 func TestGuard_asksWhenItListens(t *testing.T) {
 	for name, want := range map[string]int64{"not yet": 2, "already": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -1238,7 +1238,7 @@ func TestGuard_asksWhenItListens(t *testing.T) {
 				h = w.lock(w.a, w.Context())
 				there := w.waiting(w.b, w.Context())
 				here := w.waiting(w.a, w.Context())
-				time.Sleep(2 * place.MaxPassTime)
+				time.Sleep(2 * lockstate.MaxPassTime)
 				sent := w.scripts()
 				w.unlock(h)
 				h = w.next(there)
@@ -1267,7 +1267,7 @@ func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
 	})
 }
 
-// A release breaks off, and is carried out late. The heir that it names has given up before the
+// A release breaks off, and is executed late. The next owner that it names has given up before the
 // release broke off, or after it. The lock is not left with it for an offer.
 func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 	for _, gone := range []string{"before", "after"} {
@@ -1298,7 +1298,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 				holder = h.Owner()
 				ctx, cancel := context.WithCancel(w.Context())
 				heir := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-				time.Sleep(2 * place.MaxPassTime)
+				time.Sleep(2 * lockstate.MaxPassTime)
 				unlocked := make(chan error, 1)
 				go func() { unlocked <- h.Unlock(w.Context()) }()
 				synctest.Wait()
@@ -1326,7 +1326,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 	}
 }
 
-// A question is carried out, and breaks off. Its caller gives up before it asks again: nothing is
+// A request is executed, and breaks off. Its caller gives up before it asks again: nothing is
 // left in Redis.
 func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1350,7 +1350,7 @@ func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 	})
 }
 
-// A caller gives up while its question has no answer. It is taken back when there is one, and
+// A caller gives up while its request has no reply. It is taken back when there is one, and
 // nothing is sent before.
 func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1374,8 +1374,8 @@ func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process, and puts this one in line for a waiter that has
-// never asked. The process is cut off, and the waiter gives up. The place is taken back when the
+// A release gives the lock to another process, and puts this one in the queue for a waiter that has
+// never asked. The process is cut off, and the waiter gives up. The state is taken back when the
 // server is back, also when that takes longer than a command.
 func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1385,14 +1385,14 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 		there := w.waiting(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		here := w.waiting(w.a, ctx)
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		w.unlock(h)
 		h = w.next(there)
 		if line := w.mini.HGet("orders", "leasehold_line"); !strings.Contains(line, us) {
 			w.Errorf("it does not stand in line: %q", line)
 		}
 		time.AfterFunc(time.Millisecond, cancel)
-		w.cutOff((patiencePolls - 1) * pollTime)
+		w.cutOff((queueTTLPolls - 1) * pollTime)
 		<-here
 		time.Sleep(pollTime + pollTime/2)
 		if line := w.mini.HGet("orders", "leasehold_line"); strings.Contains(line, us) {
@@ -1403,8 +1403,8 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 	})
 }
 
-// A release gives the lock to another process, and that one gives it back before the release is
-// answered here. The next in this process has the lock with the answer: this process hears
+// A release gives the lock to another process, and that one releases it before the release is
+// replied to here. The next in this process has the lock with the reply: this process gets
 // messages already, and heard that one.
 func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1419,7 +1419,7 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 		h = w.take(w.a, k, w.Context())
 		there := w.waiting(w.b, w.Context())
 		here = w.waitingFor(w.a, w.Context(), spec)
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		unlocked := make(chan struct{})
 		go func() { w.unlock(h); close(unlocked) }()
 		w.unlock(<-there)
@@ -1435,8 +1435,8 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// A release is carried out, and breaks off. The next in this process, which asks a poll interval
-// later and hears no messages, has the lock at once.
+// A release is executed, and breaks off. The next in this process, which asks a poll interval
+// later and gets no messages, has the lock at once.
 func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
@@ -1490,7 +1490,7 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 	})
 }
 
-// A lock that is let go for others is free for them for a moment, also where each process
+// A lock that is released for others is free for them for a moment, also where each process
 // has one goroutine that comes back at once.
 func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1547,7 +1547,7 @@ type (
 	passFunc    = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 )
 
-// gated is the plain kind, whose answers a test can hold back each by itself: as where
+// gated is the plain kind, whose replies a test can hold back each by itself: as where
 // commands of one owner go by several connections.
 func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) *Kind {
 	k := *hookable()
@@ -1578,7 +1578,7 @@ func (w *world) ours(h lock.Hold) {
 	}
 }
 
-// The answer to a question comes when the lock has been passed on, under the owner
+// The reply to a request comes when the lock has been handed off, under the owner
 // string that it was about: what sees to it must not free the lock of the next.
 func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1610,7 +1610,7 @@ func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 }
 
 // A re-entry broke off, and is looked after twice; the second look comes when the lock
-// has been passed on.
+// has been handed off.
 func TestPass_whileAReentryIsSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
@@ -1647,8 +1647,8 @@ func TestPass_whileAReentryIsSettled(t *testing.T) {
 	})
 }
 
-// The heir of a release asks and is granted the lock, and passes it on, before the
-// release hears of it.
+// The next owner of a release asks and is granted the lock, and hands it off, before the
+// release is notified of it.
 func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -1667,7 +1667,7 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // too long to be passed on
+		time.Sleep(20 * time.Millisecond) // too long to be handed off
 		second := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
 		third := w.goLock(w.a, k, w.Context())
@@ -1700,8 +1700,8 @@ func (c *muted) Err() error {
 	return nil
 }
 
-// A fenced lock is passed on to a waiter that leaves before the lock arrives. The session settles it, so a
-// release in the background grants it to the next process. That process may pass on as many tokens as
+// A fenced lock is handed off to a waiter that leaves before the lock arrives. The session reconciles it, so a
+// release in the background grants it to the next process. That process may hand off as many tokens as
 // any other holder.
 func TestSettle_leavesTokensForTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1726,7 +1726,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		<-left
 		after := <-far
 		register, err := w.mini.Get("redisson_lock_token:{orders}")
-		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+place.MaxPasses {
+		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+lockstate.MaxPasses {
 			w.Errorf("the register is at %s, and the holder's token is %d", register, after.Token())
 		}
 		w.unlock(after)
@@ -1735,10 +1735,10 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 }
 
 // Each test here fails without one guard of the hand-over, at the moment when a release
-// crosses a question, another grant or Close.
+// crosses a request, another grant or Close.
 
-// asksOnce is the plain kind. The nth question for "orders" waits until goes is closed: before
-// the server has it, or with its answer.
+// asksOnce is the plain kind. The nth request for "orders" waits until goes is closed: before
+// the server has it, or with its reply.
 func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 	var asked atomic.Int32
 	return gated(func(acquire acquireFunc) acquireFunc {
@@ -1757,16 +1757,16 @@ func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 }
 
 // justGranted returns a hold of session a, which came by a release a moment ago. The waiter
-// behind it is sending the second question for the lock.
+// behind it is sending the second request for the lock.
 func (w *world) justGranted(k *Kind, ctx context.Context) (h lock.Hold, next <-chan lock.Hold) {
 	w.Helper()
 	h = w.take(w.a, k, w.Context())
 	first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 	next = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-	time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
+	time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
 	w.unlock(h)
 	h = w.next(first)
-	time.Sleep(place.MaxPassTime / 2)
+	time.Sleep(lockstate.MaxPassTime / 2)
 	return h, next
 }
 
@@ -1794,10 +1794,10 @@ func (c *meanwhile) Err() error {
 }
 
 // Close comes while a holder gives the lock back. The next in the process is asking Redis at
-// this moment, so it is still there. The lock is not passed on to it: it is free for others.
+// this moment, so it is still there. The lock is not handed off to it: it is free for others.
 func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const many = 1000 // Close comes to the lock late, as it gives back a part of them at a time
+		const many = 1000 // Close comes to the lock late, as it releases a part of them at a time
 		answer, released := make(chan struct{}), make(chan struct{})
 		k := asksOnce(2, true, answer)
 		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
@@ -1818,10 +1818,10 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 			left <- err
 		}()
-		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - lockstate.MaxPassTime/5) // a moment later the first in the queue asks, just in case
 		w.unlock(h)
 		h = w.next(first)
-		time.Sleep(place.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxPassTime / 2)
 		closed := make(chan error, 1)
 		ctx := &meanwhile{Context: w.Context(), f: func() {
 			go func() { closed <- w.a.Close(context.Background()) }()
@@ -1869,7 +1869,7 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 	})
 }
 
-// The answer to a release is lost, and its repetition finds the lock gone. It was given back,
+// The reply to a release is lost, and its repetition finds the lock gone. It was released,
 // and not lost.
 func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), t.Context()} {
@@ -1895,8 +1895,8 @@ func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 	}
 }
 
-// A release waits for a renewal that is under way. What a re-entry left in doubt is looked at
-// meanwhile, and that frees the lock. The release finds it gone: it was given back, and not
+// A release waits for a renewal that is under way. What a re-entry left uncertain is looked at
+// meanwhile, and that frees the lock. The release finds it gone: it was released, and not
 // lost.
 func TestGuard_aReleaseAfterSettling(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1942,7 +1942,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 }
 
 // Each test here fails without one guard of what follows from a loss, from a limit, or from an
-// answer that crosses the end of a call.
+// reply that crosses the end of a call.
 
 // A renewal finds that the lock is gone. The next in this process asks at once, whether it has
 // asked before or not.
@@ -1969,8 +1969,8 @@ func TestGuard_aLossWakesTheNext(t *testing.T) {
 	}
 }
 
-// A question breaks off, and the next one is granted. The hold is lost, by the server's word or by
-// its limit, and then the server carries out the first question: the lock is free again soon.
+// A request breaks off, and the next one is granted. The hold is lost, by the server's word or by
+// its limit, and then the server executes the first request: the lock is free again soon.
 func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"gone": nil, "limit": {lock.WithMaxHold(leaseTime / 3)}} {
 		t.Run(name, func(t *testing.T) {
@@ -2012,7 +2012,7 @@ func TestGuard_aLimitWakesTheNext(t *testing.T) {
 	})
 }
 
-// A re-entry was carried out, and breaks off; what sees to it fails. The lock is not passed on
+// A re-entry was executed, and breaks off; what sees to it fails. The lock is not handed off
 // with a count that may be wrong.
 func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -2042,7 +2042,7 @@ func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 	})
 }
 
-// The call ends while its question is answered. It does not have the lock then, and the lock is
+// The call ends while its request is replied to. It does not have the lock then, and the lock is
 // free.
 func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 	for _, waits := range []bool{true, false} {
@@ -2067,8 +2067,8 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 	}
 }
 
-// The answer to a release gives the lock to a waiter here, and most of the lease of that grant is
-// over by then. The waiter's own question is under way, and its answer brings a longer lease. With the rest
+// The reply to a release gives the lock to a waiter here, and most of the lease of that grant is
+// over by then. The waiter's own request is under way, and its reply brings a longer lease. With the rest
 // of the first grant, the waiter would lose the lock and ask once more.
 func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -2095,7 +2095,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * place.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxPassTime)
 		start := time.Now()
 		w.unlock(h)
 		time.Sleep(time.Until(start.Add(offer + pollTime/2)))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -21,7 +21,7 @@ func (s *Session) Closing() <-chan struct{} { return s.closer.closing }
 
 // Subscribe calls look when something is published to channel, and when a message may have been missed. look must not
 // block. The caller closes the subscription.
-func (s *Session) Subscribe(channel string, look func()) *hint.Subscription {
+func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
 	sub, already := s.hub.Subscribe(channel, func(string) { look() }, look)
 	if already {
 		look()

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Whatever is published on the channels that a session listens to: it gives nobody a lock, takes none away, and each
-// waiter gets its lock once it is let go.
+// Whatever is published on the channels that a session listens to: it gives no one a lock, takes none away, and each
+// waiter gets its lock once it is released.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []string{"", "0", "aside", "taken 1 eve", "taken 18446744073709551616 eve", "taken  ", "granted", "0190b5a2-7e2f-7abc-8def-0123456789ab:1 9", "\x00\xff\r\n", "1 2 3"} {
 		f.Add(m, byte(0))
@@ -76,7 +76,7 @@ func TestSubscribe_lingering(t *testing.T) {
 func TestHears_theClockWasSetBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
-		c.Hears = true
+		c.WatchForced = true
 		s := New(w.mini.Client(w), c)
 		s.number.Store(uint64(time.Now().Add(time.Hour).UnixMicro()) << 10)
 		h := w.lock(s, w.Context())

@@ -14,7 +14,7 @@ import (
 )
 
 // Redis refuses the heartbeat of a waiter that does not ask itself. When the wait ends soon after that, its error says that Redis gives
-// no answer.
+// no reply.
 func TestHeartbeat_silence(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -32,11 +32,11 @@ func TestHeartbeat_silence(t *testing.T) {
 		w.wantEnd("Lock", <-ended, []error{lock.ErrUnavailable, context.Canceled})
 		w.wire.Refuse(false)
 		w.unlock(h)
-		time.Sleep(leaseTime) // what is in doubt is settled
+		time.Sleep(leaseTime) // what is uncertain is reconciled
 	})
 }
 
-// Redis answers the heartbeats of a waiter with errors for longer than a poll interval. That is reported.
+// Redis replies the heartbeats of a waiter with errors for longer than a poll interval. That is reported.
 func TestHeartbeat_reportsSilence(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		h := w.take(w.b, fair, w.Context())
@@ -54,7 +54,7 @@ func TestHeartbeat_reportsSilence(t *testing.T) {
 }
 
 // enters returns a fair kind. Where its waiters enter the queue together, as those that are not the first do, enter is called in
-// the place of that command, which it gets as send.
+// the state of that command, which it gets as send.
 func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, error)) *Kind {
 	k := *fair
 	k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
@@ -67,7 +67,7 @@ func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, e
 	return &k
 }
 
-// A waiter that enters the queue by its line is not let in, as the connection breaks. It asks itself, and stands in the queue at once.
+// A waiter that enters the queue by its queue is not let in, as the connection breaks. It asks itself, and stands in the queue at once.
 func TestHeartbeat_anEntryFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var tried atomic.Int64
@@ -89,7 +89,7 @@ func TestHeartbeat_anEntryFails(t *testing.T) {
 	})
 }
 
-// A waiter leaves while its entry into the queue is under way, and then that is carried out. It does not stay in the queue.
+// A waiter leaves while its entry into the queue is under way, and then that is executed. It does not stay in the queue.
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})

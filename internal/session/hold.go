@@ -7,22 +7,22 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/owner"
-	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
-	place.Hold                  // guarded by the mutex of its place, except what is set once
-	parent      context.Context // set by init: the hold's context is under it
-	caller      context.Context // set by init: canceled when the work is to stop; parent, unless untilUnlock
-	untilUnlock bool            // set by init: the hold lasts until Unlock, even after caller is canceled
+	lockstate.Hold                 // guarded by the mutex of its state, except what is set once
+	parent         context.Context // set by init: the hold's context is under it
+	caller         context.Context // set by init: canceled when the work is to stop; parent, unless untilUnlock
+	untilUnlock    bool            // set by init: the hold lasts until Unlock, even after caller is canceled
 
-	limit atomic.Pointer[limit] // when it ends at the latest; nil if there is no limit. Set under the mutex of its place
+	limit atomic.Pointer[limit] // when it ends at the latest; nil if there is no limit. Set under the mutex of its state
 
-	// Guarded by the mutex of its place.
+	// Guarded by the mutex of its state.
 	grace    time.Duration // what lock.WithGrace says; 0 is a lease
 	canceled bool          // a renewal found caller canceled
 	report   time.Time     // when to report that the work is still running; zero if that was done or is not to be done
@@ -46,7 +46,7 @@ type inside struct {
 
 var _ lock.Hold = (*hold)(nil)
 
-// init makes h a hold under ctx, which the place adds to a tenure.
+// init makes h a hold under ctx, which the state adds to an acquisition.
 func (h *hold) init(ctx context.Context, fixed bool) {
 	h.Of, h.Fixed, h.parent, h.caller = h, fixed, ctx, ctx
 	if caller, ok := ctx.Value(owner.Caller{}).(context.Context); ok {
@@ -54,8 +54,8 @@ func (h *hold) init(ctx context.Context, fixed bool) {
 	}
 }
 
-// tenure returns the tenure that h belongs to. It does not change after h was added to it.
-func (h *hold) tenure() *tenure { return tenureOf(h.Tenure) }
+// acquisition returns the acquisition that h belongs to. It does not change after h was added to it.
+func (h *hold) acquisition() *acquisition { return acquisitionOf(h.Acquisition) }
 
 // end ends the hold with cause and returns nil, or returns why it was over
 // before. When it returns, the context is over.
@@ -104,7 +104,7 @@ func (h *hold) context() context.Context {
 		}
 	}
 	if cause == lock.ErrUnlocked {
-		cause = h.tenure().wrap(cause) // not at each Unlock: few callers look
+		cause = h.acquisition().wrap(cause) // not at each Unlock: few callers look
 	}
 	if cause != nil {
 		inner.cancel(cause)
@@ -113,7 +113,7 @@ func (h *hold) context() context.Context {
 }
 
 // now returns the context that the hold's context equals at this moment: the parent, while
-// nobody can tell the difference.
+// no one can tell the difference.
 func (h *hold) now() context.Context {
 	h.look(time.Now())
 	h.mu.Lock()
@@ -135,17 +135,17 @@ func (h *hold) look(now time.Time) {
 		return
 	}
 	if l := h.limit.Load(); l != nil && watchdog.Passed(l.end) {
-		h.end(h.tenure().lostBy(l.cause))
+		h.end(h.acquisition().lostBy(l.cause))
 		return
 	}
-	if cause := h.tenure().lease.CheckAt(now); cause != nil && cause != watchdog.ErrStopped {
-		h.end(h.tenure().lostBy(cause))
+	if cause := h.acquisition().lease.CheckAt(now); cause != nil && cause != watchdog.ErrStopped {
+		h.end(h.acquisition().lostBy(cause))
 	}
 }
 
 // Until returns the end of the lease, or the end of this hold or its limit if that is sooner.
 func (h *hold) Until() time.Time {
-	until := h.tenure().lease.Until()
+	until := h.acquisition().lease.Until()
 	if l := h.limit.Load(); l != nil && l.end.Before(until) {
 		until = l.end
 	}
@@ -158,8 +158,8 @@ func (h *hold) Until() time.Time {
 }
 
 func (h *hold) Context() context.Context { return holdContext{h} }
-func (h *hold) Token() uint64            { return h.tenure().Token() }
-func (h *hold) Owner() string            { return h.tenure().Name }
+func (h *hold) Token() uint64            { return h.acquisition().Token() }
+func (h *hold) Owner() string            { return h.acquisition().Name }
 
 // Err returns why the hold is over. A loss is reported even after the context was canceled, which keeps its first cause.
 func (h *hold) Err() error {
@@ -174,15 +174,15 @@ func (h *hold) Err() error {
 }
 
 func (h *hold) Unlock(ctx context.Context) error {
-	if err := h.tenure().s.unlock(ctx, h); err != nil {
-		return &lock.Error{Op: "unlock", Name: h.tenure().spec.Name, Err: err}
+	if err := h.acquisition().s.unlock(ctx, h); err != nil {
+		return &lock.Error{Op: "unlock", Name: h.acquisition().spec.Name, Err: err}
 	}
 	return nil
 }
 
 // String names the lock, and not the owner: a reader of a log that knows the owner can
 // release the lock.
-func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.tenure().spec.Name) }
+func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.acquisition().spec.Name) }
 
 // holdContext is a hold's context. Its channel closes when the watchdog says so. All other
 // methods look at the clocks first, so that they are right at once in a process that was
@@ -198,7 +198,7 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
-	if _, ok := key.(owner.Key); ok && !c.h.tenure().spec.Anew {
+	if _, ok := key.(owner.Key); ok && !c.h.acquisition().spec.NonReentrant {
 		return c.h.By.Number
 	}
 	return c.h.now().Value(key)

@@ -105,7 +105,7 @@ func TestContext_leavesNothingInTheCallers(t *testing.T) {
 	})
 }
 
-// A hold that was given back says of which lock it was, as one that was lost does.
+// A hold that was released says of which lock it was, as one that was lost does.
 func TestContext_namesTheLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -150,7 +150,7 @@ func TestContext_carriesTheCallersOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		k := *plain
-		k.Anew = true
+		k.NonReentrant = true
 		permit, err := w.a.Lock(outer.Context(), w.a.NewSpec(&k, "permits", nil))
 		if err != nil {
 			w.Fatal(err)

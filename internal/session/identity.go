@@ -14,8 +14,8 @@ type identity struct {
 	number atomic.Uint64 // the latest number that no later owner has
 }
 
-// newOwner returns an owner string that never was before, for a tenure that is asked for
-// from now on. A command that is still under way for an earlier tenure cannot touch it.
+// newOwner returns an owner string that never was before, for an acquisition that is asked for
+// from now on. A command that is still under way for an earlier acquisition cannot touch it.
 //
 // Its number is the clock in µs and ten random bits, so the string shows since when the owner asks, and cannot be
 // guessed. The mark comes before the number: it tells a plain lock from a fair one, whose hashes are

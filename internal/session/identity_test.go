@@ -30,7 +30,7 @@ func TestNewOwner_atOnce(t *testing.T) {
 	}
 }
 
-// Nobody who knows when an owner asked can guess its string: it has ten random bits.
+// No one who knows when an owner asked can guess its string: it has ten random bits.
 func TestNewOwner_random(t *testing.T) {
 	different := make(map[string]bool)
 	now := time.Unix(1_800_000_000, 0)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -18,19 +18,19 @@ import (
 // Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
 // The two sides of a read/write lock are a kind each. It never changes.
 type Kind struct {
-	Name   string // as an observer knows it
-	Called string // what errors call it: "a plain lock"
+	Name        string // as an observer knows it
+	DisplayName string // what errors call it: "a plain lock"
 	Scripts
 
 	// Joins says that Acquire, Release and Pass are those of plain locks, so that the
 	// commands of several calls can travel together: luascripts.ChangeReentrant.
-	Joins bool
+	Batches bool
 
 	// Waits is how the waiters wait.
-	Waits place.Discipline
+	WaitPolicy lockstate.WaitPolicy
 
 	// Queues says that waiting leaves a trace in Redis for the waiter's patience, which a
-	// Release that leaves nothing takes back: a place in a fair queue, a writer's wish, a
+	// Release that leaves nothing takes back: a position in a fair queue, a writer's wish, a
 	// reader's claim to a turn.
 	Queues bool
 
@@ -39,18 +39,18 @@ type Kind struct {
 	Mode lock.Mode
 
 	// Beside is the other side of a read/write lock. Other kinds have none.
-	Beside *Kind
+	Sibling *Kind
 
 	// Within says how often leases are renewed at least, however long they are: for a kind whose
 	// locks another client can shorten. 0 stands for each third of the lease.
-	Within time.Duration
+	MaxRenewInterval time.Duration
 
 	// Mark comes before the number in the owner strings of a plain or a fair lock, whose hashes are alike: luascripts.FairOwner.
 	Mark string
 
 	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
 	// kind that is never entered again. Its holds carry on the owner of their caller.
-	Anew bool
+	NonReentrant bool
 }
 
 // Scripts are the keys and the scripts of a kind.
@@ -60,7 +60,7 @@ type Scripts struct {
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
-	// Pass is the Release of a kind whose locks are passed on: they go from one holder to
+	// Pass is the Release of a kind whose locks are handed off: they go from one holder to
 	// the next without becoming free in between, inside a process, and a plain lock from one
 	// process to another. Other kinds have none.
 	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
@@ -82,10 +82,10 @@ func (k *Kind) knows() lockimpl.Options {
 	if k.Retain != nil {
 		known |= lockimpl.MinHold
 	}
-	if k.Beside != nil {
+	if k.Sibling != nil {
 		known |= lockimpl.ReaderPreference
 	}
-	if k.Anew {
+	if k.NonReentrant {
 		known &^= lockimpl.Fencing // several hold it at once, and no token is the latest
 	}
 	return known
@@ -93,7 +93,7 @@ func (k *Kind) knows() lockimpl.Options {
 
 func (k *Kind) reads() bool { return k.Mode == lock.Read }
 
-// free gives back all holds of owner, in favour of the heir that p names if the kind passes
+// free releases all holds of owner, in favour of the next owner that p names if the kind passes
 // its locks on.
 func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (r luascripts.Passed, err error) {
 	if k.Pass != nil {
@@ -103,24 +103,24 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	return r, err
 }
 
-// joins reports whether the changes of the lock travel with those of others, and to which node.
-func (s *Session) joins(spec *Spec) (node uint16, joins bool) {
-	if spec.Joins && s.sliced() {
+// batches reports whether the changes of the lock travel with those of others, and to which node.
+func (s *Session) batches(spec *Spec) (node uint16, joins bool) {
+	if spec.Batches && s.sliced() {
 		node = s.node(spec.slot)
 	}
-	return node, spec.Joins
+	return node, spec.Batches
 }
 
-// fill fills in a change of the lock.
-func (spec *Spec) fill(c *luascripts.Change, q luascripts.Question) {
+// encode fills in a change of the lock.
+func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
 }
 
-// family is the kind by which the session finds the places of k: both sides of a
+// family is the kind by which the session finds the entry of k: both sides of a
 // read/write lock are one place.
 func (k *Kind) family() *Kind {
 	if k.reads() {
-		return k.Beside
+		return k.Sibling
 	}
 	return k
 }
@@ -134,14 +134,15 @@ type Spec struct {
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
 	slot   uint16          // on a cluster
-	at     *spot           // the latest place of the lock, which may be that of another lock by now. Guarded by the mutex of places
-	terms  place.Terms     // what the place needs to know
+	spare  int             // how many tokens beyond its own a holder takes from the register, as this process gives them out when it hands the lock off
+	at     *entry          // the latest entry of the lock, which may be that of another lock by now. Guarded by the mutex of the table
+	terms  lockstate.Terms // what the state needs to know
 }
 
 // NewSpec makes the spec of a lock. If the name or the options are wrong, Spec.Err says so.
 func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	mapped := s.KeyPrefix + name
-	config, err := lockimpl.NewConfig(k.Called, k.knows(), opts...)
+	config, err := lockimpl.NewConfig(k.DisplayName, k.knows(), opts...)
 	spec := &Spec{Kind: k, Name: name, Config: config, Err: errors.Join(keys.Check(s.KeyPrefix, name), err)}
 	if lease := s.lease(spec); spec.Err == nil && config.ReplicaTimeout > lease/2 {
 		spec.Err = fmt.Errorf("WithReplicas(%d, %v): timeout must be at most half of the lease (%v)", config.Replicas, config.ReplicaTimeout, lease)
@@ -161,13 +162,16 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.Register = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
+	if spec.terms.Passes && config.Fencing {
+		spec.spare = MaxSpare // without a register, the server's clock leaves room enough
+	}
 	return spec
 }
 
-// newTerms returns what the place of a lock by spec needs to know.
-func (spec *Spec) newTerms(lease time.Duration) place.Terms {
-	terms := place.Terms{
-		Kind:     place.Kind{Discipline: spec.Waits, Reads: spec.reads(), Sided: spec.Beside != nil, Passes: spec.Pass != nil},
+// newTerms returns what the state of a lock by spec needs to know.
+func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
+	terms := lockstate.Terms{
+		Kind:     lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, Passes: spec.Pass != nil},
 		Of:       spec,
 		Lease:    lease,
 		Fixed:    spec.Config.Lease != 0,
@@ -179,48 +183,45 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 		terms.WaiterTimeout = spec.Config.WaiterTimeout
 	}
 	if !terms.Yield {
-		terms.Apart |= place.ReaderPreference
+		terms.QueueKey |= lockstate.ReaderPreference
 	}
 	if terms.Reads && terms.Replicas {
-		terms.Apart |= place.Replicated
+		terms.QueueKey |= lockstate.Replicated
 	}
 	return terms
 }
 
+// limits reports whether the options bound a hold.
+func (spec *Spec) limits() bool { return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 }
+
 // lease returns how long a grant of spec lives without a renewal.
 func (s *Session) lease(spec *Spec) time.Duration {
-	if spec.Config.Lease != 0 {
+	switch {
+	case spec.Config.Lease != 0:
 		return spec.Config.Lease
+	case spec.Config.MinHold != 0:
+		return max(s.Lease, s.minHoldLease(spec.Config.MinHold))
 	}
-	return max(s.Lease, s.standing(spec.Config.MinHold))
+	return s.Lease
 }
 
 const (
 	offerPolls    = 3  // for how many poll intervals a release gives the lock to the next process: what a dead process costs the others
-	patiencePolls = 10 // for how many poll intervals a process that does not ask keeps its place in the queue, where the server cannot count listeners
+	queueTTLPolls = 10 // for how many poll intervals a process that does not ask keeps its position in the queue, where the server cannot count listeners
 
-	// asideTime is for how long our waiters do not ask for a lock that was let go for
+	// asideTime is for how long our waiters do not ask for a lock that was released for
 	// others. Redisson wakes a thread before it asks, which takes it a few times as long as
 	// us.
 	asideTime = 5 * time.Millisecond
 )
 
 // offer returns the lease with which a release gives spec's lock to this process, if it
-// stands in the queue. The question that finds the lock given makes it a full lease.
-func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
+// stands in the queue. The request that finds the lock given makes it a full lease.
+func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, spec.terms.Lease) }
 
-// patience returns how long a process that does not ask keeps its place in the queue, where the
+// queueTTL returns how long a process that does not ask keeps its position in the queue, where the
 // server cannot count listeners.
-func (s *Session) patience() time.Duration { return patiencePolls * s.Poll }
+func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
 // MaxSpare is how far the register can be ahead of the token of the holder of a plain or fair lock.
-const MaxSpare = place.MaxPasses
-
-// spare returns how many tokens beyond its own a holder takes from the register, as this
-// process gives them out when it passes the lock on.
-func (spec *Spec) spare() int {
-	if !spec.terms.Passes || spec.Keys.Register == "" {
-		return 0 // without a register the server's clock leaves room enough
-	}
-	return MaxSpare
-}
+const MaxSpare = lockstate.MaxPasses

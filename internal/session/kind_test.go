@@ -42,7 +42,7 @@ func TestNewSpec_options(t *testing.T) {
 }
 
 // many is a kind that several owners hold at once.
-var many = &Kind{Mode: lock.Permit, Anew: true, Scripts: Scripts{Keys: keys.Semaphore}}
+var many = &Kind{Mode: lock.Permit, NonReentrant: true, Scripts: Scripts{Keys: keys.Semaphore}}
 
 // What is wrong with a lock is told, each thing for itself, and then it has no keys.
 func TestNewSpec_wrong(t *testing.T) {
@@ -136,7 +136,7 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 	})
 }
 
-// The server cannot count the listeners of a cluster: they can be at a replica. So a waiter in the line counts as alive for a while.
+// The server cannot count the listeners of a cluster: they can be at a replica. So a waiter in the queue counts as alive for a while.
 func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.b)()
@@ -146,7 +146,7 @@ func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
 		if err != nil || len(state.Waiters) != 1 {
 			w.Fatalf("%+v, %v", state, err)
 		}
-		if got := state.Waiters[0].WaiterTimeout; got <= 0 || got > w.b.patience() {
+		if got := state.Waiters[0].WaiterTimeout; got <= 0 || got > w.b.queueTTL() {
 			w.Errorf("it counts as alive for %v", got)
 		}
 		w.unlock(h)
@@ -245,7 +245,7 @@ func TestCluster_renewedNodeByNode(t *testing.T) {
 				w.Fatal(err)
 			}
 			holds = append(holds, h)
-			node, group := w.a.node(spec.slot), h.(*hold).tenure().Group()
+			node, group := w.a.node(spec.slot), h.(*hold).acquisition().Group()
 			if before, ok := groups[node]; ok && before != group {
 				w.Errorf("two groups of one node: %v and %v", before, group)
 			}

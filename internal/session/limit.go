@@ -7,15 +7,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // Two things bound a hold that its holder does not unlock: lock.WithMaxHold, and in the caller's own hands the cancellation
-// of its context, as nothing is renewed for nobody. Each sets a limit. The watchdog calls Due
+// of its context, as nothing is renewed for no one. Each sets a limit. The watchdog calls Due
 // when the limit has come, from the queue in which it has the lease; no timer and no goroutine
-// wait for a limit. The hold is lost then, and the settler gives back what it has in Redis.
+// wait for a limit. The hold is lost then, and the reconciler releases what it has in Redis.
 //
 // A hold of lock.Do, or of any other call that knows when the work ends, has no limit by the cancellation. Due
 // then reports that the work is still running.
@@ -29,10 +29,7 @@ type limit struct {
 // limit bounds h, which was acquired by spec just now.
 func (s *Session) limit(h *hold, spec *Spec) {
 	c := &spec.Config
-	if c.MaxHold == 0 && c.Grace == 0 {
-		return
-	}
-	at := h.tenure().at
+	at := h.acquisition().at
 	at.lock()
 	defer at.unlock()
 	h.grace = c.Grace
@@ -41,12 +38,12 @@ func (s *Session) limit(h *hold, spec *Spec) {
 	}
 }
 
-// limitLocked has h end at end, if it does not end before. The mutex of the place is
+// limitLocked has h end at end, if it does not end before. The mutex of the state is
 // held.
 func (h *hold) limitLocked(end time.Time, cause error) {
 	if l := h.limit.Load(); l == nil || end.Before(l.end) {
 		h.limit.Store(&limit{end, cause})
-		h.tenure().lease.CallAt(end)
+		h.acquisition().lease.CallAt(end)
 	}
 }
 
@@ -63,7 +60,7 @@ func (s *Session) checkCallers(holds []*hold) []*hold {
 
 // callerCanceled notes that the context of h's caller was found canceled. A hold in the caller's own hands gets a limit.
 func (s *Session) callerCanceled(h *hold) {
-	t := h.tenure()
+	t := h.acquisition()
 	t.at.lock()
 	if !slices.Contains(t.Holds(), &h.Hold) {
 		t.at.unlock()
@@ -82,10 +79,10 @@ func (s *Session) callerCanceled(h *hold) {
 }
 
 // Due ends the holds of t whose limits have come, and reports those whose work is still running. The watchdog calls it.
-func (t *tenure) Due() {
+func (t *acquisition) Due() {
 	s := t.s
 	t.at.lock()
-	if !t.Lives() || t.at.place.IsClosed() {
+	if !t.Lives() || t.at.state.IsClosed() {
 		t.at.unlock()
 		return // what ended it ends all holds
 	}
@@ -138,24 +135,24 @@ var past = func() context.Context {
 	return ctx
 }()
 
-// expire ends h, whose limit has come, as lost, and has the settler give it back. It does not
+// expire ends h, whose limit has come, as lost, and has the reconciler release it. It does not
 // wait for Redis.
 func (s *Session) expire(h *hold) {
-	t := h.tenure()
+	t := h.acquisition()
 	why := h.limit.Load().cause
 	cause := t.lostBy(why)
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
 	remains, passed := t.remove(h, time.Now())
-	if remains == place.NobodyHolds && !passed {
+	if remains == lockstate.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
-		t.unhold()
+		t.noLongerHeld()
 	}
-	if remains == place.NobodyHolds && !passed || remains == place.OwnerHolds || remains == place.NotThere {
-		s.settle(t, t.isUnsure())
+	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
+		s.reconcile(t, t.isUncertain())
 	}
-	if remains == place.NotThere {
+	if remains == lockstate.NotThere {
 		return // its owner lost all holds at this moment
 	}
 	if why == lock.ErrAbandoned {
@@ -163,7 +160,7 @@ func (s *Session) expire(h *hold) {
 		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
 		s.tellAbandoned(h, canceled)
 	}
-	if remains != place.OwnerHolds { // else its owner has other holds
+	if remains != lockstate.OwnerHolds { // else its owner has other holds
 		s.report.lost(t.spec, why)
 	}
 	s.tellLost(h, cause)

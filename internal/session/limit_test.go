@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// told keeps what the observer of a session hears of lost and of abandoned holds.
+// told keeps what the observer of a session is notified of lost and of abandoned holds.
 type told struct {
 	mu                                 sync.Mutex
 	lost, abandoned, draining, running []lock.Event
@@ -403,7 +403,7 @@ func TestMaxHold_crossedByALoss(t *testing.T) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
 		w.mini.Del("orders")
-		h.(*hold).tenure().lease.Lose(lock.ErrGone)
+		h.(*hold).acquisition().lease.Lose(lock.ErrGone)
 		w.a.sender.Add()
 		w.a.expire(h.(*hold))
 		w.a.sender.Done()
@@ -415,7 +415,7 @@ func TestMaxHold_crossedByALoss(t *testing.T) {
 	})
 }
 
-// A reader that shares what it has in Redis with another one comes to its limit. Redis hears nothing of that.
+// A reader that shares what it has in Redis with another one comes to its limit. Redis gets nothing of that.
 func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -458,10 +458,10 @@ func TestReport_limits(t *testing.T) {
 	})
 }
 
-// The place of a lock whose only hold comes to its limit is forgotten.
+// The state of a lock whose only hold comes to its limit is forgotten.
 func TestMaxHold_forgetsThePlace(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.a.places.most = 0
+		w.a.table.most = 0
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -477,9 +477,9 @@ func TestMaxHold_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
-		at := h.(*hold).tenure().at
+		at := h.(*hold).acquisition().at
 		at.lock()
-		at.place.Close()
+		at.state.Close()
 		at.unlock()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -574,7 +574,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	}
 }
 
-// A function that stops soon after the cancellation is told to nobody.
+// A function that stops soon after the cancellation is told to no one.
 func TestDo_stopsSoon(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()

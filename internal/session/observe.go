@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
 // call is a call of Lock or TryLock for one lock, and the hold that it comes to, as the observer
-// knows them. It is nil where nobody observes. Its methods then do nothing, not even look at a
+// knows them. It is nil where no one observes. Its methods then do nothing, not even look at a
 // clock.
 type call struct {
 	s     *Session        // set once
@@ -25,7 +25,7 @@ type call struct {
 	waits   time.Time // when it began to wait; zero if it did not. Used by the goroutine of the call
 	granted time.Time // set before the call is that of its hold
 
-	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
+	// Guarded by the mutex of the hold, which sees to it that the observer is notified of the grant
 	// first, and of one end.
 	told     bool      // the observer knows of the grant
 	draining time.Time // when it was told that the hold is draining; zero if it was not
@@ -35,7 +35,7 @@ type call struct {
 
 // end is how a hold ended, and when.
 type end struct {
-	lost bool // else it was given back
+	lost bool // else it was released
 	err  error
 	at   time.Time
 }
@@ -43,11 +43,8 @@ type end struct {
 // calls numbers all calls of this process that are observed.
 var calls atomic.Uint64
 
-// observe returns the call that begins now; nil if nobody observes.
+// observe returns the call that begins now. There is an observer.
 func (s *Session) observe(ctx context.Context, spec *Spec) *call {
-	if s.Observer == nil {
-		return nil
-	}
 	return &call{s: s, ctx: ctx, spec: spec, id: calls.Add(1), began: time.Now()}
 }
 
@@ -84,16 +81,16 @@ func (a *attempt) tellWaiting() {
 }
 
 // tellBehind does so if the attempt is about to sleep because other calls of this process are
-// ahead: it has not asked, so nobody refused it. Where each waiter has a place in Redis, it does
+// ahead: it has not asked, so no one refused it. Where each waiter has a position in Redis, it does
 // so once the attempt has one.
 func (a *attempt) tellBehind() {
-	if a.call == nil || a.limit > 0 || a.spec.Waits == place.QueueInRedis {
+	if a.call == nil || a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
 	}
 	a.at.lock()
-	_, rides := a.w.Rides()
+	_, rides := a.w.IsJoined()
 	behind := !rides && !a.w.Leads()
-	if a.spec.terms.Discipline == place.FairQueue {
+	if a.spec.terms.WaitPolicy == lockstate.FairQueue {
 		behind = a.w.Queued() != nil
 	}
 	a.at.unlock()
@@ -127,11 +124,8 @@ func (c *call) tellFailed(err error) {
 }
 
 // tellGranted tells the observer that the call has h. If the observer does not return, because it panics or calls
-// runtime.Goexit, nobody gets h, so tellGranted gives it back.
+// runtime.Goexit, no one gets h, so tellGranted releases it.
 func (c *call) tellGranted(h *hold) {
-	if c == nil {
-		return
-	}
 	returned := false
 	defer func() {
 		if !returned {
@@ -160,8 +154,8 @@ func (c *call) tellGranted(h *hold) {
 	returned = true
 }
 
-// tellEnd has the observer hear of the end of h, by err or by none, once it has heard of the
-// grant. If the call that h came from did not return it, the observer hears of neither. No mutex
+// tellEnd has the observer are notified of the end of h, by err or by none, once it has heard of the
+// grant. If the call that h came from did not return it, the observer is notified of neither. No mutex
 // may be held.
 func (s *Session) tellEnd(h *hold, lost bool, err error) {
 	if s.Observer == nil {
@@ -182,7 +176,7 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 
 // tellOf tells the observer of the end of h.
 func (h *hold) tellOf(end end) {
-	o := h.tenure().s.Observer
+	o := h.acquisition().s.Observer
 	f := o.Released
 	if end.lost {
 		f = o.Lost
@@ -228,7 +222,7 @@ func (s *Session) tellAbandoned(h *hold, cause error) {
 // tellLost tells the observer that h is lost by cause.
 func (s *Session) tellLost(h *hold, cause error) { s.tellEnd(h, true, cause) }
 
-// tellGivenBack tells the observer what giving h back came to.
+// tellGivenBack tells the observer what releasing h came to.
 func (s *Session) tellGivenBack(h *hold, err error) {
 	s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
 }
@@ -240,9 +234,9 @@ func (s *Session) tellHandedOff(h *hold) {
 	}
 }
 
-// tellClosed tells the observer what giving holds back came to that ended together. The Unlock of
+// tellClosed tells the observer what releasing holds came to that ended together. The Unlock of
 // a hold that was unlocked before tells of that one.
-func (s *Session) tellClosed(ended []*place.Hold, err error) {
+func (s *Session) tellClosed(ended []*lockstate.Hold, err error) {
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
 			s.tellGivenBack(h, err)
@@ -252,7 +246,7 @@ func (s *Session) tellClosed(ended []*place.Hold, err error) {
 
 // tellEnded tells the observer of holds that ended together as lost. The Unlock of a hold that was
 // unlocked before tells of that one.
-func (s *Session) tellEnded(ended []*place.Hold, cause error) {
+func (s *Session) tellEnded(ended []*lockstate.Hold, cause error) {
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
 			s.tellLost(h, cause)
@@ -286,7 +280,7 @@ func (h *hold) tell(f func(context.Context, lock.Event), e lock.Event) {
 }
 
 // one returns a hold of t; nil if there is none.
-func (t *tenure) one() *hold {
+func (t *acquisition) one() *hold {
 	t.at.lock()
 	defer t.at.unlock()
 	if holds := t.Holds(); len(holds) > 0 {
@@ -296,7 +290,7 @@ func (t *tenure) one() *hold {
 }
 
 // Renewed tells the observer that the watchdog renewed the lease, when left was left of it.
-func (t *tenure) Renewed(until time.Time, left time.Duration) {
+func (t *acquisition) Renewed(until time.Time, left time.Duration) {
 	if t.s.Observer == nil {
 		return
 	}
@@ -306,7 +300,7 @@ func (t *tenure) Renewed(until time.Time, left time.Duration) {
 }
 
 // Unrenewed notes that a renewal came to err, and tells the observer.
-func (t *tenure) Unrenewed(err error, left time.Duration) {
+func (t *acquisition) Unrenewed(err error, left time.Duration) {
 	t.unrenewed()
 	if t.s.Observer == nil || errors.Is(err, errUntaken) {
 		return

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -227,14 +227,14 @@ func TestObserver_callsThatFail(t *testing.T) {
 	}
 }
 
-// thaw has the server answer again.
+// thaw has the server reply again.
 func (w *world) thaw() {
 	w.wire.Freeze(false)
 	w.wire.CutAll()
-	time.Sleep(time.Minute) // the settler is through
+	time.Sleep(time.Minute) // the reconciler is through
 }
 
-// What the observer hears of a hold, with the times.
+// What the observer is notified of a hold, with the times.
 func TestObserver_aHold(t *testing.T) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 		}, "draining, renewed, abandoned, lost", lock.ErrAbandoned},
 		"not confirmed": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.wire.Freeze(true)
-			_ = h.Unlock(w.Context()) // no answer
+			_ = h.Unlock(w.Context()) // no reply
 			w.thaw()
 		}, "released", lock.ErrUnavailable},
 		"closed": {nil, func(w *world, h lock.Hold, _ func()) {
@@ -323,7 +323,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 	}
 }
 
-// A lock that is passed on inside the process: the next call waited behind the holder, also where
+// A lock that is handed off inside the process: the next call waited behind the holder, also where
 // it never asked.
 func TestObserver_passedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -389,7 +389,7 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 		w.wantTold("granted")
 		h.end(lock.ErrUnlocked) // as Unlock does first
 		w.mini.Del("orders")
-		h.tenure().lease.Lose(watchdog.ErrGone)
+		h.acquisition().lease.Lose(watchdog.ErrGone)
 		w.wantTold()
 		err := w.a.unlockEnded(w.Context(), h, time.Now())
 		w.a.tellGivenBack(h, err)
@@ -407,17 +407,16 @@ func TestObserver_costsNothing(t *testing.T) {
 		a := &attempt{s: w.a, spec: spec}
 		h := w.lock(w.a, w.Context()).(*hold)
 		if n := testing.AllocsPerRun(100, func() {
-			c := w.a.observe(w.Context(), spec)
+			var c *call
 			a.tellWaiting()
 			a.tellBehind()
 			c.tellFailed(lock.ErrNotAcquired)
-			c.tellGranted(h)
 			w.a.tellGivenBack(h, nil)
 			w.a.tellHandedOff(h)
-			w.a.tellEnded(h.tenure().Holds(), nil)
-			w.a.tellClosed(h.tenure().Holds(), nil)
-			h.tenure().Renewed(time.Time{}, 0)
-			h.tenure().Unrenewed(nil, 0)
+			w.a.tellEnded(h.acquisition().Holds(), nil)
+			w.a.tellClosed(h.acquisition().Holds(), nil)
+			h.acquisition().Renewed(time.Time{}, 0)
+			h.acquisition().Unrenewed(nil, 0)
 		}); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
@@ -428,7 +427,7 @@ func TestObserver_costsNothing(t *testing.T) {
 	})
 }
 
-// The observer hears of the grant first, however early the hold ends.
+// The observer is notified of the grant first, however early the hold ends.
 func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var told []string
@@ -470,8 +469,8 @@ func (w *world) cut(call func()) {
 	}
 }
 
-// An observer that panics, or ends the goroutine, leaves nothing for nobody: the call gives back its holds, the owner's turn and
-// its place in line, and a loss is settled.
+// An observer that panics, or ends the goroutine, leaves nothing for no one: the call releases its holds, the owner's turn and
+// its position in the queue, and a loss is reconciled.
 func TestObserver_doesNotReturn(t *testing.T) {
 	wantFree := func(w *world, names ...string) {
 		w.Helper()
@@ -515,7 +514,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 		"waiting": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			for _, kind := range allKinds {
 				rival := kind
-				if kind.Beside != nil {
+				if kind.Sibling != nil {
 					rival = writing
 				}
 				h, ctx := w.take(w.b, rival, w.Context()), lock.ContextWithNewOwner(w.Context())
@@ -523,7 +522,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
 				w.unlock(h)
-				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // nobody is ahead
+				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // no one is ahead
 				w.unlock(w.take(w.a, kind, ctx))
 			}
 		},
@@ -571,7 +570,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 				w.wantTold("granted")
 				if name == "no answer" {
 					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
-				} else { // nobody here knows of the loss
+				} else { // no one here knows of the loss
 					w.mini.Del("orders")
 					h := w.take(w.b, writing, w.Context())
 					defer func() { w.unlock(h) }()
@@ -611,10 +610,10 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 
 // permits is a semaphore: each waiter asks when it comes, and stands in the queue in Redis by that.
 var permits = &Kind{
-	Waits:  place.QueueInRedis,
-	Mode:   lock.Permit,
-	Queues: true,
-	Anew:   true,
+	WaitPolicy:   lockstate.RedisQueue,
+	Mode:         lock.Permit,
+	Queues:       true,
+	NonReentrant: true,
 	Scripts: Scripts{
 		Keys:    keys.Semaphore,
 		Acquire: luascripts.AcquireSemaphore,
@@ -633,13 +632,13 @@ func (w *world) ofOne(s *Session, kind *Kind) *Spec {
 	return spec
 }
 
-// Redis refused a call, which waits in its own name. The observer hears the owner string that its hold has later.
+// Redis refused a call, which waits in its own name. The observer gets the owner string that its hold has later.
 func TestObserver_hearsWhoWaits(t *testing.T) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				rival := kind
-				if kind.Beside != nil {
+				if kind.Sibling != nil {
 					rival = writing
 				}
 				h := w.take(w.b, rival, w.Context())
@@ -656,8 +655,8 @@ func TestObserver_hearsWhoWaits(t *testing.T) {
 	}
 }
 
-// A call comes behind another of its process, and Redis answers neither its question nor its entry into the queue. It waits for Redis
-// alone, and the observer hears of a wait when it has a place in the queue.
+// A call comes behind another of its process, and Redis replies neither its request nor its entry into the queue. It waits for Redis
+// alone, and the observer is notified of a wait when it has a position in the queue.
 func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
 		t.Run(name, func(t *testing.T) {
@@ -684,7 +683,7 @@ func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 	}
 }
 
-// The observer takes its time over the grant, and the lease is renewed meanwhile. It hears of the grant first, and of the next renewal.
+// The observer takes its time over the grant, and the lease is renewed meanwhile. It is notified of the grant first, and of the next renewal.
 func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var told []string
@@ -708,7 +707,7 @@ func TestObserver_takenAfterTheRenewal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.wantTold("granted")
-		h.(*hold).tenure().Unrenewed(errUntaken, leaseTime/2)
+		h.(*hold).acquisition().Unrenewed(errUntaken, leaseTime/2)
 		w.wantTold()
 		w.unlock(h)
 		synctest.Wait()

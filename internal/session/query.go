@@ -21,10 +21,10 @@ import (
 type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
 
 // Ask runs a script that is safe to repeat, again and again while that may help, within the
-// operation time-out. It sends each copy after the one before has failed, never two at once.
+// operation timeout. It sends each copy after the one before has failed, never two at once.
 func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
-		o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 		return o.Value, o.Err
 	})
 }
@@ -34,7 +34,7 @@ func (s *Session) Dated() *command.Dated { return command.NewDated(s.OpTimeout, 
 
 // AskLast is Ask for what AtClose was given.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
-	o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+	o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 	return o.Value, o.Err
 }
 
@@ -43,10 +43,10 @@ func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
 	return slots.Elsewhere(s.rdb, spec.Keys.Lock, keys)
 }
 
-// AskOnce runs a script once, within the operation time-out: if no answer comes, it may have been carried out.
+// AskOnce runs a script once, within the operation timeout: if no reply comes, it may have been executed.
 func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
-		v, _, err := command.Await[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		v, _, err := command.Send[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 		return v, err
 	})
 }
@@ -69,7 +69,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	if err != nil {
 		return lock.State{}, err
 	}
-	state, err := StateOf(spec.Name, spec.Beside != nil, snapshot)
+	state, err := StateOf(spec.Name, spec.Sibling != nil, snapshot)
 	if err != nil {
 		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
@@ -89,7 +89,7 @@ func (s *Session) name(ctx context.Context, state *lock.State) {
 		return
 	}
 	defer s.sender.Done()
-	clients, answered, _ := command.Await[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
+	clients, answered, _ := command.Send[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
 		return registry.Read(ctx, s.rdb, ids)
 	}))
 	if answered {
@@ -125,7 +125,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		h.Since = askedSince(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
-	if len(state.Holders) == 0 { // also if the key is there: its readers are dead, or it has nothing but a line
+	if len(state.Holders) == 0 { // also if the key is there: its readers are dead, or it has nothing but a queue
 		return state, nil
 	}
 	state.Mode, state.Lease = lock.Exclusive, s.Left

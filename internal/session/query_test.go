@@ -185,7 +185,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// A look that fails says so, and why, and about which lock. One that cannot succeed asks nobody.
+// A look that fails says so, and why, and about which lock. One that cannot succeed asks no one.
 func TestInspect_fails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -41,7 +41,7 @@ func TestQueue_oneHeartbeatForAll(t *testing.T) {
 	})
 }
 
-// A waiter of little patience needs more heartbeats than the first in line does.
+// A waiter of little patience needs more heartbeats than the first in the queue does.
 func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -89,7 +89,7 @@ func TestQueue_servedWithoutMessages(t *testing.T) {
 	})
 }
 
-// A message is lost with the connection for hints: the new connection's
+// A message is lost with the connection for notifications: the new connection's
 // confirmation makes up for it, by one heartbeat for all.
 func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -97,7 +97,7 @@ func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 		time.Sleep(pollTime / 4)
 		// Slower than all the confirmations, however busy this machine is: those that come
-		// after an answer are a reason for another one.
+		// after a reply are a reason for another one.
 		n := w.slowScripts(time.Millisecond)
 		w.wire.CutAll()
 		time.Sleep(pollTime / 2)
@@ -199,7 +199,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	})
 }
 
-// The caller leaves before the answer that it stands in line now: so it does not. An answer that took a second would be in doubt
+// The caller leaves before the reply that it waits in the queue now: so it does not. A reply that took a second would be uncertain
 // in any case.
 func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -211,7 +211,7 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
 		}
-		time.Sleep(600 * time.Millisecond) // the answer, and what follows from it
+		time.Sleep(600 * time.Millisecond) // the reply, and what follows from it
 		synctest.Wait()
 		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
 			w.Errorf("a waiter that left stands in the queue: %q", queue)
@@ -220,7 +220,7 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// The answers to heartbeats take longer than it is from one to the next. They still
+// The replies to heartbeats take longer than it is from one to the next. They still
 // tell whose turn it is.
 func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -244,7 +244,7 @@ func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 	})
 }
 
-// The question of one waiter takes long. The others of its process are heard from
+// The request of one waiter takes long. The others of its process are heard from
 // meanwhile.
 func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -277,8 +277,8 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 
 // How waiters that stand in a queue in Redis hear that their turn has come.
 
-// A change of holder costs three commands: the question that stands in line, the release, and
-// the question of the waiter that is told. All waiters of a client listen at one channel.
+// A change of holder costs three commands: the request that waits in the queue, the release, and
+// the request of the waiter that is told. All waiters of a client listen at one channel.
 func TestQueue_commandsOfAChange(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const waiters = 40
@@ -307,9 +307,9 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 	})
 }
 
-// 1: a has waited before, and still listens. 2: it asks again; the answer takes long. 3: the
-// lock is released before the answer is there, and the message comes first. The waiter asks
-// when it has its answer, and does not wait for a heartbeat.
+// 1: a has waited before, and still listens. 2: it asks again; the reply takes long. 3: the
+// lock is released before the reply is there, and the message comes first. The waiter asks
+// when it has its reply, and does not wait for a heartbeat.
 func TestQueue_messageBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context()) // 1
@@ -385,7 +385,7 @@ func TestQueue_toldByRedisson(t *testing.T) {
 // How a fair lock goes from one waiter to the next: inside a process, and from one to
 // another.
 
-// goRound has n goroutines of each session take and give back the lock, rounds times each, and
+// goRound has n goroutines of each session take and release the lock, rounds times each, and
 // checks that only one has it at a time.
 func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option) {
 	w.Helper()
@@ -408,7 +408,7 @@ func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option)
 	wg.Wait()
 }
 
-// Every change of holder is told: by the answer to the release, by a message, or inside the
+// Every change of holder is told: by the reply to the release, by a message, or inside the
 // process. No waiter depends on the heartbeat, which comes once in a poll interval.
 func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 	for _, processes := range []int{1, 2} {
@@ -426,7 +426,7 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 	}
 }
 
-// passed returns a hold that was passed on inside session a, and no waiter. The place of its call
+// passed returns a hold that was handed off inside session a, and no waiter. The state of its call
 // in the queue is to go with its release. It has these options.
 func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
@@ -437,7 +437,7 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
 	}
-	w.unlock(first) // the answer gives it to the first waiter, and says that the second is next
+	w.unlock(first) // the reply gives it to the first waiter, and says that the second is next
 	second := <-holds
 	time.Sleep(time.Millisecond)
 	w.unlock(second)
@@ -451,7 +451,7 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	return third
 }
 
-// A release gives the lock to the next waiter of its process by its answer, and that waiter does not
+// A release gives the lock to the next waiter of its process by its reply, and that waiter does not
 // ask.
 func TestQueue_theHeirDoesNotAsk(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -470,8 +470,8 @@ func TestQueue_theHeirDoesNotAsk(t *testing.T) {
 	})
 }
 
-// The answer to a question says which waiters of the process are next, as that to a release does:
-// the lock is passed on to them, and none of them asks.
+// The reply to a request says which waiters of the process are next, as that to a release does:
+// the lock is handed off to them, and none of them asks.
 func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -484,7 +484,7 @@ func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 				holds <- h
 				w.unlock(h)
 			})
-			time.Sleep(2 * place.EntryPause)
+			time.Sleep(2 * lockstate.EntryPause)
 		}
 		w.unlock(h)
 		first := <-holds
@@ -502,11 +502,11 @@ func (w *world) inQueue() []string {
 	return queue
 }
 
-// What a tenure was passed on from leaves the queue with it, however it ends.
+// What an acquisition was handed off from leaves the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
 		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
-		"the holder stays": func(*world, lock.Hold) { time.Sleep(place.StrikePause) },
+		"the holder stays": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
 		"the holder stays, and Redis hears nothing for a while": func(w *world, _ lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 			time.Sleep(2 * pollTime)
@@ -557,7 +557,7 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 	}
 }
 
-// The same is true of a lock that stays locked after its Unlock, also if Redis does not hear of that
+// The same is true of a lock that stays locked after its Unlock, also if Redis does not be notified of that
 // at once.
 func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {

@@ -14,9 +14,9 @@ import (
 
 var _ lockimpl.Fenced = (*hold)(nil)
 
-// RaiseToken raises the register of the lock, while the tenure of h holds it.
+// RaiseToken raises the register of the lock, while the acquisition of h holds it.
 func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
-	t := h.tenure()
+	t := h.acquisition()
 	holder := t.Name
 	if t.spec.Mode == lock.Write {
 		holder += luascripts.Writing
@@ -26,7 +26,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 			return 0, command.Final{Err: fmt.Errorf("%w: lock was created without WithFencing", errors.ErrUnsupported)}
 		}
 		t.raise(token)
-		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.SendWithRetry[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
 		}))
 		switch {
@@ -40,9 +40,9 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	return err
 }
 
-// Raised returns to what the register was raised, by this hold or another of its tenure.
+// Raised returns to what the register was raised, by this hold or another of its acquisition.
 func (h *hold) Raised() uint64 {
-	t := h.tenure()
+	t := h.acquisition()
 	t.at.lock()
 	defer t.at.unlock()
 	return t.Raised()
@@ -50,7 +50,7 @@ func (h *hold) Raised() uint64 {
 
 // raise notes that the register is about to be raised. The next holder must have a token
 // from it, and so asks Redis.
-func (t *tenure) raise(token uint64) {
+func (t *acquisition) raise(token uint64) {
 	t.at.lock()
 	defer t.at.unlock()
 	t.Raise(token)

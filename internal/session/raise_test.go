@@ -11,7 +11,7 @@ import (
 // register is where the tokens of the tests' lock are counted. It stays.
 const register = "redisson_lock_token:{orders}"
 
-// A holder raises the tokens of all that come later, also as a writer. A lock that its process passes on is tested in package reentrant.
+// A holder raises the tokens of all that come later, also as a writer. A lock that its process hands off is tested in package reentrant.
 func TestRaise(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
 		t.Run(name, func(t *testing.T) {

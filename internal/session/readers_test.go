@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
-// Which waiters ask, and when, of the kinds that do not simply stand in line.
+// Which waiters ask, and when, of the kinds that do not simply wait in the queue.
 
 var fair = &Kind{
-	Waits:  place.FairQueue,
-	Mode:   lock.Exclusive,
-	Queues: true,
+	WaitPolicy: lockstate.FairQueue,
+	Mode:       lock.Exclusive,
+	Queues:     true,
 	Scripts: Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,
@@ -36,9 +36,9 @@ var fair = &Kind{
 }
 
 var reading, writing = func() (r, w *Kind) {
-	r = &Kind{Mode: lock.Read, Waits: place.AllAsk, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
-	w = &Kind{Mode: lock.Write, Waits: place.FirstAsks, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
-	r.Beside, w.Beside = w, r
+	r = &Kind{Mode: lock.Read, WaitPolicy: lockstate.AllAtOnce, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
+	w = &Kind{Mode: lock.Write, WaitPolicy: lockstate.OnlyFirst, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
+	r.Sibling, w.Sibling = w, r
 	return r, w
 }()
 
@@ -67,7 +67,7 @@ func (w *world) onScripts(do func(n int) redistest.Action) {
 	})
 }
 
-// slowScripts counts them too; their answers take so long.
+// slowScripts counts them too; their replies take so long.
 func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
 	var n atomic.Int64
 	w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
@@ -81,7 +81,7 @@ func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
 }
 
 // inOrder starts n waiters one after the other, each when the one before stands
-// in line, and returns a function that waits for all and returns the order in
+// in the queue, and returns a function that waits for all and returns the order in
 // which they were served.
 func (w *world) inOrder(n int, wait func(i int) lock.Hold) (served func() []int) {
 	var mu sync.Mutex
@@ -144,7 +144,7 @@ func TestReaders_enterTogether(t *testing.T) {
 	})
 }
 
-// Readers that need not wait do not stand in line: the first questions of many
+// Readers that need not wait do not wait in the queue: the first requests of many
 // readers are under way together.
 func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -177,7 +177,7 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// The wish of a writer stays while the writer waits, even longer than the patience of one question, and
+// The wish of a writer stays while the writer waits, even longer than the patience of one request, and
 // goes with the writer.
 func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -323,7 +323,7 @@ func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	})
 }
 
-// The first reader in line waits for replicas when it has been let in. The others need not
+// The first reader in the queue waits for replicas when it has been let in. The others need not
 // wait for them.
 func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -376,7 +376,7 @@ func TestReaders_hintedHere(t *testing.T) {
 	})
 }
 
-// Readers are renewed one by one: the lease of one that is cut off runs out,
+// Readers are renewed one by one: the lease of one that is cut off expires,
 // although others go on.
 func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -456,7 +456,7 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 		time.Sleep(pollTime / 2)
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
 		time.Sleep(pollTime / 4)
-		// A reader is in now, and the writer has to wait for it. No hint tells of the reader.
+		// A reader is in now, and the writer has to wait for it. No notification tells of the reader.
 		w.mini.Del("orders")
 		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
 		first := <-in
@@ -523,7 +523,7 @@ func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 	}
 }
 
-// slow returns a kind whose answers take d.
+// slow returns a kind whose replies take d.
 func slow(k Kind, d time.Duration) *Kind {
 	acquire, keep := k.Acquire, k.Keep
 	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
@@ -541,7 +541,7 @@ func slow(k Kind, d time.Duration) *Kind {
 	return &k
 }
 
-// Redis gives no answer. Readers ask again after pauses, as everybody does.
+// Redis gives no reply. Readers ask again after pauses, as everybody does.
 func TestReaders_pauseAfterErrors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var n atomic.Int64

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -35,7 +35,7 @@ func (s *Session) sliced() bool { return s.nodes.sliced }
 func (s *Session) node(slot uint16) uint16 {
 	if s.nodes.slots.Due(s.Lease / 3) {
 		s.sender.Go(func() {
-			_, _, _ = command.Await[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+			_, _, _ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
 				return struct{}{}, s.nodes.slots.Refresh(ctx, s.rdb)
 			}))
 		})
@@ -43,14 +43,14 @@ func (s *Session) node(slot uint16) uint16 {
 	return s.nodes.slots.Of(slot)
 }
 
-// renewal is what one command renews: a command.Call. It is used again once it was answered.
+// renewal is what one command renews: a command.Call. It is used again once it was replied to.
 type renewal struct {
-	command.Alone[[]luascripts.Renewed]
+	command.Unbatched[[]luascripts.Renewed]
 	s       *Session
-	order   []int // the index of each tenure in the watchdog's batch
-	tenures []*tenure
+	order   []int // the index of each acquisition in the watchdog's batch
+	tenures []*acquisition
 	locks   []luascripts.Renewal
-	holds   []*hold // of tenures: those whose callers' contexts are to be checked
+	holds   []*hold // of acquisitions: those whose callers' contexts are to be checked
 	sent    time.Time
 
 	givenUp atomic.Bool // the watchdog does not wait any more
@@ -72,15 +72,15 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	r.holds = s.checkCallers(r.holds)
 	r.sent = time.Now()
 	r.sending.Store(false)
-	replies, answered, err := command.Await[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
+	replies, answered, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if !answered {
-		r.givenUp.Store(true) // before the watchdog hears of it, and an Unlock that waits for this renewal
+		r.givenUp.Store(true) // before the watchdog is notified of it, and an Unlock that waits for this renewal
 	}
-	if s.Look {
-		s.LookOnce()
+	if s.CheckEviction {
+		s.CheckEvictionOnce()
 	}
 	silence := s.sender.Explain(err)
-	var lost []*tenure
+	var lost []*acquisition
 	for j := range r.order {
 		if err == nil && replies[j].Err == nil && replies[j].Verdict == luascripts.Gone {
 			lost = append(lost, r.tenures[j])
@@ -110,7 +110,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	return errs
 }
 
-// choose takes the tenures of the batch that are to be renewed into r, and returns errors for
+// choose takes the acquisitions of the batch that are to be renewed into r, and returns errors for
 // the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	s := r.s
@@ -120,12 +120,12 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	}
 	if s.sliced() { // the locks of a slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
-			return int(batch[i].(*tenure).spec.slot) - int(batch[j].(*tenure).spec.slot)
+			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
 		})
 	}
 	taken := r.order[:0]
 	for _, i := range r.order {
-		if r.take(batch[i].(*tenure)) {
+		if r.take(batch[i].(*acquisition)) {
 			taken = append(taken, i)
 		} else {
 			errs = withError(errs, len(batch), i, errUntaken)
@@ -136,10 +136,10 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 }
 
 // take has r renew t, unless no waiter has taken that yet.
-func (r *renewal) take(t *tenure) bool {
+func (r *renewal) take(t *acquisition) bool {
 	t.at.lock()
 	defer t.at.unlock()
-	if t.Phase() == place.Offered {
+	if t.Phase() == lockstate.Offered {
 		return false
 	}
 	r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewalLocked())
@@ -152,34 +152,34 @@ func (r *renewal) take(t *tenure) bool {
 }
 
 // renewal is what a script needs to know to renew t.
-func (t *tenure) renewal() luascripts.Renewal {
+func (t *acquisition) renewal() luascripts.Renewal {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.renewalLocked()
 }
 
-func (t *tenure) renewalLocked() luascripts.Renewal {
+func (t *acquisition) renewalLocked() luascripts.Renewal {
 	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 
 // Send sends the renewals.
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
 	renewed := r.tenures[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
-	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsAnswer(r.Err) }) {
+	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsReply(r.Err) }) {
 		return nil, renewed[0].Err // the server replied to none of them
 	}
 	return renewed, nil
 }
 
 // untilSent is the context of a renewal. rueidis asks Err before it takes a command: it takes none of a renewal that was given up before. What
-// has been sent goes on without regard to that, as an answer counts for longer than the watchdog waits; so it has no Done, and a
+// has been sent goes on without regard to that, as a reply counts for longer than the watchdog waits; so it has no Done, and a
 // script that the server does not know is sent once more, with its text.
 type untilSent struct {
 	context.Context
 	r *renewal
 }
 
-// Err returns an error if nobody waited any more when it was asked first.
+// Err returns an error if no one waited any more when it was asked first.
 func (c untilSent) Err() error {
 	if !c.r.sending.Load() {
 		if c.r.givenUp.Load() {
@@ -199,8 +199,8 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	}
 }
 
-// errUntaken is the answer to the renewal of an Offered tenure: no waiter has taken it yet, and
-// nothing is renewed for nobody.
+// errUntaken is the reply to the renewal of an Offered acquisition: no waiter has taken it yet, and
+// nothing is renewed for no one.
 var errUntaken = errors.New("not claimed yet")
 
 // withError returns errs, of n, with err at i.
@@ -212,7 +212,7 @@ func withError(errs []error, n, i int, err error) []error {
 	return errs
 }
 
-// renewed returns the answer to a renewal as the watchdog wants it.
+// renewed returns the reply to a renewal as the watchdog wants it.
 func (s *Session) renewed(r luascripts.Renewed) error {
 	switch {
 	case r.Err != nil:
@@ -226,11 +226,11 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	}
 }
 
-// unrenewed warns of a renewal that failed, or of several that Redis did not answer. What the
+// unrenewed warns of a renewal that failed, or of several that Redis did not reply. What the
 // server said is not ours is lost, and Lost warns of that.
-func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
+func (s *Session) unrenewed(tenures []*acquisition, order []int, errs []error) {
 	var first error
-	var t *tenure
+	var t *acquisition
 	failed := 0
 	for j, i := range order {
 		if errs == nil || errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {

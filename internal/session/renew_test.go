@@ -19,13 +19,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A renewal that the watchdog has given up before its goroutine began is not sent: its locks may have been given back
-// since. When Late hears of that, no lease becomes longer.
+// A renewal that the watchdog has given up before its goroutine began is not sent: its locks may have been released
+// since. When Late is notified of that, no lease becomes longer.
 func TestRenewal_unsent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		held := h.(*hold).tenure()
-		r := &renewal{s: w.a, tenures: []*tenure{held}, sent: time.Now().Add(leaseTime / 4)}
+		held := h.(*hold).acquisition()
+		r := &renewal{s: w.a, tenures: []*acquisition{held}, sent: time.Now().Add(leaseTime / 4)}
 		var sent int
 		w.wire.OnRequest(func([][]byte) redistest.Action { sent++; return redistest.Action{} })
 		until := h.Until()
@@ -62,7 +62,7 @@ func TestRenewal_givenUp(t *testing.T) {
 		rdb := &slowBuilder{Client: w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })}
 		s := New(rdb, testConfig())
 		h := w.lock(s, w.Context())
-		batch := []watchdog.Subject{h.(*hold).tenure()}
+		batch := []watchdog.Subject{h.(*hold).acquisition()}
 		var sent int
 		w.wire.OnRequest(func(words [][]byte) redistest.Action {
 			if strings.HasPrefix(string(words[0]), "EVAL") {
@@ -103,7 +103,7 @@ func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
 	}
 }
 
-// A foreign key in the place of a lock is named.
+// A foreign key in place of a lock is named.
 func TestRenewal_foreignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrWrongType) {
@@ -115,7 +115,7 @@ func TestRenewal_foreignKey(t *testing.T) {
 	})
 }
 
-// A renewal is answered when the watchdog does not wait any more. It counts, from when it was sent.
+// A renewal is replied to when the watchdog does not wait any more. It counts, from when it was sent.
 func TestRenewal_answeredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
@@ -125,7 +125,7 @@ func TestRenewal_answeredLate(t *testing.T) {
 		w.mini.SetError("LOADING Redis is loading the dataset in memory") // the renewals that follow fail
 		time.Sleep(2 * opTime)
 		w.mini.SetError("")
-		tenure := h.(*hold).tenure()
+		tenure := h.(*hold).acquisition()
 		w.wire.Freeze(true) // for all but the first renewal, which goes by another connection
 		close(sent)
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestNode_asksTheCluster(t *testing.T) { // in no bubble: the interval count
 	for range 3 {
 		s.node(0)
 	}
-	if err := s.Close(t.Context()); err != nil { // after the answer
+	if err := s.Close(t.Context()); err != nil { // after the reply
 		t.Error(err)
 	}
 	if n := asked.Load(); n != 1 || s.nodes.slots.Of(0) != s.nodes.slots.Of(16383) {
@@ -162,7 +162,7 @@ func TestNode_asksTheCluster(t *testing.T) { // in no bubble: the interval count
 	}
 }
 
-// On a cluster the locks of a slot are renewed together, whatever the order of the batch. Each answer goes to its own lock.
+// On a cluster the locks of a slot are renewed together, whatever the order of the batch. Each reply goes to its own lock.
 func TestRenewal_bySlot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.nodes.sliced = true
@@ -183,7 +183,7 @@ func TestRenewal_bySlot(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			holds, batch = append(holds, h), append(batch, h.(*hold).tenure())
+			holds, batch = append(holds, h), append(batch, h.(*hold).acquisition())
 		}
 		w.mini.Del("orders1")
 		errs := w.a.renew(w.Context(), batch)
@@ -208,9 +208,9 @@ func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first, next, goes := w.heirAsks(w.Context())
 		var offered []watchdog.Subject
-		for _, at := range w.a.places.known {
-			for _, of := range at.place.Offered() {
-				offered = append(offered, tenureOf(of))
+		for _, at := range w.a.table.known {
+			for _, of := range at.state.Offered() {
+				offered = append(offered, acquisitionOf(of))
 			}
 		}
 		if len(offered) != 1 {
@@ -223,7 +223,7 @@ func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			holds, batch = append(holds, h), append(batch, h.(*hold).tenure())
+			holds, batch = append(holds, h), append(batch, h.(*hold).acquisition())
 		}
 		w.mini.Del("other1")
 		if errs := w.a.renew(w.Context(), batch); len(errs) != 3 || errs[0] != errUntaken || errs[1] != nil || !errors.Is(errs[2], watchdog.ErrGone) {

@@ -15,7 +15,7 @@ import (
 // reporter tells operators what goes wrong while no call is there to return an error. A
 // message that comes often is said once in a while, with how often it was left out.
 type reporter struct {
-	given  *slog.Logger // set once: the caller's; nil is slog.Default, which hears no Debug
+	given  *slog.Logger // set once: the caller's; nil is slog.Default, which gets no Debug
 	looked sync.Once    // see LookOnce
 
 	mu    sync.Mutex
@@ -97,7 +97,7 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 	return left, true
 }
 
-// silent warns that Redis has not served a question for spec, for quiet so far. A silence of less
+// silent warns that Redis has not served a request for spec, for quiet so far. A silence of less
 // than a poll interval is worth no warning, unless the server is a replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) {
@@ -118,17 +118,17 @@ func (s *Session) unhinted(channel string, err error) {
 	s.report.warn("subscription denied (ACL); "+effect, lockOf, "channel", lockOf, "err", err)
 }
 
-// LookOnce has a goroutine ask the server whether it evicts keys when its memory is full, and
+// CheckEvictionOnce has a goroutine ask the server whether it evicts keys when its memory is full, and
 // warn of that: it takes locks from their holders. It asks once in the life of a session,
-// whatever the server answers.
-func (s *Session) LookOnce() {
+// whatever the server replies.
+func (s *Session) CheckEvictionOnce() {
 	s.report.looked.Do(func() {
 		if s.enter() != nil {
 			return
 		}
 		go func() {
 			defer s.sender.Done()
-			policy, _, err := command.Await[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
+			policy, _, err := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
 				return luascripts.Evicts(ctx, s.rdb)
 			}))
 			if err == nil && policy != "" {

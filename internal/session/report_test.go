@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// heard is what the default logger hears, by line.
+// heard is what the default logger gets, by line.
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -31,7 +31,7 @@ func (h *heard) Write(p []byte) (int, error) {
 	return h.text.Write(p)
 }
 
-// lines returns those that say it, and forgets all.
+// queues returns those that say it, and forgets all.
 func (h *heard) lines(what string) (lines []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		for _, kind := range allKinds {
 			rival := kind
-			if kind.Beside != nil {
+			if kind.Sibling != nil {
 				rival = writing
 			}
 			h := w.take(w.b, rival, w.Context())
@@ -97,7 +97,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			time.Sleep(2 * leaseTime)
 		}
 		var wg sync.WaitGroup
-		for range 20 { // it is handed over and passed on
+		for range 20 { // it is handed over and handed off
 			for _, s := range []*Session{w.a, w.b} {
 				wg.Go(func() {
 					for range 20 {
@@ -108,7 +108,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 		}
 		wg.Wait()
 		w.lock(w.a, w.Context())
-		if err := w.a.Close(w.Context()); err != nil { // gives back what is held
+		if err := w.a.Close(w.Context()); err != nil { // releases what is held
 			t.Error(err)
 		}
 		if lines := log.lines(""); len(lines) > 0 {
@@ -175,7 +175,7 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 		time.Sleep(time.Minute)
 		h = w.lock(w.a, w.Context(), lock.WithFixedLease(time.Minute))
 		w.wire.Freeze(true)
-		_ = h.Unlock(w.Context()) // no answer
+		_ = h.Unlock(w.Context()) // no reply
 		time.Sleep(3 * time.Minute)
 		if lines := log.lines("release not confirmed"); len(lines) != 1 {
 			t.Errorf("never confirmed: %q", lines)
@@ -268,7 +268,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		<-h.Context().Done()
-		synctest.Wait() // the line comes after the end of the context
+		synctest.Wait() // the queue comes after the end of the context
 		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("suppressed=", many-reportMost)) {
 			t.Errorf("the next loss: %q, want it with the %d that were left out", lines, many-reportMost)
 		}
@@ -316,7 +316,7 @@ func TestReport_deniedRenewals(t *testing.T) {
 	})
 }
 
-// A logger that the caller gave hears Debug, too, also of a short silence.
+// A logger that the caller gave gets Debug, too, also of a short silence.
 func TestReport_debug(t *testing.T) {
 	inBubble(t, func(w *world) {
 		log := &heard{}
@@ -335,7 +335,7 @@ func TestReport_evictionsAfterClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := w.scripts()
-		w.a.LookOnce()
+		w.a.CheckEvictionOnce()
 		synctest.Wait()
 		if n.Load() != 0 {
 			t.Errorf("it sent %d commands", n.Load())
@@ -343,12 +343,12 @@ func TestReport_evictionsAfterClose(t *testing.T) {
 	})
 }
 
-// The warning of renewals that failed counts those, and not those that were answered.
+// The warning of renewals that failed counts those, and not those that were replied to.
 func TestReport_someRenewalsFailed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *heard) {
 		h := w.lock(w.a, w.Context())
-		held := h.(*hold).tenure()
-		tenures := []*tenure{held, held, held}
+		held := h.(*hold).acquisition()
+		tenures := []*acquisition{held, held, held}
 		w.a.unrenewed(tenures, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
 		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
 			t.Errorf("%q", lines)
@@ -357,7 +357,7 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 	})
 }
 
-// Redis is frozen for about as long as a lease, and answers again: the release is confirmed, or found to be over, and nobody is
+// Redis is frozen for about as long as a lease, and replies again: the release is confirmed, or found to be over, and no one is
 // warned. The command that was under way for all that time is not the last word.
 func TestReport_confirmedAfterAFreeze(t *testing.T) {
 	for after := time.Duration(0); after <= 4*opTime; after += opTime / 4 {
@@ -369,7 +369,7 @@ func TestReport_confirmedAfterAFreeze(t *testing.T) {
 				withDefaultLogger(t, func(w *world, log *heard) {
 					h := w.lock(w.a, w.Context())
 					w.wire.Freeze(true)
-					_ = h.Unlock(w.Context()) // no answer
+					_ = h.Unlock(w.Context()) // no reply
 					time.Sleep(leaseTime + after)
 					thaw(w)
 					time.Sleep(time.Minute)

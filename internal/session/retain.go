@@ -12,35 +12,29 @@ import (
 )
 
 // A lock with lock.WithMinHold stays locked for a while after its grant. If its last hold is given
-// back before, the tenure is over as any other, but Redis is told when the lock is to expire, instead
-// of freeing it. Whatever gives a tenure back does that: Unlock, Close, the end of a limit and the
-// settler.
+// back before, the acquisition is over as any other, but Redis is told when the lock is to expire, instead
+// of freeing it. Whatever gives an acquisition back does that: Unlock, Close, the end of a limit and the
+// reconciler.
 
-// standing returns the lease with which a lock is asked for that is to stay locked for d: long
-// enough that after a prompt answer the lease is trusted for d. Then the lock also outlives a
+// minHoldLease returns the lease with which a lock is asked for that is to stay locked for d: long
+// enough that after a prompt reply the lease is trusted for d. Then the lock also outlives a
 // process that dies.
-func (s *Session) standing(d time.Duration) time.Duration {
-	if d == 0 {
-		return 0
-	}
+func (s *Session) minHoldLease(d time.Duration) time.Duration {
 	return d + d/50 + s.OpTimeout
 }
 
-// stand has the lock of h stay locked for as long as spec says. A lock that was passed on may
+// applyMinHold has the lock of h stay locked for as long as spec says. A lock that was handed off may
 // have less of its lease left than that.
-func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
+func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	d := spec.Config.MinHold
-	if d == 0 {
-		return nil
-	}
 	began := time.Now()
 	until := began.Add(d)
-	t := h.tenure()
+	t := h.acquisition()
 	if !h.Fixed && t.lease.Until().Before(until) {
-		if err := s.extend(ctx, h, s.standing(d)); err != nil {
+		if err := s.extend(ctx, h, s.minHoldLease(d)); err != nil {
 			if ctx.Err() == nil {
 				_ = s.unlock(ctx, h)
-			} else if s.enter() == nil { // else Close gives it back
+			} else if s.enter() == nil { // else Close releases it
 				go func() {
 					defer s.sender.Done()
 					_ = s.unlock(ctx, h)
@@ -54,52 +48,52 @@ func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
 	}
 	t.at.lock()
 	defer t.at.unlock()
-	if until.After(t.keeps) {
-		t.keeps = until
+	if until.After(t.keepUntil) {
+		t.keepUntil = until
 	}
 	return nil
 }
 
-// rest returns for how long the lock is to stay locked from now on, 0 if it may be free. The
-// mutex of the place is held.
-func (t *tenure) rest() time.Duration {
-	if t.keeps.IsZero() {
+// minHoldLeft returns for how long the lock is to stay locked from now on, 0 if it may be free. The
+// mutex of the state is held.
+func (t *acquisition) minHoldLeft() time.Duration {
+	if t.keepUntil.IsZero() {
 		return 0
 	}
-	return max(time.Until(t.keeps), 0)
+	return max(time.Until(t.keepUntil), 0)
 }
 
 // unrenewed notes that a renewal broke off. Carried out late, it finds nothing after a release. But
 // it would keep a lock for longer that is to stand for a while.
-func (t *tenure) unrenewed() {
+func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
-	if !t.keeps.IsZero() {
-		t.Doubt()
+	if !t.keepUntil.IsZero() {
+		t.MarkUncertain()
 	}
 }
 
 // retains reports whether the lock is to stay locked for a while.
-func (t *tenure) retains() bool {
+func (t *acquisition) retains() bool {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.rest() > 0
+	return t.minHoldLeft() > 0
 }
 
-// retention is the command that lets the lock of a tenure stand: a command.Call.
-type retention struct {
-	command.Alone[luascripts.Verdict]
-	t *tenure
+// retainRequest is the command that lets the lock of an acquisition stand: a command.Call.
+type retainRequest struct {
+	command.Unbatched[luascripts.Verdict]
+	t *acquisition
 }
 
 // Send sends the command.
-func (r retention) Send(ctx context.Context) (luascripts.Verdict, error) {
+func (r retainRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	t := r.t
 	t.at.lock()
-	rest, served := t.rest(), t.Served()
+	rest, served := t.minHoldLeft(), t.Served()
 	t.at.unlock()
 	if len(served) > 0 {
-		if err := t.strike(ctx, served); err != nil {
+		if err := t.removeServed(ctx, served); err != nil {
 			return 0, err
 		}
 	}
@@ -107,27 +101,27 @@ func (r retention) Send(ctx context.Context) (luascripts.Verdict, error) {
 }
 
 // Late goes on until Redis confirms that the lock expires in time.
-func (r retention) Late(_ luascripts.Verdict, err error) {
+func (r retainRequest) Late(_ luascripts.Verdict, err error) {
 	if err != nil {
-		r.t.s.settle(r.t, true)
+		r.t.s.reconcile(r.t, true)
 	}
 }
 
-// retain lets the lock of a tenure that is over stand in Redis. It fails as release does.
-func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration) error {
-	o := command.Insist[luascripts.Verdict](ctx, s.sender, time.Now(), within, retention{t: t})
+// retain lets the lock of an acquisition that is over stand in Redis. It fails as release does.
+func (s *Session) retain(ctx context.Context, t *acquisition, within time.Duration) error {
+	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), within, retainRequest{t: t})
 	unsure, settled := t.afterRelease(false, false)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
-		s.sender.Go(func() { s.settle(t, true) })
+		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case unsure:
-		// A command for this tenure broke off. Carried out late, it would keep the lock for a whole lease.
-		s.sender.Go(func() { s.settle(t, true) })
+		// A command for this acquisition broke off. Carried out late, it would keep the lock for a whole lease.
+		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone at a repetition: the first copy was carried out, and the lock has expired since.
+	// Gone at a repetition: the first copy was executed, and the lock has expired since.
 	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		return nil
 	}

@@ -116,7 +116,7 @@ func TestMinHold_later(t *testing.T) {
 	})
 }
 
-// Redis does not answer the Unlock. The settler tells it later, and does not free the lock.
+// Redis does not reply the Unlock. The reconciler tells it later, and does not free the lock.
 func TestMinHold_settles(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
@@ -137,7 +137,7 @@ func TestMinHold_settles(t *testing.T) {
 	})
 }
 
-// A lock that was passed on inside the process has less of its lease left, so its key is made to
+// A lock that was handed off inside the process has less of its lease left, so its key is made to
 // live for longer.
 func TestMinHold_passedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -161,7 +161,7 @@ func TestMinHold_passedOn(t *testing.T) {
 	})
 }
 
-// Nor is a lock that is to stay locked passed on inside the process.
+// Nor is a lock that is to stay locked handed off inside the process.
 func TestMinHold_isNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		began := time.Now()
@@ -177,7 +177,7 @@ func TestMinHold_isNotPassedOn(t *testing.T) {
 	})
 }
 
-// The answer to an Unlock is lost, and the lock expires before the repetition arrives.
+// The reply to an Unlock is lost, and the lock expires before the repetition arrives.
 func TestMinHold_lostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))) // the server knows the scripts
@@ -188,7 +188,7 @@ func TestMinHold_lostReply(t *testing.T) {
 	})
 }
 
-// A copy of a question arrives after the Unlock. It keeps the lock locked for no longer than it was told to.
+// A copy of a request arrives after the Unlock. It keeps the lock locked for no longer than it was told to.
 func TestMinHold_lateQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, carryOut := w.brokenOnce()
@@ -248,7 +248,7 @@ func TestMinHold_lateRenewal(t *testing.T) {
 	}
 }
 
-// A lock is passed on to a call with WithMinHold, which lengthens its lease, and Redis is silent: the call ends with its context,
+// A lock is handed off to a call with WithMinHold, which lengthens its lease, and Redis is silent: the call ends with its context,
 // and says so.
 func TestMinHold_silence(t *testing.T) {
 	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
@@ -268,7 +268,7 @@ func TestMinHold_silence(t *testing.T) {
 			synctest.Wait()
 			w.unlock(other)
 			h := w.next(first)
-			time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+			time.Sleep(time.Millisecond) // the hold is old enough to be handed off
 			w.wire.Freeze(true)
 			w.unlock(h)
 			if err := <-ended; errors.Is(err, context.DeadlineExceeded) != (limit < opTime) || errors.Is(err, lock.ErrUnavailable) != (limit > opTime) || errors.Is(err, lock.ErrNotAcquired) {
@@ -283,11 +283,11 @@ func TestMinHold_silence(t *testing.T) {
 // A call without WithMinHold has its lock stand for no time, and asks for no longer lease.
 func TestMinHold_not(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if d := w.a.standing(0); d != 0 {
+		if d := w.a.NewSpec(plain, "orders", nil).terms.Lease; d != leaseTime {
 			w.Errorf("a lease of %v", d)
 		}
 		h := w.lock(w.a, w.Context())
-		if keeps := h.(*hold).tenure().keeps; !keeps.IsZero() {
+		if keeps := h.(*hold).acquisition().keepUntil; !keeps.IsZero() {
 			w.Errorf("it stands until %v", keeps)
 		}
 		w.unlock(h)
@@ -309,8 +309,8 @@ func TestMinHold_fixedLease(t *testing.T) {
 	})
 }
 
-// A lock is passed on to a call with WithMinHold, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
-// is given back: before the call returns, if its context lasts.
+// A lock is handed off to a call with WithMinHold, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
+// is released: before the call returns, if its context lasts.
 func TestMinHold_notLengthened(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestMinHold_notLengthened(t *testing.T) {
 					ended <- err
 				}()
 				synctest.Wait()
-				time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+				time.Sleep(time.Millisecond) // the hold is old enough to be handed off
 				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
 				w.unlock(h)
 				if err := <-ended; err == nil {
@@ -353,7 +353,7 @@ func TestMinHold_notLengthened(t *testing.T) {
 	}
 }
 
-// An Unlock of a lock that is to stand ends with its context, and was not carried out. The lock is freed in time all the same.
+// An Unlock of a lock that is to stand ends with its context, and was not executed. The lock is freed in time all the same.
 func TestMinHold_unlockBrokenOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
@@ -375,7 +375,7 @@ func TestMinHold_unlockBrokenOff(t *testing.T) {
 	})
 }
 
-// The answer to an Unlock is lost, and a foreign key has come into the place of the lock. Unlock says that.
+// The reply to an Unlock is lost, and a foreign key has taken the place of the lock. Unlock says that.
 func TestMinHold_foreignAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // the server knows the scripts
@@ -408,7 +408,7 @@ func TestMinHold_gone(t *testing.T) {
 	})
 }
 
-// An Unlock of a lock that is to stand ends with its context, and is answered after that. Nothing is left to do, and nothing more
+// An Unlock of a lock that is to stand ends with its context, and is replied to after that. Nothing is left to do, and nothing more
 // is sent.
 func TestMinHold_unlockAnsweredLate(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -434,8 +434,8 @@ func TestMinHold_unlockAnsweredLate(t *testing.T) {
 	})
 }
 
-// A lock is passed on to a call with WithMinHold, and is gone before its lease is lengthened. The call says that, and not that Redis
-// gives no answer.
+// A lock is handed off to a call with WithMinHold, and is gone before its lease is lengthened. The call says that, and not that Redis
+// gives no reply.
 func TestMinHold_lostAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := hookable()
@@ -450,7 +450,7 @@ func TestMinHold_lostAtOnce(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+		time.Sleep(time.Millisecond) // the hold is old enough to be handed off
 		w.unlock(h)
 		if err := <-ended; !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
 			w.Error(err)

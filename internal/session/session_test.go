@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -29,9 +29,9 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // in package reentrant.
 
 var plain = &Kind{
-	Waits: place.FirstAsks,
-	Mode:  lock.Exclusive,
-	Joins: true,
+	WaitPolicy: lockstate.OnlyFirst,
+	Mode:       lock.Exclusive,
+	Batches:    true,
 	Scripts: Scripts{
 		Keys:    keys.Plain,
 		Acquire: luascripts.AcquireReentrant,
@@ -46,7 +46,7 @@ var plain = &Kind{
 // do not come to them.
 func hookable() *Kind {
 	k := *plain
-	k.Joins = false
+	k.Batches = false
 	return &k
 }
 
@@ -83,8 +83,8 @@ func inBubble(t *testing.T, f func(w *world)) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.places.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.places.known), s.hub.Channels(), s.dog.Len())
+			if len(s.table.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		m.Del("leasehold_forced:{orders}") // the record of a forced unlock stays for a week
@@ -221,7 +221,7 @@ func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
 	})
 }
 
-// Every answer takes longer than the operation time-out. What the server says of a renewal
+// Every reply takes longer than the operation timeout. What the server says of a renewal
 // counts all the same, as its lease lasts longer than that.
 func TestHold_livesOnLateAnswers(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -249,7 +249,7 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 			w.Errorf("%d renewals were told", n)
 		}
 		w.wire.OnRequest(nil)
-		time.Sleep(late) // no late answer is under way any more
+		time.Sleep(late) // no late reply is under way any more
 		w.unlock(h)
 		if err := s.Close(w.Context()); err != nil {
 			w.Error(err)
@@ -355,7 +355,7 @@ func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	})
 }
 
-// One goroutine re-enters while two others of its owner give everything back:
+// One goroutine re-enters while two others of its owner release everything:
 // the second of them must not wait for what the first one waits for now.
 func TestSameOwner_unlockDoesNotWaitForALock(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -491,7 +491,7 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 	})
 }
 
-// A re-entry whose answer does not come keeps the owner's turn. Other calls wait for
+// A re-entry whose reply does not come keeps the owner's turn. Other calls wait for
 // the turn no longer than for Redis.
 func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -520,8 +520,8 @@ func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	})
 }
 
-// A copy of a question that arrives when its tenure is long over must not leave
-// a lock behind, nor touch the owner's next tenure.
+// A copy of a request that arrives when its acquisition is long over must not leave
+// a lock behind, nor touch the owner's next acquisition.
 func TestGhostOfAnEarlierTenure(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ghost := make(chan struct{})
@@ -534,7 +534,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 		}
 		other := w.lock(w.b, w.Context()) // another owner has the lock meanwhile
 		w.unlock(other)
-		close(ghost) // now the old question arrives, and is granted
+		close(ghost) // now the old request arrives, and is granted
 		h := w.lock(w.a, ctx)
 		time.Sleep(2 * opTime)
 		if err := h.Err(); err != nil || w.count(h) != 1 {

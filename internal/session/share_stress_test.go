@@ -26,7 +26,7 @@ func TestShare_everything(t *testing.T) {
 	for round := range rounds {
 		faults := round%2 == 1
 		inBubble(t, func(w *world) {
-			w.a.places.most = 0
+			w.a.table.most = 0
 			seed := rand.Uint64()
 			r := rand.New(rand.NewPCG(seed, 0))
 			var mu sync.Mutex // also for r
@@ -142,11 +142,11 @@ func TestShare_everything(t *testing.T) {
 			wg.Wait()
 			w.wire.OnRequest(nil)
 			time.Sleep(leaseTime + 4*opTime)
-			w.a.places.mu.Lock()
-			if n := len(w.a.places.known); n != 0 {
+			w.a.table.mu.Lock()
+			if n := len(w.a.table.known); n != 0 {
 				t.Errorf("seed %d: %d places are left", seed, n)
 			}
-			w.a.places.mu.Unlock()
+			w.a.table.mu.Unlock()
 			if keys := w.mini.Keys(); len(keys) != 0 {
 				t.Errorf("seed %d: left %q", seed, keys)
 			}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -19,7 +19,7 @@ import (
 
 // What readers of a process share, and what not.
 
-// known has the scripts of both sides loaded, so that each later question is one
+// known has the scripts of both sides loaded, so that each later request is one
 // command.
 func (w *world) known() {
 	w.unlock(w.take(w.a, writing, w.Context()))
@@ -46,7 +46,7 @@ func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.O
 	return got
 }
 
-// Readers join one that reads, and leave, and Redis hears nothing of it; the last one gives the
+// Readers join one that reads, and leave, and Redis gets nothing of it; the last one gives the
 // lock back, whichever that is.
 func TestShare_noCommands(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -98,7 +98,7 @@ func TestShare_rideAlong(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 30 {
 			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond) // also later than place.ShareTime
+				time.Sleep(time.Duration(i) * time.Millisecond) // also later than lockstate.ShareTime
 				lock := w.a.Lock
 				if i%2 == 1 {
 					lock = w.a.TryLock
@@ -125,7 +125,7 @@ func TestShare_rideAlong(t *testing.T) {
 }
 
 // Readers of one process come and go without a gap. A writer elsewhere is in within
-// place.ShareTime and the stay of a reader. A writer of this process is in within that time, too, and
+// lockstate.ShareTime and the stay of a reader. A writer of this process is in within that time, too, and
 // no reader that comes later gets in before it.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
@@ -138,7 +138,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.known()
 				n := w.scripts()
-				s, bound := w.b, place.ShareTime+stay+2*time.Millisecond
+				s, bound := w.b, lockstate.ShareTime+stay+2*time.Millisecond
 				if from == "the same process" {
 					s, bound = w.a, stay+time.Millisecond
 				}
@@ -198,7 +198,7 @@ func TestShare_notPastAKnownWriter(t *testing.T) {
 func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
-		time.Sleep(place.ShareTime)
+		time.Sleep(lockstate.ShareTime)
 		second := w.take(w.a, reading, w.Context())
 		time.Sleep(time.Millisecond)
 		third := w.take(w.a, reading, w.Context())
@@ -351,7 +351,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 	})
 }
 
-// Every reader that shares a hold learns of its loss and the cause, and the observer hears of each.
+// Every reader that shares a hold detects its loss and the cause, and the observer is notified of each.
 func TestShare_loss(t *testing.T) {
 	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
 		t.Run(how, func(t *testing.T) {
@@ -434,8 +434,8 @@ func TestShare_renewedTogether(t *testing.T) {
 	})
 }
 
-// A question is under way that the server does not answer. A rider gives up with its context, with
-// the operation time-out, and with Close.
+// A request is under way that the server does not reply. A rider gives up with its context, with
+// the operation timeout, and with Close.
 func TestShare_riderGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -480,7 +480,7 @@ func TestShare_riderGivesUp(t *testing.T) {
 	})
 }
 
-// The context of a rider ends at the moment of the answer. The lock does not stay with
+// The context of a rider ends at the moment of the reply. The lock does not stay with
 // it.
 func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -505,7 +505,7 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 	})
 }
 
-// The reader that asks gives up, or its question is refused. A rider then asks for itself, or
+// The reader that asks gives up, or its request is refused. A rider then asks for itself, or
 // waits as that reader does.
 func TestShare_askerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -520,7 +520,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 		if took := time.Since(start); took > time.Second+10*time.Millisecond {
 			t.Errorf("in after %v", took)
 		}
-		time.Sleep(3 * opTime) // what the other took is given back
+		time.Sleep(3 * opTime) // what the other took is released
 
 		h := w.take(w.b, writing, w.Context())
 		n := w.scripts()
@@ -539,12 +539,12 @@ func TestShare_askerGivesUp(t *testing.T) {
 	})
 }
 
-// An owner writes by the time that its question to read is sent. No other reader comes in with that
-// question or beside it.
+// An owner writes by the time that its request to read is sent. No other reader comes in with that
+// request or beside it.
 func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write := *reading, *writing
-		read.Beside, write.Beside = &write, &read
+		read.Sibling, write.Sibling = &write, &read
 		stuck := make(chan struct{})
 		var asked atomic.Bool
 		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
@@ -559,7 +559,7 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		rides := w.gets(w.a, &read, owner)
 		writer := w.take(w.a, &write, owner)
-		cancel() // the question that it waited for comes to nothing; it asks for itself
+		cancel() // the request that it waited for comes to nothing; it asks for itself
 		<-asks
 		reader := <-rides
 		if reader == nil {
@@ -603,7 +603,7 @@ func TestShare_observedInPairs(t *testing.T) {
 	})
 }
 
-// Two holds are given back, and before Redis hears of it a reader enters once more. No hold
+// Two holds are released, and before Redis is notified of it a reader enters once more. No hold
 // is left behind.
 func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -632,11 +632,11 @@ func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	})
 }
 
-// heldBack returns the two sides of a lock. The first question to read is not sent before
-// sent is closed, nor is the answer heard before told is.
+// heldBack returns the two sides of a lock. The first request to read is not sent before
+// sent is closed, nor is the reply heard before told is.
 func heldBack() (read, write *Kind, sent, told chan struct{}) {
 	r, wr := *reading, *writing
-	r.Beside, wr.Beside = &wr, &r
+	r.Sibling, wr.Sibling = &wr, &r
 	sent, told = make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
 	r.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
@@ -651,7 +651,7 @@ func heldBack() (read, write *Kind, sent, told chan struct{}) {
 	return &r, &wr, sent, told
 }
 
-// The question that thirty wait for comes to nothing. One of them asks for all, and has as
+// The request that thirty wait for comes to nothing. One of them asks for all, and has as
 // long for it as the first had.
 func TestShare_oneAsksAnew(t *testing.T) {
 	const answer = 50 * time.Millisecond
@@ -679,7 +679,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				asks := w.reads(w.a, ctx)
 				var rides []<-chan lock.Hold
 				for range 30 {
-					time.Sleep(place.ShareTime / 60)
+					time.Sleep(lockstate.ShareTime / 60)
 					rides = append(rides, w.reads(w.a, w.Context()))
 				}
 				var holds []lock.Hold
@@ -689,7 +689,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				if took := time.Since(start); took > ends+2*answer {
 					t.Errorf("in after %v", took)
 				}
-				if got := n.Load(); got > 3 { // and what the reader that gave up asked is settled, or asked anew
+				if got := n.Load(); got > 3 { // and what the reader that gave up asked is reconciled, or asked anew
 					t.Errorf("%d commands", got)
 				}
 				w.wire.OnRequest(nil)
@@ -704,7 +704,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 	}
 }
 
-// Redis cannot carry a question out. All readers that wait for the answer get the error.
+// Redis cannot carry a request out. All readers that wait for the reply get the error.
 func TestShare_errorOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -730,7 +730,7 @@ func TestShare_errorOfAnother(t *testing.T) {
 }
 
 // Another comes to share in the moment in which the last one leaves. That one is seen to
-// have left, and Redis need not hear of it.
+// have left, and Redis need not be notified of it.
 func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -738,10 +738,10 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 		w.a.Observer = &lock.Observer{Released: func(context.Context, lock.Event) { out.Add(1) }}
 		first, second := w.take(w.a, reading, w.Context()).(*hold), w.take(w.a, reading, w.Context())
 		n := w.scripts()
-		turn := first.tenure().Turn
-		first.tenure().Turn = nil // so that it finds others only when it has begun to leave
+		turn := first.acquisition().Turn
+		first.acquisition().Turn = nil // so that it finds others only when it has begun to leave
 		w.unlock(first)
-		first.tenure().Turn = turn
+		first.acquisition().Turn = turn
 		if out.Load() != 1 || n.Load() != 0 {
 			t.Errorf("%d were seen to leave, and %d commands were sent", out.Load(), n.Load())
 		}
@@ -780,7 +780,7 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 	})
 }
 
-// A tenure is lost in the moment in which others are let into it. An observer that is told of a
+// An acquisition is lost in the moment in which others are let into it. An observer that is told of a
 // loss was told before that the owner came in.
 func TestShare_lossAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -796,7 +796,7 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				h := w.take(w.a, reading, w.Context())
-				h.(*hold).tenure().lease.Lose(errors.New("chance"))
+				h.(*hold).acquisition().lease.Lose(errors.New("chance"))
 			})
 			synctest.Wait()
 			for range 10 {
@@ -868,8 +868,8 @@ func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	}
 }
 
-// A question broke off, and may have been carried out; then its reader joins another. What
-// was carried out is taken back.
+// A request broke off, and may have been executed; then its reader joins another. What
+// was executed is taken back.
 func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -941,8 +941,8 @@ func TestShare_reentriesOfTwo(t *testing.T) {
 	})
 }
 
-// An attempt has the operation time-out, also when it rides along with one question after
-// the other, and none is answered.
+// An attempt has the operation timeout, also when it shares one request after
+// the other, and none is replied to.
 func TestShare_attemptsEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, _, sent, told := heldBack()
@@ -974,7 +974,7 @@ func TestShare_attemptsEnd(t *testing.T) {
 	})
 }
 
-// The context of a rider ends while it is let in, before it hears of that. The lock does not
+// The context of a rider ends while it is let in, before it is notified of that. The lock does not
 // stay with it.
 func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1015,7 +1015,7 @@ func (w *world) lingering(k *Kind) {
 	time.Sleep(time.Second)
 }
 
-// The same for a reader that rides along with the question of a TryLock.
+// The same for a reader that shares the request of a TryLock.
 func TestShare_releasedBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, reading, w.Context())) // the server knows the script

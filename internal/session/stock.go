@@ -16,7 +16,7 @@ import (
 
 // StockOf reads what Redis has of the semaphore called name. Its holders are in the order in which they asked, with Redisson's at
 // the end; leases has what is left of the lease of each. free is how many permits can be taken: those whose
-// leases have run out are among them.
+// leases have expired are among them.
 func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.Duration, free int64) {
 	state = lock.State{Name: name}
 	free = s.Free
@@ -66,7 +66,7 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 }
 
 // permit returns the client and the number in a permit's id; of an id of Redisson's, which is random, the id
-// itself. One in some hundred of those looks like one of ours, which does nothing but show a client that nobody knows.
+// itself. One in some hundred of those looks like one of ours, which does nothing but show a client that no one knows.
 func permit(id string) (client string, number uint64, ours bool) {
 	if len(id) != 16 {
 		return hex.EncodeToString([]byte(id)), 0, false

@@ -35,7 +35,7 @@ func (w *world) shared() (*Session, rueidis.Client) {
 }
 
 // A command of the application gives up, and the client library closes the connection. All
-// commands there fail with its error. For the session that is no time-out.
+// commands there fail with its error. For the session that is no timeout.
 func TestTimeout_ofAnotherCommand(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
@@ -65,7 +65,7 @@ func TestTimeout_behindTooManyOthers(t *testing.T) {
 		for i := range 1100 {
 			go func() {
 				h, err := s.TryLock(w.Context(), s.NewSpec(alone, "other"+strconv.Itoa(i), nil))
-				if err == nil { // the answer and the end of its time came together
+				if err == nil { // the reply and the end of its time came together
 					w.unlock(h)
 				}
 			}()
@@ -73,7 +73,7 @@ func TestTimeout_behindTooManyOthers(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
-		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
+		if took := time.Since(start); !errors.As(err, new(command.NoReply)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
 		w.wire.Freeze(false)
@@ -90,7 +90,7 @@ func TestTimeout_behindADial(t *testing.T) {
 			o.PipelineMultiplex, o.AlwaysPipelining = -1, true
 			dial := o.DialCtxFn
 			o.DialCtxFn = func(ctx context.Context, a string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-				if dials.Add(1) == 2 && !command.Rest(ctx, 5*time.Second) {
+				if dials.Add(1) == 2 && !command.Sleep(ctx, 5*time.Second) {
 					return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
 				}
 				return dial(ctx, a, d, c)
@@ -107,10 +107,10 @@ func TestTimeout_behindADial(t *testing.T) {
 		}
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
-		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
+		if took := time.Since(start); !errors.As(err, new(command.NoReply)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
-		time.Sleep(2 * time.Minute) // the server grants the lock, and the session gives it back as its caller has gone
+		time.Sleep(2 * time.Minute) // the server grants the lock, and the session releases it as its caller has gone
 		if err := s.Close(context.Background()); err != nil {
 			w.Error(err)
 		}

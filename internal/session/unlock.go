@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
-	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// unlock gives h back.
+// unlock releases h.
 func (s *Session) unlock(ctx context.Context, h *hold) error {
 	began := time.Now()
-	h.look(began) // a lease that ran out is lost, whichever goroutine looks first
+	h.look(began) // a lease that expired is lost, whichever goroutine looks first
 	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
@@ -24,19 +24,21 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		err = s.sender.Failed(ctx, began, err)
 	}
-	s.tellGivenBack(h, err)
+	if s.Observer != nil {
+		s.tellGivenBack(h, err)
+	}
 	return err
 }
 
-// unlockEnded gives h back, which an Unlock has ended now.
+// unlockEnded releases h, which an Unlock has ended now.
 func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error {
-	t := h.tenure()
+	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share it
 		return nil
 	}
 	at, err := s.begin(t.spec)
 	if err != nil {
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close gives it back
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
 	}
 	defer s.done(at)
 
@@ -48,65 +50,65 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	case passed:
 		s.tellHandedOff(h)
 		return nil
-	case remains == place.SharersHold: // others came to share it after drop looked
+	case remains == lockstate.SharersHold: // others came to share it after drop looked
 		return nil
-	case remains == place.NobodyHolds:
+	case remains == lockstate.NobodyHolds:
 		return s.release(ctx, t, now)
 	default:
 		return s.reduce(ctx, t, h.By)
 	}
 }
 
-// drop gives h back without a command, if the count in Redis stays the same. It reports
+// drop releases h without a command, if the count in Redis stays the same. It reports
 // whether it did.
-func (t *tenure) drop(h *hold) bool {
+func (t *acquisition) drop(h *hold) bool {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.at.place.Drop(&t.Tenure, &h.Hold)
+	return t.at.state.Drop(&t.Acquisition, &h.Hold)
 }
 
-// remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
+// remove takes h out of t. It returns what is left of t, and whether the lock was handed off to
 // the next waiter of this process.
-func (t *tenure) remove(h *hold, now time.Time) (remains place.Remains, passed bool) {
+func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.at.place.Unlock(&t.Tenure, &h.Hold, now, pass)
+	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
-// pass passes the lock of a tenure on to a next one, which gets its lease. It reports false if
-// too little of the lease is left, or the watchdog does not renew it. Place.Unlock calls it,
-// with the mutex of the place held.
-func pass(of *place.Tenure) bool {
-	t := tenureOf(of)
-	if t.rest() > 0 {
+// pass passes the lock of an acquisition on to a next one, which gets its lease. It reports false if
+// too little of the lease is left, or the watchdog does not renew it. Lock.Unlock calls it,
+// with the mutex of the state held.
+func pass(of *lockstate.Acquisition) bool {
+	t := acquisitionOf(of)
+	if t.minHoldLeft() > 0 {
 		return false
 	}
-	next := &tenure{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
+	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
 	next.Follows(of) // before the watchdog knows it
 	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
 		return false
 	}
-	t.at.place.PassTo(of, &next.Tenure)
+	t.at.state.PassTo(of, &next.Acquisition)
 	return true
 }
 
-// release is the command that gives a tenure back that is over, perhaps in favour of another.
-type release struct {
-	t        *tenure
+// releaseRequest is the command that gives an acquisition back that is over, perhaps in favour of another.
+type releaseRequest struct {
+	t        *acquisition
 	register string // of the tokens; "" without fencing
 	pass     luascripts.Pass
-	heir     *tenure // the ticket of the line in this process; nil if the release names no heir
+	next     *acquisition // the ticket of the queue in this process; nil if the release names no next owner
 }
 
-// released is the answer to a release that was sent then.
+// released is the reply to a release that was sent then.
 type released struct {
 	luascripts.Passed
 	sent time.Time
 }
 
 // Send sends the release.
-func (f release) Send(ctx context.Context) (r released, err error) {
+func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.Register = f.register
 	r.sent = time.Now()
@@ -114,36 +116,36 @@ func (f release) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
-// Joins reports whether the release travels with others: it names no heir.
-func (f release) Joins() (node uint16, joins bool) {
-	if f.heir != nil {
+// Batched reports whether the release travels with others: it names no next owner.
+func (f releaseRequest) Batched() (node uint16, joins bool) {
+	if f.next != nil {
 		return 0, false
 	}
-	return f.t.s.joins(f.t.spec)
+	return f.t.s.batches(f.t.spec)
 }
 
-// Fill fills in the change.
-func (f release) Fill(c *luascripts.Change) {
-	f.t.spec.fill(c, luascripts.Question{Owner: f.t.Name})
+// Encode fills in the change.
+func (f releaseRequest) Encode(c *luascripts.Change) {
+	f.t.spec.encode(c, luascripts.Question{Owner: f.t.Name})
 	c.Gives = true
 }
 
-// Answer returns the answer to the change.
-func (f release) Answer(c *luascripts.Change) (released, error) {
+// Decode returns the reply to the change.
+func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
 	return released{Passed: c.Passed}, c.Err
 }
 
-// Late goes on until Redis confirms that the lock is given back.
-func (f release) Late(_ released, err error) {
-	f.t.s.settle(f.t, err != nil || f.t.isUnsure())
+// Late goes on until Redis confirms that the lock is released.
+func (f releaseRequest) Late(_ released, err error) {
+	f.t.s.reconcile(f.t, err != nil || f.t.isUncertain())
 }
 
-// release gives a tenure that is over back to Redis, in favour of the next waiter if the kind
-// passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the tenure,
-// and with what went wrong when Redis did not confirm; then the settler goes on.
+// release gives an acquisition that is over back to Redis, in favour of the next waiter if the kind
+// passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the acquisition,
+// and with what went wrong when Redis did not confirm; then the reconciler goes on.
 //
 // The caller has looked at the clock just now.
-func (s *Session) release(ctx context.Context, t *tenure, now time.Time) error {
+func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) error {
 	began := now
 	if _, under := t.lease.End(); under != nil { // no renewal may follow the release
 		select {
@@ -157,33 +159,33 @@ func (s *Session) release(ctx context.Context, t *tenure, now time.Time) error {
 		return s.retain(ctx, t, within)
 	}
 	f := t.newRelease(now)
-	o := command.Insist[released](ctx, s.sender, now, within, f)
-	if f.heir != nil {
-		s.inherit(f, o.Value, o.Err)
+	o := command.SendWithRetry[released](ctx, s.sender, now, within, f)
+	if f.next != nil {
+		s.onRelease(f, o.Value, o.Err)
 	}
 	confirmed := o.Answered && o.Err == nil
-	unsure, settled := t.afterRelease(confirmed && f.heir == nil, o.Value.Aside)
+	unsure, settled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
-		s.sender.Go(func() { s.settle(t, true) })
+		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case unsure:
-		// A question for this tenure broke off, and may be carried out yet.
-		s.sender.Go(func() { s.settle(t, true) })
+		// A request for this acquisition broke off, and may be executed yet.
+		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone at a repetition: the first copy was carried out, and its reply was lost.
+	// Gone at a repetition: the first copy was executed, and its reply was lost.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
 }
 
-// newRelease returns the release of t, in favour of the line in this process if there is one.
-func (t *tenure) newRelease(now time.Time) release {
+// newRelease returns the release of t, in favour of the queue in this process if there is one.
+func (t *acquisition) newRelease(now time.Time) releaseRequest {
 	s := t.s
-	f := release{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
+	f := releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
 	if !t.Terms.Passes {
 		return f
 	}
@@ -191,103 +193,103 @@ func (t *tenure) newRelease(now time.Time) release {
 	defer t.at.unlock()
 	if !t.Terms.Tickets() {
 		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
-		if _, heir := t.at.place.Heir(&t.Tenure, s.Lease, 0, now); heir != nil {
-			f.heir, f.pass.Heir = tenureOf(heir), heir.Name
+		if _, heir := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); heir != nil {
+			f.next, f.pass.Heir = acquisitionOf(heir), heir.Name
 		}
 		return f
 	}
-	w, heir := t.at.place.Heir(&t.Tenure, s.offer(t.spec), s.patience(), now)
+	w, heir := t.at.state.NextOwner(&t.Acquisition, s.offer(t.spec), s.queueTTL(), now)
 	if w == nil {
 		return f
 	}
 	spec := w.Terms.Of.(*Spec)
-	f.heir = tenureOf(heir)
-	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = heir.Name, s.offer(spec), w.Line().Pace(), s.patience()
+	f.next = acquisitionOf(heir)
+	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = heir.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
 	if r := spec.Keys.Register; r != "" {
-		f.register, f.pass.Spare = r, place.MaxPasses
+		f.register, f.pass.Spare = r, lockstate.MaxPasses
 	}
-	t.at.listenEarly(w.Line(), spec)
+	t.at.subscribeEarly(w.Queue(), spec)
 	return f
 }
 
-// inherit tells the place what became of a release in favour of its line.
-func (s *Session) inherit(f release, r released, err error) {
-	i := place.Inheritance{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
+// onRelease tells the state what became of a release in favour of its queue.
+func (s *Session) onRelease(f releaseRequest, r released, err error) {
+	i := lockstate.ReleaseResult{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
 	now := time.Now()
 	if r.Aside {
 		i.Aside = now.Add(asideTime)
 	}
 	offer := f.pass.Offer
 	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3
-	heir := f.heir
+	heir := f.next
 	heir.at.lock()
 	defer heir.at.unlock()
-	if heir.at.place.Inherit(&heir.Tenure, i, now) {
+	if heir.at.state.OnRelease(&heir.Acquisition, i, now) {
 		heir.lease = s.dog.WatchIn(&heir.own, heir, r.sent, offer, true)
-		heir.at.place.Follow(&heir.Tenure, r.Next, len(s.id)+1)
+		heir.at.state.Follow(&heir.Acquisition, r.Next, len(s.id)+1)
 	}
 }
 
 // afterRelease tells the waiters here that the lock is not t's any more, and whether it is free;
-// aside says that others come first then. It reports whether t is in doubt all the same,
-// and whether settling may have released it before.
-func (t *tenure) afterRelease(free, aside bool) (unsure, settled bool) {
+// aside says that others come first then. It reports whether t is uncertain all the same,
+// and whether reconciling may have released it before.
+func (t *acquisition) afterRelease(free, aside bool) (unsure, settled bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	if free && aside {
-		t.at.place.LetGo(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
+		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
 	}
-	t.at.place.Unhold(&t.Tenure)
+	t.at.state.NoLongerHeld(&t.Acquisition)
 	if free {
-		t.at.place.Free(t.Terms)
+		t.at.state.Free(t.Terms)
 	}
-	return t.Unsure(), t.Freed()
+	return t.Uncertain(), t.MaybeReleased()
 }
 
-// reduction is the command that leaves some holds of a tenure: a command.Call.
-type reduction struct {
-	t     *tenure
+// reduceRequest is the command that leaves some holds of an acquisition: a command.Call.
+type reduceRequest struct {
+	t     *acquisition
 	holds int
 	turn  chan struct{} // which the call has
 }
 
 // Send sends the command.
-func (r reduction) Send(ctx context.Context) (luascripts.Verdict, error) {
+func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
-// Joins reports whether the command travels with others.
-func (r reduction) Joins() (node uint16, joins bool) { return r.t.s.joins(r.t.spec) }
+// Batched reports whether the command travels with others.
+func (r reduceRequest) Batched() (node uint16, joins bool) { return r.t.s.batches(r.t.spec) }
 
-// Fill fills in the change.
-func (r reduction) Fill(c *luascripts.Change) {
-	r.t.spec.fill(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
+// Encode fills in the change.
+func (r reduceRequest) Encode(c *luascripts.Change) {
+	r.t.spec.encode(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
 	c.Gives = true
 }
 
-// Answer returns the answer to the change.
-func (r reduction) Answer(c *luascripts.Change) (luascripts.Verdict, error) {
+// Decode returns the reply to the change.
+func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) {
 	return c.Passed.Verdict, c.Err
 }
 
 // Late lets go of the turn.
-func (r reduction) Late(_ luascripts.Verdict, err error) {
-	r.t.settled()
+func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
+	r.t.changeDone()
 	<-r.turn
 	if err != nil {
-		r.t.s.settle(r.t, true)
+		r.t.s.reconcile(r.t, true)
 	}
 }
 
 // reduce tells Redis that o has one hold less of t, which others hold on to.
-func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
+func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner) error {
 	turn := t.turn(o)
 	began := time.Now()
 	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
 		if phase := t.phase(); !phase.Lives() {
 			return reducedAfter(phase)
 		}
-		s.sender.Go(func() { s.settle(t, false) })
+		s.sender.Go(func() { s.reconcile(t, false) })
 		return err
 	}
 	t.at.lock()
@@ -299,14 +301,14 @@ func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 	}
 	now := time.Now()
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
-	r := command.Insist[luascripts.Verdict](ctx, s.sender, now, within, reduction{t, holds, turn})
+	r := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, now, within, reduceRequest{t, holds, turn})
 	if !r.Answered {
 		return r.Err
 	}
 	defer func() { <-turn }()
 	switch {
 	case r.Err != nil:
-		s.sender.Go(func() { s.settle(t, true) })
+		s.sender.Go(func() { s.reconcile(t, true) })
 		return r.Err
 	case r.Value == luascripts.Done:
 		t.count(holds)
@@ -319,10 +321,10 @@ func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
 }
 
-// reducedAfter returns the error of an Unlock whose tenure ended before Redis was told of the
-// Unlock. What ended the tenure released all holds. If that was a loss, the Unlock failed.
-func reducedAfter(phase place.Phase) error {
-	if phase == place.Lost {
+// reducedAfter returns the error of an Unlock whose acquisition ended before Redis was told of the
+// Unlock. What ended the acquisition released all holds. If that was a loss, the Unlock failed.
+func reducedAfter(phase lockstate.Phase) error {
+	if phase == lockstate.Lost {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
 	}
 	return nil

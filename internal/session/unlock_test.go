@@ -18,7 +18,7 @@ import (
 
 // Each test here fails without one guard of Unlock.
 
-// A process was stopped, and the lease has run out. Unlock is the first to look, and says that the lock was lost: also while Redis
+// A process was stopped, and the lease has expired. Unlock is the first to look, and says that the lock was lost: also while Redis
 // has it yet.
 func TestUnlock_looksAtTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -42,7 +42,7 @@ func TestUnlock_looksAtTheClock(t *testing.T) {
 	})
 }
 
-// A release that finds nothing was answered: its error says nothing of a server that does not answer.
+// A release that finds nothing was replied to: its error says nothing of a server that does not reply.
 func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -56,7 +56,7 @@ func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
 // Close comes after the end of a hold, and before its release. Close gives the lock back, and Unlock says so.
 func TestUnlock_crossedByClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.observer() // no witness: nobody tells it of this Unlock
+		w.observer() // no witness: no one tells it of this Unlock
 		h := w.lock(w.a, w.Context()).(*hold)
 		now := time.Now()
 		if before := h.endAt(lock.ErrUnlocked, now); before != nil {
@@ -71,7 +71,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 	})
 }
 
-// A renewal is under way when a hold is given back, and has no answer. The caller waits no longer than its context.
+// A renewal is under way when a hold is released, and has no reply. The caller waits no longer than its context.
 func TestUnlock_endsWithItsContext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -90,7 +90,7 @@ func TestUnlock_endsWithItsContext(t *testing.T) {
 	})
 }
 
-// The caller of Unlock leaves, and the release is answered a moment later. That settles it: one look, and no more.
+// The caller of Unlock leaves, and the release is replied to a moment later. That reconciles it: one look, and no more.
 func TestUnlock_whoseAnswerIsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -125,7 +125,7 @@ func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verd
 	return &k
 }
 
-// One of two holds is given back, and the caller leaves before Redis answers. The answer is an error: Redis is told again.
+// One of two holds is released, and the caller leaves before Redis replies. The reply is an error: Redis is told again.
 func TestReduce_thatFailsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
@@ -149,13 +149,13 @@ func TestReduce_thatFailsLate(t *testing.T) {
 	})
 }
 
-// One of two holds is given back while another call of the owner has the turn. The lock is lost meanwhile, and then the caller
-// leaves: it hears of the loss.
+// One of two holds is released while another call of the owner has the turn. The lock is lost meanwhile, and then the caller
+// leaves: it is notified of the loss.
 func TestReduce_leavesAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
-		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
+		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
 		turn <- struct{}{}
 		ctx, cancel := context.WithCancel(w.Context())
 		answer := make(chan error)
@@ -171,7 +171,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 	})
 }
 
-// One of two holds is given back, and Redis takes its time. That is no error within the operation time-out.
+// One of two holds is released, and Redis takes its time. That is no error within the operation timeout.
 func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -182,7 +182,7 @@ func TestReduce_hasTheOperationTimeOut(t *testing.T) {
 	})
 }
 
-// Both holds of an owner are given back, and the release overtakes what leaves one of them. That one finds nothing, and neither
+// Both holds of an owner are released, and the release overtakes what leaves one of them. That one finds nothing, and neither
 // Unlock fails.
 func TestReduce_overtakenByTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -204,7 +204,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 	})
 }
 
-// One of two holds is given back, and Redis has none. The other hold is lost at once, and not at the next renewal.
+// One of two holds is released, and Redis has none. The other hold is lost at once, and not at the next renewal.
 func TestReduce_findsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -219,7 +219,7 @@ func TestReduce_findsALoss(t *testing.T) {
 	})
 }
 
-// A waiter of the same process, which hears no messages, has the lock as soon as it is given back: of each kind, those among them
+// A waiter of the same process, which gets no messages, has the lock as soon as it is released: of each kind, those among them
 // that pass no lock on.
 func TestUnlock_wakesTheWaitersHere(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
@@ -242,14 +242,14 @@ func TestUnlock_wakesTheWaitersHere(t *testing.T) {
 	}
 }
 
-// A release of a kind that passes no locks on names nobody here: whoever asks first has the lock.
+// A release of a kind that passes no locks on names no one here: whoever asks first has the lock.
 func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 	for name, k := range map[string]*Kind{"write": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, k, w.Context())
 				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				if f := h.(*hold).tenure().newRelease(time.Now()); f.heir != nil || f.pass.Heir != "" {
+				if f := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.pass.Heir != "" {
 					w.Errorf("the release names %q", f.pass.Heir)
 				}
 				w.unlock(h)
@@ -281,8 +281,8 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 	})
 }
 
-// An inner and the outer hold are given back at once. The Unlock that has to say "one less"
-// comes second, and must not say "none" in the place of the other.
+// An inner and the outer hold are released at once. The Unlock that has to say "one less"
+// comes second, and must not say "none" in place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -315,7 +315,7 @@ func TestUnlock_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
+		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
 		answer := make(chan error)
 		go func() { answer <- inner.Unlock(w.Context()) }()
@@ -329,7 +329,7 @@ func TestUnlock_crossedByALoss(t *testing.T) {
 	})
 }
 
-// An Unlock whose answer does not come returns in time, and the release goes on.
+// An Unlock whose reply does not come returns in time, and the release goes on.
 func TestUnlock_onASlowServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, deadline := range []time.Duration{0, time.Second} {

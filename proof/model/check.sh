@@ -113,7 +113,7 @@ mkdir "$dir/histories"
 cd "$dir/histories"
 export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of the histories from here on
 echo "histories: LEASEHOLD_SEED=$LEASEHOLD_SEED"
-(cd "$here/../.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/place ./watchdog) >go.out || {
+(cd "$here/../.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/lockstate ./watchdog) >go.out || {
 	cat go.out
 	exit 1
 }

@@ -436,7 +436,7 @@ inline serve(s) {
 	if :: kk[s] == ASK && kr[s] == GRANT || kr[s] == INHERIT -> kf[s] = f1; kg[s] = f2 :: else fi
 }
 
-/* ---- a process: what internal/place does ---- */
+/* ---- a process: what internal/lockstate does ---- */
 
 inline giveBack(name) {
 #ifndef NO_SETTLING

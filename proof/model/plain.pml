@@ -362,7 +362,7 @@ inline release(name, heir, letGo) {
 	ends(REL, y)
 }
 
-/* ---- a process: what internal/place does ---- */
+/* ---- a process: what internal/lockstate does ---- */
 
 inline rouse(proc) { if :: size[proc] > 0 -> roused[proc] = 1 :: else fi }
 

@@ -1,5 +1,5 @@
 /*
- * With TRACE, the model follows histories of the real state machine (internal/place), and
+ * With TRACE, the model follows histories of the real state machine (internal/lockstate), and
  * says which of them it cannot follow. Included by plain.pml, fair.pml and rw.pml. Each line of
  * the file that $TRACE names is a history: how many processes there are, and the numbers of each
  * event. Five say what happens. Where the model has SETS, 1 and these sets of callers say what

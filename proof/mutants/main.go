@@ -2,7 +2,7 @@
 //
 //	go run ./proof/mutants                            all of the scripts and of the engine
 //	go run ./proof/mutants -since main                what differs from main
-//	go run ./proof/mutants luascripts internal/place  some directories or files
+//	go run ./proof/mutants luascripts internal/lockstate  some directories or files
 //	go run ./proof/mutants -list luascripts           the mutations, without a test
 //
 // The mutations come from the syntax tree. The operators are:
@@ -46,7 +46,7 @@ import (
 
 // engine is what a run without arguments mutates.
 var engine = []string{
-	"luascripts", "internal/place", "internal/session", "internal/command", "internal/hint", "internal/send", "internal/retry", "internal/slots", "internal/registry",
+	"luascripts", "internal/lockstate", "internal/session", "internal/command", "internal/pubsub", "internal/send", "internal/retry", "internal/slots", "internal/registry",
 	"watchdog", "multilock",
 }
 

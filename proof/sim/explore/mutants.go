@@ -75,7 +75,7 @@ var mutants = []mutant{
 	}
 `,
 	}, {
-		"internal/place/line.go",
+		"internal/lockstate/line.go",
 		"// Told notes", `func (l *Line) Given(token uint64, now time.Time) *Tenure {
 	t := l.hand.ticket
 	if l.side == nil || t == nil || l.hand.offered != nil || !l.waiters[0].receives {

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// On a terminal, each command that takes more than two seconds shows how far it is, and removes that in the end.
+func TestTerminal_progress(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "EVAL", "for i = 1, 15000 do redis.call('SET', 'noise:' .. i, i) end return 1", "0")
+	for args, shows := range map[string]string{
+		"ls":                     "% of the keys scanned",
+		"clients":                "listing clients for ",
+		"doctor --slow 1h":       "checking the server for ",
+		"bench --duration 1s -y": "measuring hot, 3 of 4: ",
+		"demo --only job,queue":  "  … ",
+	} {
+		name, _, _ := strings.Cut(args, " ")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slow := redistest.NewProxy(t, s.Addr())
+			p := inTerminal(t, s, strings.Fields(args)...)
+			switch name {
+			case "demo": // whose lines go elsewhere
+				lines, err := os.Create(filepath.Join(t.TempDir(), "lines"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer lines.Close()
+				p.cmd.Stdout = lines
+			case "ls", "clients", "doctor":
+				p.cmd.Args = append(p.cmd.Args, "--url", "redis://"+slow.Addr())
+				slow.OnRequest(func(req [][]byte) (a redistest.Action) {
+					if command := strings.ToUpper(string(req[0])); command == "SCAN" || strings.HasPrefix(command, "EVAL") {
+						a.DelayReply = time.Second
+					}
+					return a
+				})
+			}
+			p.begin()
+			p.stdout.await(t, shows)
+			slow.OnRequest(nil)
+			p.ends(0)
+			if _, last, _ := strings.Cut(p.stdout.String(), shows); !strings.Contains(last, "\r"+eraseRight) {
+				t.Errorf("the progress stays: %q", last)
+			}
+		})
+	}
+}

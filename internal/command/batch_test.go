@@ -1,0 +1,676 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// far is a server for a batcher: the client library and what is behind it.
+type far struct {
+	rueidis.Client
+	mode    rueidis.ClientMode
+	trip    func() time.Duration
+	refuses func(c *luascripts.Change) error // nil refuses nothing
+
+	mu      sync.Mutex
+	sizes   []int // of the batches
+	carried map[string]int
+	order   []string
+	under   int
+	most    int // how many were under way at a time
+}
+
+func (f *far) Mode() rueidis.ClientMode { return f.mode }
+
+// sender returns a sender on f.
+func (f *far) sender(t *testing.T) *Sender {
+	f.carried = make(map[string]int)
+	closing := make(chan struct{})
+	s := New(f, Config{Timeout: timeout, Closing: closing})
+	s.change = f.change
+	t.Cleanup(func() {
+		close(closing)
+		s.Wait()
+		for _, c := range s.batchers.nodes {
+			if c.sweeper.Timer != nil && c.sweeper.Stop() || c.pacer.Timer != nil && c.pacer.Stop() {
+				t.Error("a timer runs after the end")
+			}
+			if c.workers != 0 || len(c.queue) != 0 || len(c.under) != 0 || c.pacer.armed {
+				t.Errorf("after the end there are %d workers, %d in the queue, %d under way; the pacer looks again: %t", c.workers, len(c.queue), len(c.under), c.pacer.armed)
+			}
+		}
+	})
+	return s
+}
+
+// change executes changes after half of a round trip, and replies after the other half.
+func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
+	trip := time.Duration(0)
+	if f.trip != nil {
+		trip = f.trip()
+	}
+	f.mu.Lock()
+	f.sizes = append(f.sizes, len(changes))
+	f.under++
+	f.most = max(f.most, f.under)
+	f.mu.Unlock()
+	time.Sleep(trip / 2)
+	f.mu.Lock()
+	for _, c := range changes {
+		if f.refuses != nil {
+			if c.Err = f.refuses(c); c.Err != nil {
+				continue
+			}
+		}
+		f.carried[c.Question.Owner]++
+		f.order = append(f.order, c.Question.Owner)
+		c.Acquired.Token, _ = strconv.ParseUint(c.Question.Owner, 10, 64)
+	}
+	f.mu.Unlock()
+	time.Sleep(trip - trip/2)
+	f.mu.Lock()
+	f.under--
+	f.mu.Unlock()
+}
+
+// step is a change of a plain lock, with a number of its own.
+type step struct {
+	Unbatched[uint64]
+	number uint64
+	slot   uint16
+	gives  bool
+	late   func(token uint64, err error)
+}
+
+func (step) Send(context.Context) (uint64, error) { panic("a change is sent alone") }
+
+func (c step) Batched() (node uint16, joins bool) { return 0, true }
+
+func (c step) Late(token uint64, err error) {
+	if c.late != nil {
+		c.late(token, err)
+	}
+}
+
+func (c step) Encode(change *luascripts.Change) {
+	change.Question.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
+}
+
+func (c step) Decode(change *luascripts.Change) (uint64, error) {
+	return change.Acquired.Token, change.Err
+}
+
+// await is Send by a caller that is counted.
+func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token uint64, answered bool, err error) {
+	s.Add()
+	defer s.Done()
+	return Send[uint64](ctx, s, limit, c)
+}
+
+// At a distance a change waits for a small part of a round trip before it is sent, however many
+// others there are, and few batches are under way.
+func TestTogether_nobodyWaitsForLong(t *testing.T) {
+	for _, trip := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
+		for _, callers := range []int{1, 2, 3, 64, 700} {
+			t.Run(fmt.Sprintf("%v/%d", trip, callers), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := &far{trip: func() time.Duration { return trip }}
+					s := f.sender(t)
+					var longest atomic.Int64
+					var all sync.WaitGroup
+					for n := range callers {
+						all.Go(func() {
+							for i := range 20 {
+								number := uint64(n*100 + i + 1)
+								began := time.Now()
+								token, answered, err := await(t.Context(), s, timeout, step{number: number})
+								if !answered || err != nil || token != number {
+									t.Errorf("%d: %d, %t, %v", number, token, answered, err)
+								}
+								if i > 0 { // the first ones find nothing measured
+									longest.Store(max(longest.Load(), int64(time.Since(began))))
+								}
+								time.Sleep(rand.N(trip))
+							}
+						})
+					}
+					all.Wait()
+					if got := time.Duration(longest.Load()); got > trip+trip/2 {
+						t.Errorf("a change waits for %v, and the way to the server and back takes %v", got, trip)
+					}
+					if f.most > 2+2*paceParts {
+						t.Errorf("%d batches at a time", f.most)
+					}
+				})
+			})
+		}
+	}
+}
+
+// However many changes there are, a batch and the number of batches are bounded, and each change
+// goes out once.
+func TestTogether_isBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return time.Second }}
+		s := f.sender(t)
+		const callers = batchMost * (batchesMost + 8)
+		var all sync.WaitGroup
+		for n := range callers {
+			all.Go(func() {
+				if token, answered, err := await(t.Context(), s, 0, step{number: uint64(n)}); token != uint64(n) || !answered || err != nil {
+					t.Errorf("%d: %d, %t, %v", n, token, answered, err)
+				}
+			})
+		}
+		all.Wait()
+		if slices.Max(f.sizes) > batchMost || f.most > batchesMost || len(f.carried) != callers {
+			t.Errorf("%d changes in a batch, %d batches at a time, %d changes of %d", slices.Max(f.sizes), f.most, len(f.carried), callers)
+		}
+	})
+}
+
+// Callers leave at any instant, and some as the reply comes. Each change is replied to once, to its caller or to Late, with its own
+// reply; a request that no one waits for is not sent, and a release is.
+func TestTogether_callersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip, callers = 10, 3000
+		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // so that several things happen in one instant
+		f := &far{trip: func() time.Duration { return 2 * ms(trip) }}
+		s := f.sender(t)
+		var answered, late, unsent, left atomic.Int64
+		var all sync.WaitGroup
+		for n := range callers {
+			number, gives := uint64(n+1), n%3 == 0
+			all.Go(func() {
+				time.Sleep(ms(20 * trip))
+				ctx, cancel := context.WithTimeout(t.Context(), ms(3*trip))
+				defer cancel()
+				var limit time.Duration
+				if n%2 == 0 {
+					limit = ms(3*trip) + time.Millisecond
+				}
+				token, heard, err := await(ctx, s, limit, step{number: number, gives: gives, late: func(token uint64, err error) {
+					late.Add(1)
+					switch {
+					case err == ErrUnsent && !gives:
+						unsent.Add(1)
+					case err != nil || token != number:
+						t.Errorf("%d hears late: %d, %v", number, token, err)
+					}
+				}})
+				switch {
+				case !heard && err != nil:
+					left.Add(1)
+				case !heard || err != nil || token != number:
+					t.Errorf("%d: %d, %t, %v", number, token, heard, err)
+				default:
+					answered.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(10 * timeout)
+		if answered.Load()+late.Load() != callers || late.Load() != left.Load() {
+			t.Errorf("of %d changes %d were answered, %d late, and %d callers left", callers, answered.Load(), late.Load(), left.Load())
+		}
+		if got := int64(len(f.carried)); got != callers-unsent.Load() || answered.Load() == 0 || late.Load() == 0 || unsent.Load() == 0 {
+			t.Errorf("%d changes were sent, %d not; %d answers, %d late", got, unsent.Load(), answered.Load(), late.Load())
+		}
+		for owner, times := range f.carried {
+			if times != 1 {
+				t.Errorf("%s was sent %d times", owner, times)
+			}
+		}
+	})
+}
+
+// A server that stops answering keeps no caller for longer than its time, and when it replies
+// again, each change is heard once.
+func TestTogether_aSilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		f := &far{trip: func() time.Duration { return max(5*timeout-time.Since(began), time.Millisecond) }}
+		s := f.sender(t)
+		var late atomic.Int64
+		var all sync.WaitGroup
+		const callers = 2000
+		for n := range callers {
+			all.Go(func() {
+				limit := timeout
+				if n%2 == 0 {
+					limit = timeout / 4
+				}
+				time.Sleep(rand.N(timeout))
+				came := time.Now()
+				_, answered, err := await(t.Context(), s, limit, step{number: uint64(n), gives: true, late: func(uint64, error) { late.Add(1) }})
+				if answered || !errors.As(err, new(NoReply)) || time.Since(came) > limit || time.Since(came) < limit-timeout/8 {
+					t.Errorf("%v after %v of %v", err, time.Since(came), limit)
+				}
+			})
+		}
+		all.Wait()
+		if f.most != batchesMost {
+			t.Errorf("%d batches", f.most)
+		}
+		time.Sleep(10 * timeout)
+		if late.Load() != callers || len(f.carried) != callers {
+			t.Errorf("%d of %d changes are heard late, and %d were carried out", late.Load(), callers, len(f.carried))
+		}
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+			t.Errorf("afterwards: %t, %v", answered, err)
+		}
+	})
+}
+
+// On a cluster the changes of a slot stand together, and those of a lock stay in their order.
+func TestTogether_staysInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
+		s := f.sender(t)
+		var all sync.WaitGroup
+		const changes = 200
+		for number := range uint64(changes) {
+			all.Go(func() {
+				if _, answered, err := await(t.Context(), s, 0, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
+					t.Errorf("%t, %v", answered, err)
+				}
+			})
+			if number >= batchesNear { // the first ones go at once
+				synctest.Wait()
+			}
+		}
+		all.Wait()
+		latest := make(map[int]int)
+		for _, owner := range f.order {
+			number, _ := strconv.Atoi(owner)
+			if before, later := latest[number%5]; later && before > number && before >= batchesNear {
+				t.Errorf("%d goes before %d", before, number)
+			}
+			latest[number%5] = number
+		}
+		if len(f.order) != changes || slices.Max(f.sizes) < changes/2 {
+			t.Errorf("%d changes in batches of %v", len(f.order), f.sizes)
+		}
+	})
+}
+
+// What fails at once does not make the server seem near.
+func TestTogether_measuresAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip = 80 * time.Millisecond
+		fails := false
+		f := &far{mode: rueidis.ClientModeCluster}
+		f.trip = func() time.Duration {
+			if fails {
+				return 0
+			}
+			return trip
+		}
+		f.refuses = func(*luascripts.Change) error {
+			if fails {
+				return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return nil
+		}
+		s := f.sender(t)
+		for number := range uint64(10) {
+			fails = number%2 == 1
+			_, _, _ = await(t.Context(), s, timeout, step{number: number})
+		}
+		if got := s.batcherOf(0).trip; got != trip {
+			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
+		}
+	})
+}
+
+// A request is used again. A caller with little time waits for all of it, however long the caller
+// before had.
+func TestTogether_hasItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+			t.Fatalf("%t, %v", answered, err)
+		}
+		time.Sleep(timeout)
+		trip = timeout / 4
+		if _, answered, err := await(t.Context(), s, timeout/3, step{number: 2}); !answered || err != nil {
+			t.Errorf("%t, %v", answered, err)
+		}
+	})
+}
+
+// Each node of a cluster has a batcher of its own, and keeps it.
+func TestCombiner_oneForEachNode(t *testing.T) {
+	s := New(nil, Config{Timeout: timeout})
+	all := make(map[*batcher]bool)
+	for range 3 {
+		for node := range uint16(5) {
+			c := s.batcherOf(node)
+			if c.node != node {
+				t.Errorf("node %d has the combiner of %d", node, c.node)
+			}
+			all[c] = true
+		}
+	}
+	if len(all) != 5 {
+		t.Errorf("%d combiners for 5 nodes", len(all))
+	}
+}
+
+// What a change is made of is used again. It begins with nothing of an earlier one: no reply, and no error.
+func TestTogether_beginsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broke := errors.New("broke")
+		f := &far{}
+		f.refuses = func(c *luascripts.Change) error {
+			if c.Err != nil || c.Acquired.Token != 0 {
+				t.Errorf("%s begins with %d, %v", c.Question.Owner, c.Acquired.Token, c.Err)
+			}
+			if number, _ := strconv.Atoi(c.Question.Owner); number%2 == 0 {
+				return broke
+			}
+			return nil
+		}
+		s := f.sender(t)
+		for number := range uint64(20) {
+			var want error
+			if number%2 == 0 {
+				want = broke
+			}
+			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != want {
+				t.Errorf("%d: %t, %v", number, answered, err)
+			}
+		}
+	})
+}
+
+// Each caller has all of its time, also after a pause and after another with the same request, and leaves when that is over.
+func TestTogether_countsFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		for number := range uint64(10) {
+			trip = timeout * 3 / 4
+			began := time.Now()
+			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != trip {
+				t.Errorf("%t, %v after %v", answered, err, time.Since(began))
+			}
+			time.Sleep(time.Duration(number) * timeout)
+		}
+		trip = 10 * timeout
+		if _, answered, err := await(t.Context(), s, 0, step{number: 11}); !answered || err != nil {
+			t.Errorf("without a limit: %t, %v", answered, err)
+		}
+		began := time.Now()
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 10}); answered || !errors.As(err, new(NoReply)) || time.Since(began) > timeout {
+			t.Errorf("a silent server: %t, %v after %v", answered, err, time.Since(began))
+		}
+	})
+}
+
+// The sweeper looks again as long as something is in the queue or under way, and then it stops.
+func TestTogether_looksAsLongAsSomebodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, queued := range []int{0, 1} {
+			for _, under := range []int{0, 1} {
+				c := newBatcher(New(nil, Config{Timeout: timeout}))
+				for range queued {
+					c.queue = append(c.queue, new(request))
+				}
+				for range under {
+					c.under = append(c.under, new(batch))
+				}
+				c.sweep()
+				if c.sweeper.armed != (queued+under > 0) {
+					t.Errorf("%d in the queue, %d under way; it looks again: %t", queued, under, c.sweeper.armed)
+				}
+				c.stop()
+			}
+		}
+	})
+}
+
+// The measured way to the server is the shortest one at once, and grows slowly when the server is farther.
+func TestTogether_measuresTheShortest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const near, far1 = 20 * time.Millisecond, 80 * time.Millisecond
+		trip := far1
+		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		send := func() time.Duration {
+			if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+				t.Errorf("%t, %v", answered, err)
+			}
+			return s.batcherOf(0).trip
+		}
+		if got := send(); got != far1 {
+			t.Errorf("the first: %v", got)
+		}
+		trip = near
+		if got := send(); got != near {
+			t.Errorf("a shorter one: %v", got)
+		}
+		trip = far1
+		if got, want := send(), near+(far1-near)/tripSlow; got != want {
+			t.Errorf("a longer one: %v, and not %v", got, want)
+		}
+	})
+}
+
+// A change whose server does not reply keeps a batch under way. Those that come meanwhile go by the next ones, and none of them alone.
+func TestTogether_behindASlowBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 40
+		first := true
+		f := &far{trip: func() time.Duration {
+			if first {
+				first = false
+				return timeout / 2
+			}
+			return 10 * time.Millisecond
+		}}
+		s := f.sender(t)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, answered, err := await(t.Context(), s, timeout, step{number: callers}); !answered || err != nil {
+				t.Errorf("the slow one: %t, %v", answered, err)
+			}
+		})
+		synctest.Wait()
+		for number := range uint64(callers) {
+			began := time.Now()
+			if _, answered, err := await(context.Background(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != 10*time.Millisecond {
+				t.Errorf("%d: %t, %v after %v", number, answered, err, time.Since(began))
+			}
+		}
+		all.Wait()
+	})
+}
+
+// leaving is the context of a caller that leaves as its reply comes: when the caller looks whether it ended, both have happened.
+type leaving struct{ context.Context }
+
+func (leaving) Done() <-chan struct{} {
+	time.Sleep(time.Millisecond)
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func (leaving) Err() error { return context.Canceled }
+
+// A reply comes as its caller leaves. The caller has it, and nothing of it is left for the next change.
+func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		for number := range uint64(100) {
+			ctx := t.Context()
+			if trip = time.Second; number%2 == 0 {
+				ctx, trip = leaving{ctx}, 0
+			}
+			if token, answered, err := await(ctx, s, timeout, step{number: number}); token != number || !answered || err != nil {
+				t.Fatalf("%d: %d, %t, %v", number, token, answered, err)
+			}
+		}
+	})
+}
+
+// Few batches are under way: while there are some, the next one follows a pace after the latest, and neither at once when one is replied to nor
+// when one was sent since the pacer was set.
+func TestTogether_followsInItsTime(t *testing.T) {
+	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
+	type change struct{ comes, sent time.Duration }
+	for what, changes := range map[string][]change{
+		"one is answered": {
+			{0, 0}, {1, 1}, // as many as may be under way at any time
+			{2, 1 + pace},
+			{75 * ms, 75 * ms},
+			{79 * ms, 75*ms + pace}, // and not with the first reply, after 80 ms
+		},
+		"one goes before the pacer looks": {
+			{0, 0}, {1, 1},
+			{75 * ms, 75 * ms},
+			{76 * ms, 80*ms + 1}, // only one is under way now
+			{81 * ms, 80*ms + 1 + pace},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &far{trip: func() time.Duration { return trip }}
+				s := f.sender(t)
+				s.batcherOf(0).trip = trip
+				var all sync.WaitGroup
+				for i, change := range changes {
+					all.Go(func() {
+						time.Sleep(change.comes)
+						began := time.Now()
+						_, answered, err := await(t.Context(), s, timeout, step{number: uint64(i)})
+						if sent := change.comes + time.Since(began) - trip; !answered || err != nil || sent != change.sent {
+							t.Errorf("change %d: %t, %v, sent after %v, and not %v", i, answered, err, sent, change.sent)
+						}
+					})
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
+// On a cluster the changes of a slot stand side by side in their batch, as they share a script then. Elsewhere they stay as they came.
+func TestTogether_slotsSideBySide(t *testing.T) {
+	for mode, runs := range map[rueidis.ClientMode]int{rueidis.ClientModeCluster: 5, rueidis.ClientModeStandalone: 50} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &far{mode: mode, trip: func() time.Duration { return time.Second }}
+			s := f.sender(t)
+			pieces, change := 0, s.change
+			s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
+				change(conn, changes)
+				if len(changes) == 50 {
+					for i, c := range changes {
+						if i == 0 || c.Slot != changes[i-1].Slot {
+							pieces++
+						}
+					}
+				}
+			}
+			var all sync.WaitGroup
+			for number := range uint64(50 + batchesNear) {
+				all.Go(func() {
+					if _, answered, err := await(t.Context(), s, timeout, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
+						t.Errorf("%d: %t, %v", number, answered, err)
+					}
+				})
+				synctest.Wait() // the first ones go at once, and the others together
+			}
+			all.Wait()
+			if pieces != runs {
+				t.Errorf("mode %v: the slots stand in %d pieces, and not in %d", mode, pieces, runs)
+			}
+		})
+	}
+}
+
+// The caller of a request leaves before it is sent, and nothing else is in its batch. Late gets that it was not sent, and the next batches go on.
+func TestTogether_nothingToSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return time.Second }}
+		s := f.sender(t)
+		var all sync.WaitGroup
+		send := func() {
+			all.Go(func() {
+				if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+					t.Errorf("%t, %v", answered, err)
+				}
+			})
+		}
+		for range batchesNear {
+			send()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), paceNear/2)
+		defer cancel()
+		late := make(chan error, 2)
+		if _, answered, err := await(ctx, s, timeout, step{number: 2, late: func(_ uint64, err error) { late <- err }}); answered || err != ctx.Err() {
+			t.Errorf("%t, %v", answered, err)
+		}
+		time.Sleep(paceNear)
+		if len(late) != 1 || !errors.Is(<-late, ErrUnsent) {
+			t.Error("nobody hears that it was not sent")
+		}
+		send()
+		all.Wait()
+		if len(f.sizes) != batchesNear+1 || f.carried["2"] != 0 {
+			t.Errorf("batches of %v; %v were carried out", f.sizes, f.carried)
+		}
+	})
+}
+
+// locked is a change that takes a lock of its own.
+type locked struct{ step }
+
+func (c locked) Encode(change *luascripts.Change) {
+	c.step.Encode(change)
+	key := "lock" + change.Question.Owner
+	change.Keys, change.Question.Lease, change.Question.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
+}
+
+// A sender sends its changes to the server, and each caller is notified of its own lock.
+func TestTogether_reachesTheServer(t *testing.T) {
+	m := redistest.NewMini(t)
+	closing := make(chan struct{})
+	s := New(m.Client(t), Config{Timeout: timeout, Closing: closing})
+	defer s.Wait()
+	defer close(closing)
+	var all sync.WaitGroup
+	for number := range uint64(20) {
+		all.Go(func() {
+			s.Add()
+			defer s.Done()
+			_, answered, err := Send[uint64](t.Context(), s, 0, locked{step{number: number}})
+			if key := "lock" + strconv.FormatUint(number, 10); !answered || err != nil || !m.Exists(key) {
+				t.Errorf("%s: %t, %v; it is there: %t", key, answered, err, m.Exists(key))
+			}
+		})
+	}
+	all.Wait()
+}

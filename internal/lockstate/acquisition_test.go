@@ -1,0 +1,290 @@
+package lockstate
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// An acquisition has the holds of its owner, and Redis should have as many.
+func TestAdd(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&writeTerms, 1)
+	o := h.By
+	if held.HoldsInRedis() != 1 || o.Acquisition() != held || held.Owner() != o || !slices.Equal(held.Holds(), []*Hold{h}) || held.longest != leaseTime {
+		t.Fatalf("%+v", held)
+	}
+	again := new(Hold)
+	if !s.Add(held, o, again) || held.HoldsInRedis() != 2 || held.Owners() != 1 {
+		t.Fatal("it did not enter once more")
+	}
+	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
+		t.Error("another owner has a hold of it")
+	}
+	if left, passed := s.Unlock(held, h, s.now, nil); left != OwnerHolds || passed || held.HoldsInRedis() != 1 || o.Acquisition() != held {
+		t.Errorf("%d is left", left)
+	}
+	if left, _ := s.Unlock(held, h, s.now, nil); left != NotThere || held.HoldsInRedis() != 1 {
+		t.Errorf("given back twice, %d is left", left)
+	}
+	if left, _ := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.Owners() != 0 {
+		t.Errorf("%d is left", left)
+	}
+	if s.Add(held, o, new(Hold)) {
+		t.Error("a tenure that is over has a hold")
+	}
+	o.Leave()
+	if s.side(false).owners[1] != nil {
+		t.Error("an owner that has nothing to do with the lock is here")
+	}
+}
+
+// An acquisition is renewed while one of its holds asks for renewal.
+func TestAdd_renewals(t *testing.T) {
+	s := newStage(t)
+	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
+	asked, o, first := s.tenure(own), s.owner(own, 1), &Hold{Fixed: true}
+	s.WillSend(asked, own.Lease, 0)
+	s.Granted(nil, asked, o, first, 1, false, s.now)
+	if s.done() != nil || asked.grant.alive || asked.longest != time.Second {
+		t.Fatal("a lease of its own is renewed")
+	}
+	second, third := new(Hold), new(Hold)
+	s.Add(asked, o, second)
+	if all := s.done(); len(all) != 1 || all[0].Kind != Renew || all[0].Acquisition != asked || asked.longest != leaseTime {
+		t.Errorf("%+v", all)
+	}
+	s.Add(asked, o, third)
+	s.Unlock(asked, second, s.now, nil)
+	if all := s.done(); all != nil {
+		t.Errorf("%+v", all)
+	}
+	s.Unlock(asked, third, s.now, nil)
+	if all := s.done(); len(all) != 1 || all[0].Kind != StopRenewing {
+		t.Errorf("%+v", all)
+	}
+	s.Add(asked, o, second)
+	if all := s.done(); len(all) != 1 || all[0].Kind != Renew {
+		t.Errorf("%+v", all)
+	}
+	s.Unlock(asked, first, s.now, nil)
+	s.Unlock(asked, second, s.now, nil)
+	if all := s.done(); all != nil { // the acquisition is over
+		t.Errorf("%+v", all)
+	}
+}
+
+// End ends all holds, of all owners, once.
+func TestEnd(t *testing.T) {
+	s := newStage(t)
+	first, h := s.reads(&readTerms, 1)
+	second := new(Hold)
+	s.JoinOpen(first, second, 2, true)
+	ended, owners, before := s.End(first, Lost)
+	if len(ended) != 2 || owners != 2 || before != Held || first.Phase() != Lost || first.HoldsInRedis() != 0 {
+		t.Errorf("%d holds of %d owners, in phase %d", len(ended), owners, before)
+	}
+	if h.By.Acquisition() != nil || second.By.Acquisition() != nil || s.side(true).open != nil {
+		t.Error("they read still")
+	}
+	if ended, owners, before = s.End(first, Closed); ended != nil || owners != 0 || before != Lost || first.Phase() != Lost {
+		t.Error("it ended twice")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != NotThere {
+		t.Error("it is given back after the end")
+	}
+	for _, p := range []Phase{Asking, Queued, Offered, Held} {
+		if !p.Lives() {
+			t.Errorf("phase %d is over", p)
+		}
+	}
+	for _, p := range []Phase{Released, Closed, Lost} {
+		if p.Lives() {
+			t.Errorf("phase %d lives", p)
+		}
+	}
+}
+
+// While a command changes the number of holds in Redis, that number is unknown.
+func TestWillChange(t *testing.T) {
+	s := newStage(t)
+	held, _ := s.take(&plainTerms, 1)
+	if held.counted != 1 || !held.Changing().IsZero() {
+		t.Fatalf("%+v", held.ledger)
+	}
+	began := s.now
+	if n := held.WillChange(began); n != 1 || held.counted != 0 {
+		t.Errorf("%d, %+v", n, held.ledger)
+	}
+	held.WillChange(began.Add(time.Second))
+	if held.Changing() != began {
+		t.Error("it counts from the last command")
+	}
+	if held.Count(2); held.counted != 2 || !held.Changing().IsZero() {
+		t.Errorf("%+v", held.ledger)
+	}
+	held.WillChange(began)
+	if held.ChangeDone(); held.counted != 0 || !held.Changing().IsZero() {
+		t.Errorf("settled: %d since %v", held.counted, held.Changing())
+	}
+}
+
+// Reconciling keeps the holds of an acquisition. If it has none, reconciling may have released the
+// acquisition.
+func TestFreeing(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&plainTerms, 1)
+	if held.Reconciling() != 1 || held.MaybeReleased() {
+		t.Error("it is freed")
+	}
+	s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
+	if held.Reconciling() != 0 || !held.MaybeReleased() {
+		t.Error("it is not freed")
+	}
+	s.WillSend(held, leaseTime/2, 2*leaseTime)
+	s.WillSend(held, leaseTime/3, leaseTime)
+	if held.MayLive() != 2*leaseTime || held.longest != leaseTime {
+		t.Errorf("%+v", held.ledger)
+	}
+	held.MayTake(3 * leaseTime)
+	if held.MayTake(1); held.MayLive() != 3*leaseTime {
+		t.Errorf("%+v", held.ledger)
+	}
+}
+
+// A failed acquisition is released if Redis may have anything of it.
+func TestFail(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*stage, *Acquisition)
+		gives  bool
+	}{
+		"Redis has not heard of it": {func(*stage, *Acquisition) {}, false},
+		"it was granted":            {func(s *stage, t *Acquisition) { t.grant.since = s.now }, true},
+		"it waited":                 {func(_ *stage, t *Acquisition) { t.traced = true }, true},
+		"it is in doubt":            {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
+		"it has the lock here":      {func(s *stage, t *Acquisition) { s.side(false).held = t; s.stand(&plainTerms, 2) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			asked := s.tenure(&plainTerms)
+			test.change(s, asked)
+			s.done()
+			s.Fail(asked)
+			all := s.done()
+			gives := slices.ContainsFunc(all, func(a Effect) bool { return a.Kind == Release && a.Acquisition == asked })
+			if gives != test.gives || asked.Lives() || s.Unreferenced() == test.gives || s.side(false).held != nil {
+				t.Errorf("it is given back: %t", gives)
+			}
+			if l := s.Queue(&plainTerms); l != nil && !l.waiters[0].Leads() {
+				t.Error("the lock has no holder, and the first does not know")
+			}
+		})
+	}
+	t.Run("it was over", func(t *testing.T) {
+		s := newStage(t)
+		held, _ := s.take(&plainTerms, 1)
+		s.End(held, Lost)
+		if s.Fail(held); held.phase != Lost || len(s.gives()) != 1 {
+			t.Error("it ends twice, or is not given back")
+		}
+	})
+}
+
+// A state is in use while any call or command concerns its lock. A closed place stays closed.
+func TestUnused(t *testing.T) {
+	for name, change := range map[string]func(*stage){
+		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
+		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
+		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, s.now) },
+		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
+		"a question":        func(s *stage) { s.side(true).requests = 1 },
+		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },
+	} {
+		s := newStage(t)
+		if change(s); s.Unused() || s.Idle(s.now) {
+			t.Errorf("%s, and it is unused", name)
+		}
+	}
+	s := newStage(t)
+	held, _ := s.take(&plainTerms, 1)
+	shared, _ := s.reads(&readTerms, 1)
+	s.JoinOpen(shared, new(Hold), 2, true)
+	all := s.Close()
+	if len(all) != 2 || !slices.Contains(all, held) || !slices.Contains(all, shared) || !s.IsClosed() {
+		t.Errorf("%d are held", len(all))
+	}
+}
+
+// Calls with one owner number share an Owner, which knows its acquisitions and stays until the last call leaves.
+func TestOwner(t *testing.T) {
+	s := newStage(t)
+	o := s.owner(&plainTerms, 7)
+	if again := s.owner(&plainTerms, 7); again != o || o.Number != 7 || cap(o.Turn) != 1 {
+		t.Fatal("two owners have one number")
+	}
+	if o.Acquires() {
+		t.Error("no call asks")
+	}
+	o.Turn <- struct{}{}
+	if !o.Acquires() {
+		t.Error("a call asks")
+	}
+	held := s.tenure(&plainTerms)
+	o.hold(held)
+	if o.Acquires() {
+		t.Error("it holds the lock")
+	}
+	o.acquisition = nil
+	if o.Sibling() != nil {
+		t.Error("it has something on the other side")
+	}
+	o.Leave()
+	if s.side(false).owners[7] != o {
+		t.Error("one call left, and the other's owner is gone")
+	}
+	if o.Leave(); !s.Unused() {
+		t.Error("the owner is here, and no call needs it")
+	}
+	writer, reader := s.owner(&writeTerms, 7), s.owner(&readTerms, 7)
+	writes := s.tenure(&writeTerms)
+	writer.hold(writes)
+	if reader.Sibling() != writes || writer.Sibling() != nil {
+		t.Error("it does not know what it has on the other side")
+	}
+}
+
+// Where the waiters queue in Redis, Redis tells the next that the lock is released: no one here is woken for nothing.
+func TestUnhold_ofALineThatQueues(t *testing.T) {
+	s := newStage(t)
+	held, _ := s.take(&fairTerms, 1)
+	w := s.stand(&fairTerms, 2)
+	s.queues(w, Refusal{Left: -1})
+	s.done()
+	s.NoLongerHeld(held)
+	if woken := s.wakes(); len(woken) > 0 || s.side(false).held != nil {
+		t.Errorf("%d waiters are woken, and %+v has the lock", len(woken), s.side(false).held)
+	}
+}
+
+// A reader leaves an acquisition that others share, and reads on in one of its own. The end of the first leaves it the second.
+func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
+	s := newStage(t)
+	first, h := s.reads(&readTerms, 1)
+	if !s.joins(&readTerms, 2) {
+		t.Fatal("the tenure is not shared")
+	}
+	owner := h.By
+	if remains, _ := s.Unlock(first, h, s.now, nil); remains != SharersHold {
+		t.Fatalf("%d holds remain", remains)
+	}
+	s.pass(2 * ShareTime)
+	second, _ := s.reads(&readTerms, 1)
+	if second == first || second.owner.Number != owner.Number {
+		t.Fatal("it has no tenure of its own")
+	}
+	first.owner = second.owner // its memory may be used again
+	s.End(first, Lost)
+	if second.owner.Acquisition() != second {
+		t.Error("it has lost a tenure that is not over")
+	}
+}

@@ -1,0 +1,508 @@
+package lockstate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// enabled returns the events that may happen now.
+func (w *world) enabled() (all []event) {
+	add := func(v verb, a, b int) { all = append(all, event{v, uint8(a), uint8(b)}) }
+	mayFail := w.faults < w.cast.faults
+	for i, c := range w.calls {
+		switch c.state {
+		case idle:
+			if w.mayStart(i) {
+				add(start, i, 0)
+			}
+		case awake:
+			add(look, i, 0)
+			add(cancel, i, 0)
+		case sleeping:
+			if len(c.w.Wake) > 0 {
+				add(look, i, 0)
+			}
+			add(cancel, i, 0)
+		case asks:
+			add(cancel, i, 0)
+		case taking:
+			add(accept, i, 0)
+			add(cancel, i, 0)
+		case leaving:
+			add(leave, i, 0)
+		case holding:
+			add(unlock, i, 0)
+		}
+	}
+	for i, k := range w.flying {
+		if k.copy {
+			add(run, i, 0)
+			continue
+		}
+		add(answer, i, 0)
+		if !k.ran {
+			add(run, i, 0)
+		}
+		if w.cast.aside && k.errand == toRelease && !k.ran && k.terms.Tickets() {
+			add(answerAside, i, 0)
+		}
+		if k.errand == toAsk && k.c != nil && k.reply.granted {
+			add(cross, i, 0)
+		}
+		if mayFail {
+			if !k.ran {
+				add(breakBefore, i, 0)
+				add(breakCopy, i, 0)
+			}
+			add(breakAfter, i, 0)
+			if k.errand == toAsk && k.c != nil {
+				add(timeOut, i, 0)
+			}
+		}
+	}
+	for i, p := range w.procs {
+		for j := range p.settling {
+			add(settle, i, j)
+		}
+		for j, e := range p.ears {
+			if e.listens && !e.heard {
+				add(confirm, i, j)
+			}
+			if e.news || e.told || len(e.turns) > 0 {
+				add(deliver, i, j)
+				if mayFail {
+					add(drop, i, j)
+				}
+			}
+			if e.look {
+				add(beat, i, j)
+			}
+		}
+		if mayFail {
+			for j := range p.place.granted() {
+				add(lose, i, j)
+			}
+		}
+		if w.cast.close && !p.closed {
+			add(shut, i, 0)
+		}
+	}
+	if mayFail && w.forsaken() {
+		add(expire, 0, 0)
+	}
+	if w.next() >= 0 {
+		add(tick, 0, 0)
+	}
+	if w.cast.pause && len(all) > 0 {
+		add(pause, 0, 0)
+	}
+	return all
+}
+
+// mayStart reports whether call i may begin. Of calls that are alike, the first begins first.
+func (w *world) mayStart(i int) bool {
+	c := w.calls[i]
+	for _, other := range w.calls[:i] {
+		if other.state == idle && other.role == w.like(other, c.role) {
+			return false
+		}
+	}
+	if c.terms.Reads {
+		for _, other := range w.calls {
+			if other.owner == c.owner && other != c && other.terms.Reads && other.state != idle && other.state != done {
+				return false
+			}
+		}
+	} else if o := c.p.place.side(true).owners[c.owner]; o != nil {
+		return false // the call would wait for itself
+	}
+	if o := c.p.place.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.acquisition != nil) {
+		return false // the call's own turn comes first
+	}
+	return !c.p.closed
+}
+
+// like is r with the owner of other, if neither owner is one that several calls share.
+func (w *world) like(other *call, r role) role {
+	if other.owner < 100 && r.owner < 100 {
+		r.owner = other.owner
+	}
+	return r
+}
+
+// forsaken reports whether Redis has the lock for an owner that does not know it, or has lost
+// it. No process renews such a lock.
+func (w *world) forsaken() bool {
+	return w.redis.holder != "" && !w.trusted(w.redis.holder)
+}
+
+func (w *world) trusted(name string) bool {
+	for _, p := range w.procs {
+		for _, t := range p.place.granted() {
+			if t.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// do executes one event.
+func (w *world) do(e event) {
+	w.now = w.now.Add(stepTime)
+	if e.verb >= breakBefore && e.verb <= timeOut || e.verb == drop || e.verb == lose || e.verb == expire {
+		w.faults++
+		w.lossy = true
+	}
+	var c *call
+	var k *command
+	switch e.verb {
+	case start, look, accept, leave, cancel, unlock:
+		c = w.calls[e.a]
+	case answer, answerAside, run, breakBefore, breakAfter, breakCopy, timeOut, cross:
+		k = w.flying[e.a]
+		c = k.c
+	}
+	switch e.verb {
+	case start:
+		w.begin(c)
+		w.act(c.p)
+	case look:
+		w.look(c)
+	case accept:
+		w.accept(c)
+	case leave:
+		w.parts(c)
+	case cancel:
+		w.cancel(c)
+	case unlock:
+		w.unlock(c)
+	case answer, answerAside:
+		w.carryOut(k, e.verb == answerAside)
+		w.answered(k, false, false)
+	case run:
+		w.carryOut(k, false)
+		if k.copy {
+			w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+		}
+	case breakBefore:
+		w.answered(k, true, true)
+	case breakAfter:
+		w.carryOut(k, false)
+		w.answered(k, true, true)
+	case breakCopy:
+		dup := *k
+		dup.copy, dup.c = true, nil
+		k.copied = true
+		w.answered(k, true, true)
+		w.flying = append(w.flying, &dup)
+	case timeOut:
+		k.c = nil
+		w.tellTimeOut(k)
+		c.p.place.Abandoned(c.w, k.t)
+		w.unanswered(c, errBroke)
+	case cross:
+		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+		w.tellCross(c, k)
+		c.p.place.GrantedAfterCancel(c.w, k.t)
+		w.crossing = true
+		w.cancel(c)
+		w.crossing = false
+	case settle:
+		p := w.procs[e.a]
+		w.settles(p, p.settling[e.b])
+	case confirm:
+		p := w.procs[e.a]
+		x := p.ears[e.b]
+		x.heard = true
+		x.line.Notify()
+		w.act(p)
+	case deliver:
+		w.deliver(w.procs[e.a], w.procs[e.a].ears[e.b])
+	case drop:
+		x := w.procs[e.a].ears[e.b]
+		x.news, x.told, x.turns = false, false, nil
+	case beat:
+		w.beats(w.procs[e.a], w.procs[e.a].ears[e.b])
+	case tick:
+		w.passes(w.next())
+	case pause:
+		w.passes(11 * time.Millisecond)
+	case lose:
+		p := w.procs[e.a]
+		w.lost(p, p.place.granted()[e.b])
+	case expire:
+		w.tellExpire()
+		w.redis.holder = ""
+		if w.terms[0].Tickets() {
+			w.redis.queue = nil // the queue stands in the same key
+		}
+		for _, k := range w.flying {
+			k.late = k.late || k.ran
+		}
+	case shut:
+		w.closes(w.procs[e.a])
+	}
+	for _, p := range w.procs {
+		w.act(p)
+		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
+	}
+	// A process does not trust the reply to a request that took too long.
+	for _, k := range w.flying {
+		k.late = k.late || w.now.Sub(k.sent) > offerTime/3
+	}
+}
+
+// step executes one event, and checks the invariants.
+func (w *world) step(e event) {
+	w.do(e)
+	w.check()
+	w.tellState()
+}
+
+func (w *world) deliver(p *proc, e *ears) {
+	news, told, turns := e.news, e.told, e.turns
+	e.news, e.told, e.turns = false, false, nil
+	if w.cast.deaf {
+		return
+	}
+	if news {
+		e.line.Notify()
+	}
+	if told {
+		e.line.OnHandOff()
+	}
+	for _, name := range turns {
+		w.tellCalled(e.line, name)
+		e.line.OnTurn(name)
+	}
+	w.act(p)
+}
+
+// check checks the invariants.
+func (w *world) check() {
+	var writers, readers []*Acquisition
+	for _, p := range w.procs {
+		for _, t := range p.place.granted() {
+			if t.Terms.Reads {
+				readers = append(readers, t)
+			} else {
+				writers = append(writers, t)
+			}
+		}
+		w.checkPlace(p)
+	}
+	if len(writers) > 1 {
+		w.fail("%d tenures have the lock", len(writers))
+	}
+	for _, t := range writers {
+		if w.redis.holder != t.Name {
+			w.fail("a tenure trusts that it has the lock, and Redis has it for %q", w.redis.holder)
+		}
+		for _, r := range readers {
+			if o := r.holds[0].By.other(); o == nil || o.acquisition != t {
+				w.fail("others read while an owner writes")
+			}
+		}
+	}
+	for _, t := range readers {
+		if !slices.Contains(w.redis.readers, t.Name) {
+			w.fail("a tenure trusts that it reads, and Redis does not know it")
+		}
+	}
+}
+
+// checkPlace checks the invariants of one place.
+func (w *world) checkPlace(p *proc) {
+	flying := 0
+	for _, k := range w.flying {
+		if k.p != p || k.copy {
+			continue
+		}
+		flying += k.round.Enters()
+		if k.errand != toAsk {
+			continue
+		}
+		flying++
+		pending := 0
+		for _, other := range w.flying {
+			if other.t == k.t && other.errand == toAsk && !other.copy {
+				pending++
+			}
+			if slices.ContainsFunc(other.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == k.t }) && !other.copy {
+				pending++
+			}
+		}
+		if k.t.pending != pending {
+			w.fail("%d questions for one tenure are under way, and it counts %d", pending, k.t.pending)
+		}
+	}
+	if p.place.inFlight != flying {
+		w.fail("%d questions are under way, and the place counts %d", flying, p.place.inFlight)
+	}
+	for _, t := range p.place.granted() {
+		if len(t.served) > 0 && !p.place.removing && !p.closed {
+			w.fail("served waiters stay in the queue for as long as %q has the lock", t.Name)
+		}
+	}
+	for i := range p.place.sides {
+		s := &p.place.sides[i]
+		w.checkSide(p, s)
+	}
+}
+
+func (w *world) checkSide(p *proc, s *side) {
+	for _, o := range s.owners {
+		n := 0
+		if o.acquisition != nil {
+			for _, h := range o.acquisition.holds {
+				if h.By == o {
+					n++
+				}
+			}
+			if !o.acquisition.Lives() {
+				w.fail("the tenure of an owner is over")
+			}
+			if o.acquisition.Terms.Passes && s.held != o.acquisition && o.acquisition.phase == Held {
+				w.fail("the place does not know what has the lock")
+			}
+		}
+		if n != o.holds && o.acquisition != nil {
+			w.fail("an owner has %d holds, and counts %d", n, o.holds)
+		}
+	}
+	if t := s.open; t != nil && (!t.Lives() || len(t.holds) == 0) {
+		w.fail("a tenure without a hold is open to others")
+	}
+	if s.requests < 0 || s.request != nil && s.requests == 0 {
+		w.fail("%d trips are under way", s.requests)
+	}
+	for _, l := range s.queues {
+		if len(l.waiters) == 0 {
+			w.fail("an empty line")
+		}
+		if t := l.hand.ticket; t != nil && t.phase != Queued {
+			w.fail("a ticket in phase %d", t.phase)
+		}
+		if t := l.hand.offered; t != nil && t.Lives() && (t.phase != Offered || s.held != t) {
+			w.fail("an offer in phase %d", t.phase)
+		}
+		w.checkLine(p, l)
+	}
+}
+
+// checkLine checks that a queue waits for an event that is certain to come.
+func (w *world) checkLine(p *proc, l *Queue) {
+	if p.closed {
+		return
+	}
+	for _, x := range l.waiters {
+		if c := w.callOf(x); c != nil && c.state == sleeping && w.comes(p, l, c) == "" {
+			w.fail("call %d waits for nothing", c.order)
+		}
+	}
+}
+
+// comes returns the event that a sleeping call waits for.
+func (w *world) comes(p *proc, l *Queue, c *call) string {
+	x := c.w
+	switch {
+	case len(x.Wake) > 0:
+		return "it is awake"
+	case !c.due.IsZero():
+		return "its time"
+	case x.joined != nil:
+		return "the answer to another"
+	case c.terms.WaitPolicy == FairQueue:
+		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
+			return "a heartbeat"
+		}
+		return ""
+	case !x.First():
+		return "the first of the line"
+	case !l.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.line == l }):
+		return "an alarm"
+	}
+	return ""
+}
+
+// drain lets everything under way come to its end, as when nothing goes wrong any
+// more, and checks the state that is left.
+func (w *world) drain() {
+	began := w.now
+	w.faults = w.cast.faults
+	for n := 0; w.wrong == nil; n++ {
+		if n == 1000 {
+			w.fail("the history does not come to an end")
+		}
+		e, ok := w.calm()
+		if !ok {
+			break
+		}
+		w.step(e)
+	}
+	took := w.now.Sub(began)
+	if w.wrong == nil && !w.lossy && took > pollTime/2 {
+		w.fail("nothing was lost, and it took %v: a call was not woken", took)
+	}
+	for _, c := range w.calls {
+		if c.state != idle && c.state != done {
+			w.fail("call %d is in state %d for ever", c.order, c.state)
+		}
+		if c.state == done && !c.got && !c.quit {
+			w.fail("call %d has not had the lock", c.order)
+		}
+	}
+	if !w.redis.empty() {
+		w.fail("something is left in Redis: %+v", w.redis)
+	}
+	for _, p := range w.procs {
+		if !p.place.Unused() {
+			w.fail("the place is in use")
+		}
+		if p.place.inFlight != 0 {
+			w.fail("%d questions are under way for ever", p.place.inFlight)
+		}
+		if !p.place.Idle(w.now.Add(asideTime)) {
+			w.fail("the place is never idle")
+		}
+	}
+}
+
+// calm returns the next event when nothing goes wrong. Time passes only when no other event
+// can happen.
+func (w *world) calm() (event, bool) {
+	best, found := event{}, false
+	for _, e := range w.enabled() {
+		switch e.verb {
+		case start, cancel, shut, pause, answerAside, cross:
+			continue
+		case run:
+			if !w.flying[e.a].copy {
+				continue
+			}
+		case tick:
+			if found {
+				continue
+			}
+		}
+		if !found {
+			best, found = e, true
+		}
+	}
+	return best, found
+}
+
+// story returns a history in the words of a failure message.
+func (c *cast) story(path []event) string {
+	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, deaf %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.deaf, c.keeps)
+	for i, r := range c.calls {
+		t := r.terms
+		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, register %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.Register, t.Yield)
+	}
+	for i, e := range path {
+		s += fmt.Sprintf("%3d %v\n", i+1, e)
+	}
+	return s
+}

@@ -1,0 +1,100 @@
+package lockstate
+
+import (
+	"flag"
+	"slices"
+	"testing"
+)
+
+// deeper makes the histories longer.
+var deeper = flag.Int("deeper", 0, "how many events longer the histories are")
+
+// Every short history of a few calls comes to a good end, whatever happens on the way, and
+// keeps the invariants. The test follows histories that lead to the same state once.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	var (
+		plain, read, write, fair = &plainTerms, &readTerms, &writeTerms, &fairTerms
+
+		alone  = []role{{terms: plain}, {terms: plain}, {terms: plain}}
+		two    = []role{{terms: plain}, {terms: plain}, {proc: 1, terms: plain}}
+		mixed  = []role{{terms: plain}, {terms: plain}, {terms: plain, how: tryLock}}
+		sides  = []role{{terms: read}, {terms: read}, {terms: write}}
+		fairly = []role{{terms: fair}, {terms: fair}, {proc: 1, terms: fair}}
+
+		granted = []event{{start, 0, 0}, {answer, 0, 0}}                                                                // the first call holds the lock
+		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
+		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one call is notified of the lock
+		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
+		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has the waiters queued
+	)
+	for name, test := range map[string]struct {
+		cast   cast
+		before []event
+		depth  int
+	}{
+		"plain":                      {cast{procs: 1, calls: alone, faults: 1}, nil, 7},
+		"plain, two processes":       {cast{procs: 2, calls: two, faults: 1}, nil, 5},
+		"plain, two wait":            {cast{procs: 1, calls: alone, faults: 1, pause: true, aside: true}, behind, 5},
+		"plain, two wait and close":  {cast{procs: 1, calls: alone, faults: 1, close: true}, behind, 5},
+		"plain, two processes wait":  {cast{procs: 2, calls: two, faults: 1, aside: true}, beyond, 5},
+		"plain, interrupted":         {cast{procs: 1, calls: alone[:2], faults: 1, fine: true}, gently, 7},
+		"plain, an attempt":          {cast{procs: 1, calls: mixed, faults: 1}, nil, 5},
+		"readers and a writer":       {cast{procs: 1, calls: sides, faults: 1}, nil, 5},
+		"a reader and one behind it": {cast{procs: 1, calls: sides, faults: 1, pause: true, close: true}, granted, 5},
+		"fair":                       {cast{procs: 2, calls: fairly, faults: 1}, nil, 5},
+		"fair, two wait":             {cast{procs: 2, calls: fairly, faults: 1, close: true}, queued, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			explore(t, &test.cast, test.before, test.depth+*deeper)
+		})
+	}
+}
+
+// explore follows all histories that begin with before and go on for depth events.
+func explore(t *testing.T, c *cast, before []event, depth int) {
+	f := new(finger)
+	seen := map[uint64]bool{}
+	frontier := [][]event{before}
+	events := 0
+	for range depth {
+		var next [][]event
+		for _, path := range frontier {
+			w := follow(c, path)
+			for _, e := range w.enabled() {
+				w := follow(c, path)
+				w.step(e)
+				events++
+				path := append(slices.Clip(path), e)
+				if w.wrong != nil {
+					t.Fatalf("%v, after\n%s", w.wrong, c.story(path))
+				}
+				n := f.of(w, w.now)
+				if seen[n] {
+					continue
+				}
+				seen[n] = true
+				next = append(next, path)
+				w.drain()
+				if w.wrong != nil {
+					t.Fatalf("in the end %v, after\n%s", w.wrong, c.story(path))
+				}
+			}
+		}
+		frontier = next
+	}
+	if events < 500 {
+		t.Errorf("only %d events were followed", events)
+	}
+	t.Logf("%d states, %d events", len(seen), events)
+}
+
+// follow returns the world after the events of path.
+func follow(c *cast, path []event) *world {
+	w := newWorld(c)
+	for _, e := range path {
+		w.do(e)
+	}
+	return w
+}

@@ -1,0 +1,718 @@
+package lockstate
+
+import (
+	"testing"
+	"time"
+)
+
+// fixed, replicated and fenced are the terms of plain locks for which a lock that is handed off does not suffice.
+var (
+	fixedTerms      = with(plainTerms, func(c *Terms) { c.Fixed = true })
+	replicatedTerms = with(plainTerms, func(c *Terms) { c.Replicas = true })
+	fencedTerms     = with(plainTerms, func(c *Terms) { c.Register = "register" })
+)
+
+// Each of these alone is a reason not to pass a lock on.
+func TestMayPass(t *testing.T) {
+	none := func(*stage, *Acquisition) {}
+	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
+	for name, test := range map[string]struct {
+		waits  func(*stage)               // a call that waits; nil is a plain one
+		change func(*stage, *Acquisition) // runs after the grant
+		held   time.Duration              // 0 means a millisecond
+		may    bool
+	}{
+		"nothing is against it":       {change: none, may: true},
+		"nobody waits":                {waits: func(*stage) {}, change: none},
+		"closed":                      {change: func(s *stage, _ *Acquisition) { s.Close() }},
+		"another is offered":          {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.tenure(&plainTerms) }},
+		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.tenure(&plainTerms) }},
+		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
+		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"a question is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
+		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); t.answered(&s.Lock) }, may: true},
+		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
+		"two holds stand":             {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
+		"one hold stands again":       {change: func(s *stage, t *Acquisition) { t.WillChange(s.now); t.Count(1) }, may: true},
+		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
+		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
+		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
+		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.grant.passes = MaxPasses }},
+		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.grant.passes = MaxPasses - 1 }, may: true},
+		"held for too long":           {change: none, held: MaxPassTime},
+		"held for long":               {change: none, held: MaxPassTime - 1, may: true},
+		"the clock is not behind":     {change: none, held: 2 * time.Microsecond},
+		"the clock is behind":         {change: none, held: 2*time.Microsecond + 1, may: true},
+		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"an attempt is first":         {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
+		"an attempt is behind":        {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
+		"one with a lease of its own": {waits: first(fixedTerms), change: none},
+		"one with replicas":           {waits: first(replicatedTerms), change: none},
+		"one with a register":         {waits: first(fencedTerms), change: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.take(&plainTerms, 1)
+			if test.waits == nil {
+				s.stand(&plainTerms, 2)
+			} else {
+				test.waits(s)
+			}
+			if test.held == 0 {
+				test.held = time.Millisecond
+			}
+			s.pass(test.held)
+			test.change(s, held)
+			next := s.give(h)
+			if (next != nil) != test.may {
+				t.Fatalf("the lock was passed on: %t", next != nil)
+			}
+			if held.Lives() {
+				t.Error("the tenure that was given back lives")
+			}
+		})
+	}
+}
+
+// An acquisition that is handed off keeps the name, the token and the age of the grant.
+func TestPassTo(t *testing.T) {
+	s := newStage(t)
+	first, h := s.take(&plainTerms, 1)
+	since := s.now
+	w := s.stand(&plainTerms, 2)
+	if step := s.next(w); step.Do != Wait {
+		t.Fatalf("the next waiter asks for a lock that its process has: %+v", step)
+	}
+	s.pass(time.Millisecond)
+	s.done()
+	next := s.give(h)
+	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
+		t.Error("the first of the line is not woken")
+	}
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.PassCount() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
+		t.Errorf("%+v", next)
+	}
+	if all := s.Offered(); len(all) != 1 || all[0] != next {
+		t.Errorf("offered: %v", all)
+	}
+	if first.Latest() != next || s.Unused() {
+		t.Error("the next is not known")
+	}
+	if first.phase != Released || !first.MarkUncertain() || first.uncertain || !next.uncertain {
+		t.Error("a doubt about the first is not about the next, which has its name")
+	}
+	next.uncertain = false
+
+	came := s.now
+	s.pass(time.Millisecond)
+	step := s.next(w)
+	if step.Do != Take || step.Acquisition != next || next.phase != Held || next.Owner() != w.Owner || w.Owner.Acquisition() != next || next.Came != came.Add(-time.Millisecond) {
+		t.Fatalf("%+v, phase %d", step, next.phase)
+	}
+	h = new(Hold)
+	if !s.Add(next, w.Owner, h) || w.Owner.holds != 1 {
+		t.Fatal("the waiter has no hold")
+	}
+	s.Quit(w, s.now)
+	s.stand(&plainTerms, 3)
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
+		t.Errorf("%+v", third)
+	}
+}
+
+// The first waiter takes an offered acquisition, unless the waiter has no use for it, the acquisition is lost, or the
+// place is closed.
+func TestTake(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter) {
+		s := newStage(t)
+		_, h := s.take(&plainTerms, 1)
+		w := s.stand(&plainTerms, 2)
+		s.pass(time.Millisecond)
+		next := s.give(h)
+		s.done()
+		return s, next, w
+	}
+	t.Run("lost", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.End(next, Lost)
+		if step := s.next(w); step.Do != Send {
+			t.Errorf("%+v", step)
+		}
+		if s.gives() != nil {
+			t.Error("a lost tenure is given back")
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.Close()
+		if step := s.next(w); step.Do == Take {
+			t.Errorf("%+v", step)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("another comes first", func(t *testing.T) {
+		s, next, w := scene(t)
+		other := s.stand(fixedTerms, 3)
+		s.Quit(w, s.now)
+		if all := s.wakes(); len(all) != 1 || all[0] != other {
+			t.Error("the next is not woken")
+		}
+		if step := s.next(other); step.Do == Take {
+			t.Errorf("%+v", step)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != next || next.Lives() {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("an attempt comes first", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.tries(&plainTerms, 3)
+		s.Quit(w, s.now)
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("nobody is left", func(t *testing.T) {
+		s, next, w := scene(t)
+		if seat := s.GiveUp(w, nil); seat != nil {
+			t.Error(seat)
+		}
+		s.Quit(w, s.now)
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("given up by the first", func(t *testing.T) {
+		s, next, w := scene(t)
+		behind := s.stand(&plainTerms, 3)
+		s.GiveUp(w, next)
+		s.Quit(w, s.now)
+		if s.gives() != nil {
+			t.Error("a tenure that the next may take is given back")
+		}
+		if step := s.next(behind); step.Do != Take {
+			t.Errorf("%+v", step)
+		}
+	})
+}
+
+// A release names the ticket of the queue as the next owner, if the first of the queue can take the
+// lock in the name of the ticket.
+func TestHeir(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*stage)
+		heir   bool
+	}{
+		"a call waits":        {func(s *stage) { s.stand(&plainTerms, 2) }, true},
+		"nobody waits":        {func(s *stage) {}, false},
+		"closed":              {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
+		"another is offered":  {func(s *stage) { s.stand(&plainTerms, 2); s.Queue(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
+		"an attempt is first": {func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.take(&plainTerms, 1)
+			test.change(s)
+			s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
+			w, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
+			if (w != nil) != test.heir || (ticket != nil) != test.heir {
+				t.Fatalf("%v, %v", w, ticket)
+			}
+			if ticket == nil {
+				return
+			}
+			if ticket.phase != Queued || ticket.longest != offerTime || ticket.traceTTL != pollTime || w != s.Queue(&plainTerms).waiters[0] {
+				t.Errorf("%+v", ticket)
+			}
+			if s.Fail(ticket); len(s.gives()) != 1 {
+				t.Error("Redis may have the ticket queued, and no command takes it back")
+			}
+		})
+	}
+	t.Run("leases do not get shorter", func(t *testing.T) {
+		s := newStage(t)
+		held, _ := s.take(&plainTerms, 1)
+		s.stand(&plainTerms, 2)
+		s.NextOwner(held, 2*offerTime, 2*pollTime, time.Time{})
+		if _, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{}); ticket.longest != 2*offerTime || ticket.traceTTL != 2*pollTime || ticket.MayLive() != 2*offerTime {
+			t.Errorf("%+v", ticket)
+		}
+	})
+}
+
+// The reply to a release says what became of the next owner.
+func TestInherit(t *testing.T) {
+	scene := func(t *testing.T, c *Terms) (*stage, *Acquisition, *Waiter) {
+		s := newStage(t)
+		held, h := s.take(&plainTerms, 1)
+		w := s.stand(c, 2)
+		s.next(w)
+		s.pass(2 * MaxPassTime)
+		s.Unlock(held, h, s.now, nil)
+		_, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
+		t.Cleanup(func() {
+			if w.queue != nil && s.side(false).held == held {
+				s.NoLongerHeld(held)
+				if !w.leads() {
+					t.Error("the lock has no holder, and the first does not know")
+				}
+			}
+		})
+		s.done()
+		return s, ticket, w
+	}
+	t.Run("it has the lock", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		if !s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200, Sent: s.now}, s.now) {
+			t.Fatal("it is not offered")
+		}
+		if ticket.phase != Offered || ticket.Token() != 200 || ticket.grant.since != s.now || !ticket.grant.alive || ticket.counted != 1 || s.side(false).held != ticket {
+			t.Errorf("%+v", ticket)
+		}
+		if step := s.next(w); step.Do != Take || step.Acquisition != ticket {
+			t.Errorf("%+v", step)
+		}
+	})
+	for name, test := range map[string]struct {
+		c    *Terms
+		i    ReleaseResult
+		swap bool // an attempt comes first
+	}{
+		"too late":                    {&plainTerms, ReleaseResult{Done: true, Token: 200, Late: true}, false},
+		"one with a lease of its own": {fixedTerms, ReleaseResult{Done: true, Token: 200}, false},
+		"an attempt comes first":      {&plainTerms, ReleaseResult{Done: true, Token: 200}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w := scene(t, test.c)
+			if test.swap {
+				w.once = true
+			}
+			w.queue.when.sendAt = s.now.Add(pollTime) // an earlier waiter of the queue was told to wait
+			if s.OnRelease(ticket, test.i, s.now) || ticket.phase != Queued {
+				t.Fatal("it is offered")
+			}
+			if len(s.wakes()) != 1 || s.next(w).Do != Send {
+				t.Error("the first does not ask")
+			}
+		})
+	}
+	t.Run("others come first", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		until := s.now.Add(asideTime)
+		s.OnRelease(ticket, ReleaseResult{Done: true, Aside: until}, s.now)
+		s.NoLongerHeld(s.side(false).held)
+		if step := s.next(w); step.Do != Wait || step.Due != until {
+			t.Errorf("%+v", step)
+		}
+		s.pass(asideTime)
+		if step := s.next(w); step.Do != Send {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("others come first, and the first looks late", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		w.queue.when.sendAt = s.now.Add(pollTime) // the queue was refused before
+		s.OnRelease(ticket, ReleaseResult{Done: true, Aside: s.now.Add(asideTime)}, s.now)
+		s.NoLongerHeld(s.side(false).held)
+		s.pass(asideTime)
+		if step := s.next(w); step.Do != Send {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("another process has it", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.OnRelease(ticket, ReleaseResult{Done: true, Sent: s.now}, s.now)
+		if all := s.done(); len(all) != 1 || all[0].Kind != Subscribe || all[0].Sent != s.now {
+			t.Errorf("%+v", all)
+		}
+		s.NoLongerHeld(s.side(false).held)
+		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(pollTime) {
+			t.Errorf("%+v", step)
+		}
+	})
+	for name, i := range map[string]ReleaseResult{"it broke": {Broke: true}, "it was lost": {}} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w := scene(t, &plainTerms)
+			w.queue.when.sendAt = s.now.Add(pollTime) // the queue was refused before
+			s.OnRelease(ticket, i, s.now)
+			s.NoLongerHeld(s.side(false).held)
+			if step := s.next(w); step.Do != Send || step.Acquisition != ticket {
+				t.Errorf("%+v", step)
+			}
+			if ticket.uncertain != i.Broke {
+				t.Error("in doubt:", ticket.uncertain)
+			}
+		})
+	}
+	t.Run("given up meanwhile", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.Quit(w, s.now)
+		if len(s.gives()) != 1 {
+			t.Fatal("the line did not give it up")
+		}
+		if s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now) {
+			t.Error("it is offered")
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != ticket {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("the line has another", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.Queue(&plainTerms).hand.ticket = nil
+		s.Fail(ticket)
+		second := s.Queue(&plainTerms).ticket(&plainTerms, time.Time{})
+		if s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now) || second.phase != Queued || w.queue.hand.offered != nil {
+			t.Error("another's grant is offered")
+		}
+	})
+}
+
+// The reply to a request is about the ticket, whichever waiter of the queue asked it.
+func TestAdopt(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter) {
+		s := newStage(t)
+		w := s.stand(&plainTerms, 2)
+		ticket := s.asks(w)
+		if ticket.phase != Queued {
+			t.Fatal("it does not ask in the name of the line")
+		}
+		return s, ticket, w
+	}
+	grant := func(s *stage, w *Waiter, ticket *Acquisition, late bool) Outcome {
+		return s.Granted(w, ticket, w.Owner, &Hold{Fixed: w.Terms.Fixed}, 100, late, s.now)
+	}
+	t.Run("granted", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		if out := grant(s, w, ticket, false); out != Holds || ticket.phase != Held || ticket.Owner() != w.Owner || w.queue.hand != (hand{}) || s.side(false).held != ticket {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+	})
+	t.Run("granted to another waiter than the first", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&plainTerms, 2)
+		ticket := s.refused(w)
+		came := s.now.Add(pollTime / 2)
+		s.pass(pollTime / 2)
+		own := with(plainTerms, func(c *Terms) { c.Fixed, c.Lease = true, leaseTime/2 })
+		second := s.stand(own, 3)
+		s.GiveUp(w, ticket)
+		s.Quit(w, s.now)
+		s.pass(pollTime)
+		if again := s.asks(second); again != ticket {
+			t.Fatal("the place in the queue is not kept")
+		}
+		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own || ticket.grant.alive {
+			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
+		}
+	})
+	t.Run("offered before", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
+		if out := grant(s, w, ticket, true); out != Holds || ticket.Token() != 200 || ticket.phase != Held || len(ticket.holds) != 1 {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		if len(s.Offered()) > 0 {
+			t.Error("it is offered still")
+		}
+	})
+	t.Run("offered before, and lost", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
+		s.End(ticket, Lost)
+		if out := grant(s, w, ticket, false); out != TooLate || ticket.phase != Lost {
+			t.Errorf("%d, phase %d", out, ticket.phase)
+		}
+	})
+	t.Run("offered before, and closed", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
+		s.Close()
+		if out := grant(s, w, ticket, false); out != Shut || ticket.phase != Closed || w.Owner.Acquisition() != nil {
+			t.Errorf("%d, phase %d", out, ticket.phase)
+		}
+	})
+	t.Run("another was offered", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		other := s.tenure(&plainTerms)
+		other.grant.since, other.phase = s.now, Offered
+		s.offer(w.queue, other)
+		if out := grant(s, w, ticket, false); out != Holds || other.Lives() || s.side(false).held != ticket {
+			t.Errorf("%d, %+v", out, other)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != other {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("too late", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		if out := grant(s, w, ticket, true); out != TooLate || !ticket.uncertain || ticket.grant.since != (time.Time{}) {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		s.GiveUp(w, ticket)
+		if all := s.gives(); len(all) != 1 || all[0] != ticket {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.Close()
+		if out := grant(s, w, ticket, false); out != Shut || !ticket.uncertain || len(ticket.holds) > 0 || s.side(false).held != nil {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		s.GiveUp(w, ticket)
+		if all := s.gives(); len(all) != 1 {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("an attempt of its own", func(t *testing.T) {
+		s := newStage(t)
+		w := s.waiter(&plainTerms, 2)
+		w.Acquisition = s.tenure(&plainTerms)
+		if !s.Try(w, s.now) {
+			t.Fatal("others are ahead")
+		}
+		if own := s.asks(w); own != w.Acquisition || w.queue.hand.ticket != nil {
+			t.Error("it asks in the name of the line")
+		}
+		if out := grant(s, w, w.Acquisition, false); out != Holds {
+			t.Error(out)
+		}
+	})
+	t.Run("a reader that asks anew", func(t *testing.T) {
+		s := newStage(t)
+		w := s.reader(&readTerms, 2)
+		s.pass(time.Second)
+		w.Acquisition = s.tenure(&readTerms) // after a reply that came too late
+		own := s.asks(w)
+		if out := grant(s, w, own, false); out != Holds || own.Came != s.now {
+			t.Errorf("%d, asked %v", out, own.Came)
+		}
+	})
+	t.Run("ended meanwhile", func(t *testing.T) {
+		s := newStage(t)
+		o, own := s.owner(&writeTerms, 1), s.tenure(&writeTerms)
+		s.WillSend(own, leaseTime, 0)
+		s.Fail(own)
+		if out := s.Granted(nil, own, o, new(Hold), 100, false, s.now); out != TooLate || !own.uncertain || o.Acquisition() != nil {
+			t.Errorf("%d, %+v", out, own)
+		}
+		s.Fail(own)
+		if len(s.gives()) != 1 {
+			t.Error("no command takes the grant back")
+		}
+	})
+}
+
+// An offered acquisition is lost while a request for it is under way, and Redis grants the lock
+// by the request. If the waiter has no use for the reply, the state gives the grant back.
+func TestAdopt_lostBefore(t *testing.T) {
+	for name, ends := range map[string]func(*stage, *Waiter, *Acquisition){
+		"its wait ends": func(s *stage, w *Waiter, t *Acquisition) { s.GrantedAfterCancel(w, t); s.GiveUp(w, t) },
+		"the answer breaks": func(s *stage, w *Waiter, t *Acquisition) {
+			s.Failed(w, t, true, errBroke)
+			s.Retry(w, s.now)
+			s.next(w)
+		},
+		"nobody hears it": func(s *stage, w *Waiter, t *Acquisition) { s.Abandoned(w, t); s.GiveUp(w, t); s.unheard(w, t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.stand(&plainTerms, 2)
+			s.stand(&plainTerms, 3)
+			ticket := s.asks(w)
+			s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
+			s.End(ticket, Lost)
+			s.NoLongerHeld(ticket)
+			s.done()
+			ends(s, w, ticket)
+			if all := s.gives(); len(all) != 1 || all[0] != ticket {
+				t.Errorf("%v is given back", all)
+			}
+			if next := s.asks(w); next == ticket {
+				t.Error("the next asks in a tenure that is over")
+			}
+		})
+	}
+}
+
+// A call that gives up leaves to the next of its queue what the next can use. It leaves nothing that
+// may turn into a grant without a waiter.
+func TestGiveUp(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter, *Waiter) {
+		s := newStage(t)
+		w, behind := s.stand(&plainTerms, 2), s.stand(&plainTerms, 3)
+		ticket := s.refused(w)
+		s.done()
+		return s, ticket, w, behind
+	}
+	for name, test := range map[string]struct {
+		change func(*stage, *Acquisition)
+		kept   bool
+	}{
+		"nothing is under way":    {func(*stage, *Acquisition) {}, true},
+		"a question is under way": {func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
+		"in doubt":                {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w, behind := scene(t)
+			test.change(s, ticket)
+			s.GiveUp(w, ticket)
+			if kept := w.queue.hand.ticket == ticket && s.gives() == nil; kept != test.kept || ticket.Lives() != test.kept {
+				t.Errorf("kept: %t, it lives: %t", kept, ticket.Lives())
+			}
+			s.Quit(w, s.now)
+			s.pass(pollTime)
+			if next := s.asks(behind); (next == ticket) != test.kept {
+				t.Errorf("the next asks for %v", next)
+			}
+		})
+	}
+	t.Run("its own, of which Redis has not heard", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&writeTerms, 2)
+		s.GiveUp(w, w.Acquisition)
+		if w.Acquisition.Lives() || s.gives() != nil {
+			t.Error("it lives, or is given back")
+		}
+	})
+	t.Run("its own, of which Redis has a trace", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&writeTerms, 2)
+		s.refused(w)
+		s.GiveUp(w, w.Acquisition)
+		if all := s.gives(); w.Acquisition.Lives() || len(all) != 1 {
+			t.Error("it lives, or is not given back")
+		}
+	})
+	t.Run("nothing", func(t *testing.T) {
+		s, _, w, _ := scene(t)
+		if s.GiveUp(w, nil) != nil || s.done() != nil {
+			t.Error("something was given up")
+		}
+	})
+}
+
+// A queue asks for one register at a time: a ticket for another register does not suffice.
+func TestTicket(t *testing.T) {
+	s := newStage(t)
+	w, behind := s.stand(&plainTerms, 2), s.stand(fencedTerms, 3)
+	ticket := s.refused(w)
+	s.GiveUp(w, ticket)
+	s.Quit(w, s.now)
+	s.done()
+	s.pass(pollTime)
+	if next := s.asks(behind); next == ticket || ticket.Lives() || next.Terms != fencedTerms {
+		t.Errorf("%+v", next)
+	}
+	if all := s.gives(); len(all) != 1 || all[0] != ticket {
+		t.Errorf("%v is given back", all)
+	}
+}
+
+// A waiter of a queue that queues has left the queue when its request is replied to by a grant. The grant is its owner's all
+// the same, and the queue, which another waiter may be in, keeps what it has.
+func TestAdopt_afterItsWaiterLeft(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		s := newStage(t)
+		other, w := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+		w.reason = true // it was told of its turn
+		asked := s.asks(w)
+		if alone {
+			s.Quit(other, s.now)
+		}
+		s.Quit(w, s.now)
+		if w.queue != nil {
+			t.Fatal("it is in the line still")
+		}
+		if out := s.Granted(w, asked, w.Owner, new(Hold), 100, false, s.now); out != Holds || w.Owner.Acquisition() != asked {
+			t.Errorf("%d, and its owner has %+v", out, w.Owner.Acquisition())
+		}
+	}
+}
+
+// inherited has a release offer the ticket of a queue to its first waiter, whose request for it
+// has no reply yet.
+func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
+	s.Helper()
+	t, h := s.take(&plainTerms, 1)
+	w = s.stand(&plainTerms, 2)
+	s.pass(pollTime)
+	s.Queue(&plainTerms).TimerFired()
+	ticket = s.asks(w)
+	s.Unlock(t, h, s.now, func(*Acquisition) bool { return false })
+	if _, heir := s.NextOwner(t, offerTime, 10*pollTime, time.Time{}); heir != ticket {
+		s.Fatal("the ticket is not the heir")
+	}
+	if !s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200, Sent: s.now}, s.now) {
+		s.Fatal("the ticket is not offered")
+	}
+	s.NoLongerHeld(t)
+	return w, ticket
+}
+
+// A request that finds the offer expired at the server is granted the lock anew, perhaps after
+// other processes had it. Its reply can come before anybody here has seen the end of the offer,
+// as in a process that was stopped. The hold has the token of that reply: the token of the
+// offer would be less than that of a holder that has already given the lock back.
+func TestGranted_theTokenOfTheAnswer(t *testing.T) {
+	s := newStage(t)
+	w, ticket := s.inherited()
+	s.pass(offerTime + time.Second)
+	h := new(Hold)
+	if out := s.Granted(w, ticket, w.Owner, h, 300, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	if got := ticket.Token(); got != 300 {
+		t.Errorf("token %d, want that of the answer, 300: another process may have had 250", got)
+	}
+}
+
+// A request that was under way when its acquisition was lost can put the acquisition into the queue, after
+// what the loss left was released. A release would give the lock to no one, for an offer.
+func TestRefused_afterItsTenureWasLost(t *testing.T) {
+	s := newStage(t)
+	w, ticket := s.inherited()
+	s.End(ticket, Lost)
+	s.NoLongerHeld(ticket)
+	s.done() // the session releases what the loss left, and Redis confirms that
+	s.Refused(w, ticket, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	if got := s.gives(); len(got) != 1 || got[0] != ticket {
+		t.Errorf("given back: %d tenures; the queue has one that is over", len(got))
+	}
+}
+
+// The reply to a release can come after the next owner was granted the lock by its own request, gave
+// it back, and it was handed off. What the earlier acquisition of that owner string had is the next
+// holder's now: to release it would stop the lease of a holder.
+func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
+	s := newStage(t)
+	tenure, h := s.take(&plainTerms, 1)
+	w := s.stand(&plainTerms, 2)
+	s.stand(&plainTerms, 3)
+	s.Unlock(tenure, h, s.now, func(*Acquisition) bool { return false })
+	_, heir := s.NextOwner(tenure, offerTime, 10*pollTime, time.Time{})
+	s.pass(pollTime)
+	s.Queue(&plainTerms).TimerFired()
+	if asked := s.asks(w); asked != heir {
+		t.Fatal("it asks in another name")
+	}
+	first := new(Hold)
+	if out := s.Granted(w, heir, w.Owner, first, 200, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	s.Quit(w, s.now)
+	s.pass(stepTime)
+	next := s.give(first)
+	if next == nil || !next.Lives() {
+		t.Fatal("it is not passed on")
+	}
+	s.done()
+	s.OnRelease(heir, ReleaseResult{Done: true, Token: 150, Sent: s.now}, s.now) // the reply to the release, at last
+	if got := s.gives(); len(got) != 0 {
+		t.Errorf("the tenure that passed the lock on is given back, and with it the lease of the next")
+	}
+}

@@ -1,0 +1,722 @@
+package lockstate
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Only the first of a queue asks. The next asks when the first has left.
+func TestFirstAsks(t *testing.T) {
+	s := newStage(t)
+	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
+	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.Since() != s.now {
+		t.Fatal("the first is not the first")
+	}
+	s.refused(w)
+	if step := s.next(behind); step.Do != Wait || !step.Due.IsZero() {
+		t.Errorf("%+v", step)
+	}
+	s.done()
+	w.queue.Notify()
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{w}) {
+		t.Errorf("%d are woken", len(all))
+	}
+	s.Quit(behind, s.now)
+	if s.wakes() != nil || !w.First() {
+		t.Error("a waiter is woken as the last one leaves")
+	}
+	behind = s.stand(&writeTerms, 2)
+	s.Quit(w, s.now)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{behind}) {
+		t.Errorf("%d are woken", len(all))
+	}
+	if step := s.next(behind); step.Do != Send { // the notification is for the next
+		t.Errorf("%+v", step)
+	}
+	s.Quit(behind, s.now)
+	if s.Queue(&writeTerms) != nil {
+		t.Error("a line is left without waiters")
+	}
+	s.Quit(new(Waiter), s.now) // this waiter stands in no queue
+}
+
+// A queue whose process has the lock asks in time all the same: the process may have lost it
+// without knowing.
+func TestArm(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Acquisition, *Hold, *Waiter) {
+		s := newStage(t)
+		held, h := s.take(&plainTerms, 1)
+		return s, held, h, s.stand(&plainTerms, 2)
+	}
+	s, held, _, w := scene(t)
+	all := s.done()
+	if len(all) != 1 || all[0].Kind != StartTimer || all[0].Due != s.now.Add(pollTime) {
+		t.Fatalf("%+v", all)
+	}
+	if w.Leads() || s.next(w).Do != Wait {
+		t.Error("it asks for what its process has")
+	}
+	s.stand(&plainTerms, 3)
+	if s.done() != nil {
+		t.Error("a second alarm is set")
+	}
+	s.pass(pollTime)
+	w.queue.when.sendAt = s.now.Add(pollTime) // the queue was refused before
+	w.queue.TimerFired()
+	if !slices.Equal(s.wakes(), []*Waiter{w}) || s.next(w).Do != Send {
+		t.Error("it does not ask")
+	}
+	s.WillSend(w.queue.hand.ticket, 0, 0)
+	s.Refused(w, w.queue.hand.ticket, Refusal{Sent: s.now, Left: -1}, s.now)
+	s.done()
+	w.queue.TimerFired()
+	if s.done() != nil || s.next(w).Do != Wait {
+		t.Error("it asks twice")
+	}
+	s.Quit(w, s.now)
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartTimer || w.queue.waiters[0].Leads() {
+		t.Errorf("%+v", all)
+	}
+	s.NoLongerHeld(held)
+	if len(s.wakes()) != 1 || !w.queue.waiters[0].Leads() {
+		t.Error("the lock has no holder, and the first does not know")
+	}
+	s.NoLongerHeld(held)
+	if s.done() != nil {
+		t.Error("it is told twice")
+	}
+
+	s, held, _, w = scene(t)
+	w.queue.TimerFired()
+	s.refused(w)
+	s.done()
+	if s.NoLongerHeld(held); s.done() != nil {
+		t.Error("a waiter that asks already is told that it may ask")
+	}
+
+	s, held, _, w = scene(t)
+	l := w.queue
+	s.Quit(w, s.now)
+	s.done()
+	if l.TimerFired(); s.done() != nil || !l.Ended() {
+		t.Error("the alarm of a line that ended does something")
+	}
+	if l.Notify(); s.done() != nil {
+		t.Error("a message to a line that ended does something")
+	}
+	if again := s.stand(&plainTerms, 3); again.queue == l {
+		t.Error("an alarm may come yet for the line that is used again")
+	}
+	if s.done(); held.Lives() != true {
+		t.Error("it is over")
+	}
+}
+
+// Places use a queue again only if nothing else can know of it.
+func TestLine_usedAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		c       *Terms
+		change  func(*stage, *Waiter)
+		deafens bool
+		beats   bool
+		again   bool
+	}{
+		"nobody knows of it":      {&writeTerms, func(s *stage, w *Waiter) { s.Failed(w, s.asks(w), false, nil) }, false, false, true},
+		"a question is under way": {&writeTerms, func(s *stage, w *Waiter) { s.asks(w) }, false, false, false},
+		"the session has something of it": {&writeTerms, func(s *stage, w *Waiter) {
+			s.Failed(w, s.asks(w), false, nil)
+			w.queue.Subscriptions = 1
+		}, false, false, false},
+		"it listened":        {&writeTerms, func(s *stage, w *Waiter) { s.refused(w) }, true, false, false},
+		"it had a heartbeat": {&fairTerms, func(s *stage, w *Waiter) { s.refused(w) }, true, true, false},
+	} {
+		use := func(t *testing.T) (again bool) {
+			s := newStage(t)
+			w := s.stand(test.c, 1)
+			l := w.queue
+			l.when.notified, l.when.pace = true, 1
+			test.change(s, w)
+			s.done()
+			s.Quit(w, s.now)
+			var verbs []EffectKind
+			for _, a := range s.done() {
+				verbs = append(verbs, a.Kind)
+			}
+			if slices.Contains(verbs, Unsubscribe) != test.deafens || slices.Contains(verbs, Heartbeat) != test.beats {
+				t.Errorf("%v", verbs)
+			}
+			if !l.Ended() {
+				t.Error("it has not ended")
+			}
+			w = s.waiter(test.c, 2)
+			again = w == &l.only
+			s.Join(w, s.now)
+			if (w.queue == l) != again || w.queue.when.pace != s.rules.Poll || w.queue.when.notified || w.queued.as != nil {
+				t.Errorf("%+v", w.queue)
+			}
+			return again
+		}
+		t.Run(name, func(t *testing.T) {
+			again := use(t)
+			for i := 0; test.again && !again && i < 50; i++ {
+				again = use(t) // under the race detector a sync.Pool forgets some of what it has
+			}
+			if again != test.again {
+				t.Errorf("the memory is used again: %t", again)
+			}
+		})
+	}
+	t.Run("two lines", func(t *testing.T) {
+		s := newStage(t)
+		w, other := s.stand(&readTerms, 1), s.stand(hastyTerms, 2)
+		if w.queue == other.queue || s.Queue(hastyTerms) != other.queue {
+			t.Error("they stand in one line")
+		}
+		s.Quit(w, s.now)
+		s.Quit(other, s.now)
+		if s.stand(&readTerms, 3).queue == s.stand(hastyTerms, 4).queue {
+			t.Error("one line is used twice")
+		}
+	})
+}
+
+// An attempt that does not wait stands behind those that wait, if one owner has the lock at a
+// time.
+func TestTry(t *testing.T) {
+	try := func(s *stage, c *Terms, number uint64) (*Waiter, bool) {
+		w := s.Waiter(c, true)
+		w.Terms, w.Owner, w.Acquisition = c, s.owner(c, number), s.tenure(c)
+		return w, s.Try(w, s.now)
+	}
+	for name, c := range map[string]*Terms{"plain": &plainTerms, "write": &writeTerms} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w, may := try(s, c, 1)
+			if !may || s.next(w).Do != Send {
+				t.Fatal("it does not ask")
+			}
+			if behind, may := try(s, c, 2); may || behind.First() {
+				t.Error("it passes another")
+			}
+			s.refused(w)
+			if l := w.queue; l.subscribed || !l.when.sendAt.IsZero() || l.outage.from != (time.Time{}) {
+				t.Errorf("the next relies on its answer: %+v", l)
+			}
+		})
+	}
+	for name, c := range map[string]*Terms{"read": &readTerms, "fair": &fairTerms} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.refused(s.stand(c, 1))
+			w, may := try(s, c, 2)
+			if !may || w.queue != nil || !w.Leads() || w.First() {
+				t.Fatal("it stands in line")
+			}
+			if s.next(w).Do != Send {
+				t.Error("it does not ask")
+			}
+		})
+	}
+}
+
+// The first of a queue asks when something happened, when the other's lease is over, and at
+// least once in a poll interval.
+func TestRefused_whenToAsk(t *testing.T) {
+	for name, test := range map[string]struct {
+		c    *Terms
+		left time.Duration
+		due  time.Duration
+	}{
+		"the lease ends before":    {&plainTerms, 300 * time.Millisecond, 301 * time.Millisecond},
+		"the lease has ended":      {&plainTerms, 0, time.Millisecond},
+		"the lease ends later":     {&plainTerms, time.Hour, pollTime},
+		"there is no lease":        {&plainTerms, -1, pollTime},
+		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.WaiterTimeout = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
+		"its trace lives for more": {&writeTerms, -1, pollTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.stand(test.c, 1)
+			asked := s.asks(w)
+			s.pass(time.Millisecond)
+			s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
+			if all := s.done(); len(all) != 1 || all[0].Kind != Subscribe || all[0].Sent != s.now || all[0].Terms != test.c || !w.queue.Subscribed() {
+				t.Errorf("%+v", all)
+			}
+			if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(test.due) {
+				t.Errorf("%+v", step)
+			}
+			w.queue.Notify()
+			if s.next(w).Do != Send {
+				t.Error("it does not ask after a hint")
+			}
+			if s.next(w).Do != Wait {
+				t.Error("it asks twice after a hint")
+			}
+			s.pass(test.due)
+			if s.next(w).Do != Send {
+				t.Error("it does not ask in time")
+			}
+			s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
+			if s.did(Subscribe) {
+				t.Error("it listens twice")
+			}
+		})
+	}
+}
+
+// A process that no message reaches asks more and more seldom, and then from the beginning;
+// after some poll intervals, once in each.
+func TestRefused_deaf(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&plainTerms, 1)
+	first := s.asks(w)
+	deaf := Refusal{Sent: s.now, Left: -1, NoPubSub: true}
+	s.Refused(w, first, deaf, s.now)
+	if step := s.next(w); step.Due != s.now.Add(pollTime) {
+		t.Errorf("it cannot hear anything yet, and asks again at %v", step.Due)
+	}
+	asks := func() time.Duration {
+		s.WillSend(first, 0, 0)
+		s.Refused(w, first, deaf, s.now)
+		return s.next(w).Due.Sub(s.now)
+	}
+	var pauses []time.Duration
+	for range 9 {
+		pauses = append(pauses, asks()/time.Millisecond)
+	}
+	if want := []time.Duration{10, 20, 40, 80, 160, 320, 640, 10, 20}; !slices.Equal(pauses, want) {
+		t.Errorf("it asks again after %d ms, not %d", pauses, want)
+	}
+	w.queue.Notify()
+	if step := s.next(w); step.Again != 40*time.Millisecond {
+		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	}
+	deaf.NoPubSub = false
+	asks()
+	deaf.NoPubSub = true
+	for _, want := range []time.Duration{10, 20} {
+		if d := asks(); d != want*time.Millisecond {
+			t.Errorf("a message reached it, and it asks again after %v", d)
+		}
+	}
+	s.now = w.since.Add(NoPubSubPolls*pollTime - 1)
+	if d := asks(); d != 40*time.Millisecond {
+		t.Error(d)
+	}
+	s.pass(1)
+	for range 2 {
+		if d := asks(); d != pollTime {
+			t.Error(d)
+		}
+	}
+	w.queue.Notify()
+	if step := s.next(w); step.Again != pollTime {
+		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	}
+	deaf.NoPubSub = false
+	asks()
+	w.queue.Notify()
+	if step := s.next(w); step.Again != pollTime {
+		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	}
+	if w.queue.Pace() != pollTime {
+		t.Error(w.queue.Pace())
+	}
+}
+
+// While others come first, a queue asks neither at a notification nor at its own time. It asks when their time is over.
+func TestStepAside(t *testing.T) {
+	scene := func(t *testing.T, left time.Duration) (*stage, *Waiter) {
+		s := newStage(t)
+		w := s.stand(&plainTerms, 1)
+		s.Refused(w, s.asks(w), Refusal{Sent: s.now, Left: left}, s.now)
+		return s, w
+	}
+	s, w := scene(t, -1)
+	until := s.now.Add(asideTime)
+	w.queue.YieldUntil(until)
+	w.queue.Notify()
+	if step := s.next(w); step.Do != Wait || step.Due != until {
+		t.Fatalf("%+v", step)
+	}
+	s.pass(asideTime)
+	if s.next(w).Do != Send {
+		t.Error("it does not ask then")
+	}
+
+	s, w = scene(t, asideTime/2)
+	due := s.now.Add(asideTime/2 + time.Millisecond)
+	w.queue.YieldUntil(s.now.Add(asideTime))
+	if step := s.next(w); step.Due != due {
+		t.Errorf("%+v", step)
+	}
+	s.pass(due.Sub(s.now))
+	w.queue.YieldUntil(s.now.Add(asideTime))
+	if s.next(w).Do != Send {
+		t.Error("a question that is due is put off")
+	}
+
+	s, w = scene(t, -1)
+	w.queue.YieldUntil(s.now.Add(asideTime))
+	w.queue.OnHandOff()
+	if s.next(w).Do != Send {
+		t.Error("it was told that it may have the lock, and does not ask")
+	}
+}
+
+// After a process lets the lock go for others, its queue steps aside. If there is none, the next line
+// does.
+func TestLetGo(t *testing.T) {
+	s := newStage(t)
+	until := s.now.Add(asideTime)
+	if !s.Idle(s.now) || !s.Unreferenced() {
+		t.Fatal("a new place is in use")
+	}
+	s.YieldUntil(&plainTerms, until)
+	if s.Idle(until.Add(-1)) || !s.Idle(until) || !s.Unused() {
+		t.Error("it is idle")
+	}
+	w := s.stand(&plainTerms, 1)
+	if step := s.next(w); step.Do != Wait || step.Due != until {
+		t.Errorf("%+v", step)
+	}
+	s.pass(asideTime)
+	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
+	w.queue.Notify()
+	if w.queue.when.yieldUntil != s.now.Add(asideTime) || s.side(false).yieldUntil != (time.Time{}) {
+		t.Error("the line does not know")
+	}
+	o := w.Owner
+	s.Quit(w, s.now)
+	o.Leave()
+	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
+	s.YieldUntil(&readTerms, s.now.Add(2*asideTime))
+	if s.Idle(s.now.Add(asideTime)) {
+		t.Error("one side is forgotten")
+	}
+	s.Close()
+	if s.Reset(); !s.Idle(s.now) || s.IsClosed() {
+		t.Error("it is not as new")
+	}
+}
+
+// All readers of a queue ask when one gets in, and each reader asks when it comes, until one is
+// refused.
+func TestAllAsk(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(ownLeaseTerms, 1)
+	s.asks(first)
+	second := s.reader(ownLeaseTerms, 2)
+	asked := s.asks(second)
+	s.Refused(first, first.Acquisition, Refusal{Sent: s.now, Left: -1}, s.now)
+	third := s.reader(ownLeaseTerms, 3)
+	if s.next(third).Do != Wait {
+		t.Error("it asks although another was refused")
+	}
+	s.done()
+	if out := s.Granted(second, asked, second.Owner, &Hold{Fixed: true}, 1, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{first, third}) {
+		t.Errorf("%d are woken", len(all))
+	}
+	if s.next(third).Do != Send || s.next(first).Do != Send {
+		t.Error("they do not ask")
+	}
+	if s.next(s.reader(ownLeaseTerms, 4)).Do != Send {
+		t.Error("a reader that comes now does not ask")
+	}
+
+	s.Retry(third, s.now.Add(time.Second))
+	if step := s.next(third); step.Do != Wait || step.Due != s.now.Add(time.Second) {
+		t.Errorf("%+v", step)
+	}
+	s.Retry(first, s.now.Add(2*pollTime))
+	if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(2*pollTime) || first.queue.when.sendAt != step.Due {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader behind others of its queue asks in each poll interval if a request of it broke off: a copy that comes late may
+// have let it in, and writers wait for it then.
+func TestAllAsk_inDoubt(t *testing.T) {
+	s := newStage(t)
+	first, w := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+	asked := s.asks(w) // the first asks after it, so that they do not ask together
+	s.Failed(w, asked, true, errBroke)
+	s.Retry(w, s.now)
+	s.refused(first)
+	if s.refused(w) != asked || w.Leads() {
+		t.Fatal("it asks as another, or for the line")
+	}
+	for range 3 {
+		if step := s.next(w); step.Do != Wait || !step.Due.Equal(s.now.Add(pollTime)) {
+			t.Fatalf("%+v", step)
+		}
+		s.pass(pollTime)
+		if s.refused(w) != asked {
+			t.Fatal("it asks as another")
+		}
+	}
+	s.pass(pollTime)
+	s.lets(w, s.asks(w)) // the copy has come
+	if w.Owner.Acquisition() != asked {
+		t.Error("it does not hold the lock that Redis has for it")
+	}
+
+	// The first of the queue asks by a notification all the same.
+	s.pass(pollTime)
+	s.Failed(first, s.asks(first), true, errBroke)
+	s.Retry(first, s.now)
+	s.refused(first)
+	first.queue.Notify()
+	if step := s.next(first); step.Do != Send {
+		t.Errorf("the first, in doubt too: %+v", step)
+	}
+}
+
+// A reader that had an error when it was not the first looks again at its own time, or at
+// that of the queue, whichever comes first.
+func TestRetry_ofAReader(t *testing.T) {
+	for own, due := range map[time.Duration]time.Duration{time.Second / 2: time.Second / 2, 2 * time.Second: time.Second} {
+		s := newStage(t)
+		first, w := s.reader(ownLeaseTerms, 1), s.reader(ownLeaseTerms, 2)
+		s.asks(first)
+		s.next(w)
+		s.Retry(w, s.now.Add(own))
+		s.Refused(first, first.Acquisition, Refusal{Sent: s.now, Left: time.Second - time.Millisecond}, s.now)
+		s.Quit(first, s.now)
+		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(due) {
+			t.Errorf("%+v", step)
+		}
+	}
+}
+
+// After an error the first asks again. If the first has left, the next asks in its state.
+func TestRetry(t *testing.T) {
+	s := newStage(t)
+	w, behind := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
+	ticket := s.asks(w)
+	s.Failed(w, ticket, false, errBroke)
+	s.Retry(w, s.now.Add(time.Second))
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Second) || ticket.uncertain {
+		t.Errorf("%+v", step)
+	}
+	s.Quit(w, s.now)
+	if step := s.next(behind); step.Due != s.now.Add(time.Second) {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A free lock is a reason to ask, except for kinds where Redis tells the next waiter and for readers.
+func TestFree(t *testing.T) {
+	for name, test := range map[string]struct {
+		c     *Terms
+		hints bool
+	}{"plain": {&plainTerms, true}, "write": {&writeTerms, true}, "read": {&readTerms, false}, "fair": {&fairTerms, false}} {
+		s := newStage(t)
+		w := s.stand(test.c, 1)
+		s.refused(w)
+		other := s.reader(hastyTerms, 2)
+		s.refused(other)
+		s.done()
+		s.Free(test.c)
+		if all := s.wakes(); (len(all) > 0) != test.hints || test.hints && (!slices.Contains(all, w) || !slices.Contains(all, other)) {
+			t.Errorf("%s: %d are woken", name, len(all))
+		}
+	}
+}
+
+// When the first of a queue gets the lock, the next asks at once if the queue does not listen
+// yet, and otherwise at its own time.
+func TestFirstAsks_afterAGrant(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		s := newStage(t)
+		w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
+		asked := s.asks(w)
+		if listens {
+			w.queue.Subscribe(&writeTerms, s.now)
+		}
+		s.Granted(w, asked, w.Owner, new(Hold), 1, false, s.now)
+		s.Quit(w, s.now)
+		if step := s.next(behind); (step.Do == Send) == listens || listens && step.Due != s.now.Add(pollTime) {
+			t.Errorf("listens: %t, %+v", listens, step)
+		}
+	}
+}
+
+// A reply that no call waits for is a reason to ask. If the command wrote, it is a reason to reconcile.
+func TestUnheard(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&plainTerms, 1)
+	ticket := s.asks(w)
+	s.Abandoned(w, ticket)
+	s.done()
+	if s.LateReply(w, ticket, false) || ticket.uncertain || ticket.pending != 0 || s.inFlight != 0 || s.done() != nil {
+		t.Error("an answer that wrote nothing does something")
+	}
+	s.WillSend(ticket, 0, 0)
+	if s.LateReply(w, ticket, true) || !ticket.uncertain || !slices.Equal(s.wakes(), []*Waiter{w}) || s.next(w).Do != Send {
+		t.Error("it may have the lock, and does not ask")
+	}
+	s.WillSend(ticket, 0, 0)
+	s.GiveUp(w, ticket)
+	s.Quit(w, s.now)
+	if s.done(); !s.LateReply(w, ticket, true) {
+		t.Error("no look settles the answer")
+	}
+
+	s = newStage(t)
+	own := s.tenure(&writeTerms)
+	s.WillSend(own, 0, 0)
+	if s.Unreferenced() || s.LateReply(nil, own, true) || s.done() != nil || !s.Unreferenced() {
+		t.Error("of a call without a place in line")
+	}
+	own = s.tenure(&writeTerms)
+	s.WillSend(own, 0, 0)
+	if s.Fail(own); s.done() != nil || !s.LateReply(nil, own, true) || s.Unreferenced() {
+		t.Error("the tenure was given up before its answer, and no look settles it")
+	}
+	s.WillSend(own, 0, 0)
+	own.answered(&s.Lock)
+	if own.pending != 0 || s.inFlight != 0 {
+		t.Error("it is counted")
+	}
+}
+
+// The queue knows the error that came instead of a reply.
+func TestSilence(t *testing.T) {
+	const overdue = 300 * time.Millisecond
+	no := errors.New("no")
+	type clock = func(ms int) time.Time
+	for name, test := range map[string]struct {
+		does  func(q *Outage, at clock)
+		at    int // ms
+		lasts time.Duration
+		err   error
+		heard bool
+	}{
+		"nothing was asked":                    {func(*Outage, clock) {}, 1, 0, nil, false},
+		"the first question is in flight":      {func(q *Outage, at clock) { q.sent(at(0)) }, 299, 0, nil, false},
+		"it is overdue":                        {func(q *Outage, at clock) { q.sent(at(0)) }, 300, overdue, nil, false},
+		"it was answered":                      {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)) }, 400, 0, nil, true},
+		"the next is in flight":                {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 309, 0, nil, true},
+		"the next is overdue":                  {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 310, overdue, nil, true},
+		"an answer to the one before the last": {func(q *Outage, at clock) { q.sent(at(0)); q.sent(at(10)); q.replied(at(0)) }, 310, overdue, nil, true},
+		"an error":                             {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 5, 5 * time.Millisecond, no, false},
+		"an error just now":                    {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 0, 1, no, false},
+		"errors, since the first": {func(q *Outage, at clock) {
+			q.sent(at(0))
+			q.failed(at(0), no)
+			q.sent(at(3))
+			q.failed(at(3), no)
+		}, 5, 5 * time.Millisecond, no, false},
+		"an answer after errors": {func(q *Outage, at clock) {
+			q.sent(at(0))
+			q.failed(at(0), no)
+			q.sent(at(3))
+			q.replied(at(3))
+		}, 5, 0, nil, true},
+		"an error after an answer": {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.failed(at(2), no) }, 5, 3 * time.Millisecond, no, true},
+		"an error of one before the answered one": {func(q *Outage, at clock) {
+			q.sent(at(0))
+			q.sent(at(3))
+			q.replied(at(3))
+			q.failed(at(0), no)
+		}, 500, 0, nil, true},
+		"an answer to the one before the answered one": {func(q *Outage, at clock) {
+			q.sent(at(0))
+			q.sent(at(3))
+			q.replied(at(3))
+			q.replied(at(0))
+			q.failed(at(2), no)
+		}, 500, 0, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Unix(1, 0)
+			at := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
+			q := new(Outage)
+			test.does(q, at)
+			if d, err := q.Lasts(at(test.at), overdue); d != test.lasts || err != test.err || q.Replied() != test.heard {
+				t.Errorf("it lasts for %v, with %v; heard: %v", d, err, q.Replied())
+			}
+		})
+	}
+	if d, err := (*Queue)(nil).Outage().Lasts(time.Now(), 0); d != 0 || err != nil || (*Queue)(nil).Outage().Replied() {
+		t.Error("no line is silent")
+	}
+
+	s := newStage(t)
+	w := s.stand(&plainTerms, 1)
+	lasts := func() time.Duration { d, _ := s.Queue(&plainTerms).Outage().Lasts(s.now, overdue); return d }
+	ticket := s.asks(w)
+	s.pass(time.Second)
+	if lasts() != time.Second {
+		t.Error("the question is under way, and the line does not know")
+	}
+	s.Failed(w, ticket, false, no)
+	w.Failed(no)
+	if lasts() != time.Second {
+		t.Error("there was an error, and the line does not know")
+	}
+	s.Retry(w, s.now)
+	again := s.asks(w)
+	s.Refused(w, again, Refusal{Sent: s.now, Left: -1}, s.now)
+	if lasts() != 0 {
+		t.Error("there was a refusal, and the line does not know")
+	}
+	s.Fail(ticket)
+	w.queue.hand.ticket = nil
+	w.queue.Notify()
+	again = s.asks(w)
+	w.Failed(no)
+	s.pass(time.Second)
+	s.Granted(w, again, w.Owner, new(Hold), 1, false, s.now)
+	if lasts() != 0 {
+		t.Error("there was a grant, and the line does not know")
+	}
+}
+
+// A grant that was released is a reply. The acquisition is uncertain if Redis did not confirm that, and readers that wait for the reply
+// are notified of the error.
+func TestGaveBack(t *testing.T) {
+	for _, confirmed := range []bool{false, true} {
+		s := newStage(t)
+		w := s.reader(&readTerms, 1)
+		asked := s.asks(w)
+		rider := s.reader(&readTerms, 2)
+		s.next(rider)
+		s.RolledBack(w, asked, confirmed, errBroke)
+		if asked.pending != 0 || asked.Uncertain() == confirmed {
+			t.Errorf("confirmed %t: %d answers are missing, and unsure is %t", confirmed, asked.pending, asked.Uncertain())
+		}
+		if step := s.next(rider); step.Do != Fail || step.Err != errBroke {
+			t.Errorf("confirmed %t: %+v", confirmed, step)
+		}
+	}
+}
+
+// The next waiter of a queue that does not listen asks at once, so that it begins to, also if the queue was to ask later, after an error.
+func TestGranted_theNextAsks(t *testing.T) {
+	s := newStage(t)
+	first, second := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
+	ticket := s.asks(first)
+	s.Failed(first, ticket, false, errBroke)
+	s.Retry(first, s.now.Add(time.Second))
+	first.queue.Notify()
+	if s.asks(first) != ticket {
+		t.Fatal("it asks under another name")
+	}
+	if out := s.Granted(first, ticket, first.Owner, new(Hold), 100, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	s.Quit(first, s.now)
+	s.NoLongerHeld(ticket)
+	second.queue.when.notified = false
+	if step := s.next(second); step.Do != Send {
+		t.Errorf("%+v", step)
+	}
+}

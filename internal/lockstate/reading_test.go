@@ -1,0 +1,717 @@
+package lockstate
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.QueueKey = false, ReaderPreference })
+	registerTerms  = with(readTerms, func(c *Terms) { c.Register = "register" })
+	ownLeaseTerms  = with(readTerms, func(c *Terms) { c.Fixed = true })
+	confirmedTerms = with(readTerms, func(c *Terms) { c.Replicas, c.QueueKey = true, Replicated })
+	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference })
+)
+
+// lets replies the request of w with a grant.
+func (s *stage) lets(w *Waiter, t *Acquisition) {
+	s.Helper()
+	if out := s.Granted(w, t, w.Owner, w.Prepared, 100, false, s.now); out != Holds {
+		s.Fatalf("it was not let in: %d", out)
+	}
+	s.Quit(w, s.now)
+}
+
+// reads lets an owner read, by a request of its own.
+func (s *stage) reads(c *Terms, number uint64) (*Acquisition, *Hold) {
+	s.Helper()
+	w := s.reader(c, number)
+	t, h := s.asks(w), w.Prepared
+	s.lets(w, t) // the waiter may be another's then
+	return t, h
+}
+
+// joins reports whether a reader that comes now may come in without a request.
+func (s *stage) joins(c *Terms, number uint64) bool {
+	t := s.Open(c, s.now, s.now)
+	return t != nil && s.JoinOpen(t, new(Hold), number, true)
+}
+
+// The acquisition of a reader is open to others for ShareTime, and not longer.
+func TestOpen(t *testing.T) {
+	s := newStage(t)
+	first, _ := s.reads(&readTerms, 1)
+	came := s.now
+	s.pass(ShareTime)
+	if s.Open(&readTerms, came, s.now) != first || s.Open(&readTerms, s.now, s.now) != first {
+		t.Error("it is not open for ShareTime")
+	}
+	s.pass(1)
+	if s.Open(&readTerms, s.now, s.now) != nil || s.Open(&readTerms, came, s.now) != nil {
+		t.Error("it is open for more than ShareTime")
+	}
+}
+
+// The acquisition of a reader is not open once the state is closed: a caller that is sent to join
+// would not get in, and would look again and again.
+func TestOpen_closed(t *testing.T) {
+	s := newStage(t)
+	if first, _ := s.reads(&readTerms, 1); s.Open(&readTerms, s.now, s.now) != first {
+		t.Fatal("it is not open")
+	}
+	s.Close()
+	if s.Open(&readTerms, s.now, s.now) != nil {
+		t.Error("it is open after Close")
+	}
+}
+
+// The reply opens the acquisition to readers that came at most ShareTime and its round trip after
+// the one that asked.
+func TestOpen_roundTrip(t *testing.T) {
+	const trip = 2 * ShareTime
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	first := s.asks(w)
+	came := s.now
+	s.pass(trip)
+	s.lets(w, first)
+	if s.Open(&readTerms, came.Add(trip+ShareTime), s.now) != first {
+		t.Error("a reader that came in time does not join")
+	}
+	if s.Open(&readTerms, came.Add(trip+ShareTime+1), s.now) != nil {
+		t.Error("a reader that came too late joins")
+	}
+}
+
+// What readers ask for must suit each other, and a reader with terms of its own shares
+// nothing.
+func TestOpen_terms(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, second *Terms
+		joins         bool
+	}{
+		"alike":                               {&readTerms, &readTerms, true},
+		"another register":                    {&readTerms, registerTerms, false},
+		"the same register":                   {registerTerms, registerTerms, true},
+		"one that lets no writer pass":        {&readTerms, hastyTerms, true},
+		"behind one that lets no writer pass": {hastyTerms, &readTerms, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.reads(test.first, 1)
+			if s.joins(test.second, 2) != test.joins {
+				t.Errorf("the reader joins: %t", !test.joins)
+			}
+		})
+	}
+	for _, c := range []*Terms{&writeTerms, ownLeaseTerms, confirmedTerms} {
+		if c.MayShare() {
+			t.Errorf("%+v may share", c)
+		}
+	}
+	if !readTerms.MayShare() {
+		t.Error("readers may not share")
+	}
+}
+
+// A reader that may join, and finds that the acquisition is over, looks again at once.
+func TestOpen_isOver(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 2)
+	first, h := s.reads(&readTerms, 1)
+	if step := s.next(w); step.Do != Join || step.Acquisition != first {
+		t.Fatalf("%+v", step)
+	}
+	s.give(h)
+	if s.JoinOpen(first, new(Hold), 2, false) {
+		t.Error("the reader joins a tenure that is over")
+	}
+	w.queue.when.sendAt = s.now.Add(pollTime)
+	if step := s.next(w); step.Do != Send {
+		t.Errorf("%+v", step)
+	}
+}
+
+// No reader joins an open acquisition once the state knows of a waiting writer, or has closed.
+func TestSeat(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *stage, t *Acquisition, h *Hold)
+		number uint64
+		joins  bool
+	}{
+		"nothing is against it":                         {func(*stage, *Acquisition, *Hold) {}, 2, true},
+		"a reader was refused":                          {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(&readTerms, 3)) }, 2, false},
+		"a reader that lets no writer pass was refused": {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(hastyTerms, 3)) }, 2, true},
+		"a reader with terms of its own was refused":    {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.reader(ownLeaseTerms, 3)) }, 2, false},
+		"it is over":                        {func(s *stage, _ *Acquisition, h *Hold) { s.give(h) }, 2, false},
+		"it is lost":                        {func(s *stage, t *Acquisition, _ *Hold) { s.End(t, Lost) }, 2, false},
+		"closed":                            {func(s *stage, _ *Acquisition, _ *Hold) { s.Close() }, 2, false},
+		"another call of the owner is here": {func(s *stage, _ *Acquisition, _ *Hold) { s.owner(&readTerms, 2) }, 2, false},
+		"another tenure is open":            {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.tenure(&readTerms) }, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			first, h := s.reads(&readTerms, 1)
+			test.change(s, first, h)
+			seat := new(Hold)
+			if s.JoinOpen(first, seat, test.number, true) != test.joins {
+				t.Fatalf("the reader joins: %t", !test.joins)
+			}
+			if test.joins && (first.Owners() != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
+				t.Errorf("%d owners, %d holds in Redis", first.Owners(), first.HoldsInRedis())
+			}
+		})
+	}
+	t.Run("a call of the owner that asks itself", func(t *testing.T) {
+		s := newStage(t)
+		first, _ := s.reads(&readTerms, 1)
+		s.owner(&readTerms, 2)
+		if !s.JoinOpen(first, new(Hold), 2, false) {
+			t.Error("it may not join")
+		}
+	})
+}
+
+// later returns a reader that asks itself, as it came long after the open acquisition.
+func (s *stage) later(c *Terms, number uint64) *Waiter {
+	w := s.reader(c, number)
+	w.Acquisition.Came = s.now.Add(time.Hour)
+	return w
+}
+
+// Readers do not join while a writer of this process waits which they let pass, or after a
+// refusal of their line.
+func TestWriterWaits(t *testing.T) {
+	for name, test := range map[string]struct {
+		c      *Terms
+		change func(*stage)
+		joins  bool
+	}{
+		"a writer waits": {&readTerms, func(s *stage) { s.stand(&writeTerms, 3) }, false},
+		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
+		"an attempt to write is first":                 {&readTerms, func(s *stage) { s.tries(&writeTerms, 3) }, true},
+		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
+		"a line that was refused":                      {&readTerms, func(s *stage) { s.reader(&readTerms, 3).queue.refusedLast = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.reads(&readTerms, 1)
+			test.change(s)
+			if s.joins(test.c, 2) != test.joins {
+				t.Errorf("the reader joins: %t", !test.joins)
+			}
+		})
+	}
+}
+
+// A reply does not open an acquisition where it cannot be relied on, or where it came for a
+// reader that came sooner than the one of the open one.
+func TestLand(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *stage, w *Waiter, t *Acquisition)
+		opens  bool
+	}{
+		"nothing is against it":                {func(*stage, *Waiter, *Acquisition) {}, true},
+		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.grant.writes = true }, false},
+		"it is in doubt":                       {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
+		"another question is under way for it": {func(s *stage, _ *Waiter, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
+		"a reader was refused meanwhile":       {func(s *stage, _ *Waiter, _ *Acquisition) { s.side(true).refuse() }, false},
+		"a later one is open": {func(s *stage, _ *Waiter, _ *Acquisition) {
+			s.now = s.now.Add(2 * ShareTime)
+			later := s.reader(&readTerms, 9)
+			later.reason, later.alone = true, true
+			s.lets(later, s.asks(later))
+			s.now = s.now.Add(-2 * ShareTime)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.reader(&readTerms, 1)
+			asked := s.asks(w)
+			test.change(s, w, asked)
+			s.lets(w, asked)
+			if (s.side(true).open == asked) != test.opens {
+				t.Errorf("it is open: %t", !test.opens)
+			}
+		})
+	}
+	t.Run("one that came as late is open", func(t *testing.T) {
+		s := newStage(t)
+		first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+		one, two := s.asks(first), s.asks(second)
+		s.lets(first, one)
+		s.lets(second, two)
+		if s.side(true).open != two {
+			t.Error("the last is not the open one")
+		}
+	})
+	for name, late := range map[string]bool{"closed": false, "too late": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+			asked := s.asks(w)
+			s.next(rider)
+			if !late {
+				s.Close()
+			}
+			s.Granted(w, asked, w.Owner, w.Prepared, 100, late, s.now)
+			if s.side(true).open != nil || s.side(true).requests != 0 || rider.Owner.Acquisition() != nil {
+				t.Error("it is open to others")
+			}
+			if step := s.next(rider); step.Do != Send {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+}
+
+// Readers that come while a request is under way wait for its reply, and are let in with
+// it before any of them runs.
+func TestRide(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Waiter, *Acquisition, *Waiter) {
+		s := newStage(t)
+		w := s.reader(&readTerms, 1)
+		asked := s.asks(w)
+		rider := s.reader(&readTerms, 2)
+		sent := s.now
+		s.pass(time.Millisecond)
+		if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+			t.Fatalf("%+v", step)
+		}
+		if at, rides := rider.IsJoined(); !rides || at != sent {
+			t.Fatalf("it rides: %t, with a question sent at %v", rides, at)
+		}
+		s.done()
+		return s, w, asked, rider
+	}
+	t.Run("granted", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		h := w.Prepared
+		s.lets(w, asked)
+		if asked.Owners() != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
+			t.Fatalf("%d owners", asked.Owners())
+		}
+		s.give(h)
+		if !asked.Lives() {
+			t.Error("the first to leave ends it")
+		}
+		if step := s.next(rider); step.Do != Share || step.Hold != rider.Prepared {
+			t.Errorf("%+v", step)
+		}
+		if _, rides := rider.IsJoined(); rides {
+			t.Error("it rides along still")
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second, Trace: true}, s.now)
+		if step := s.next(rider); step.Do != Refuse || step.Left != time.Second {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and it came sooner", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		rider.Acquisition.Came = asked.Came.Add(-time.Second)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.next(rider); step.Do != Send || step.Acquisition != rider.Acquisition {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and its owner writes", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.Next(rider, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and it lets no writer pass", func(t *testing.T) {
+		s := newStage(t)
+		w, rider := s.reader(&readTerms, 1), s.reader(hastyTerms, 2)
+		asked := s.asks(w)
+		s.next(rider)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.next(rider); step.Do != Send {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it broke", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		err := errors.New("no")
+		s.Failed(w, asked, true, err)
+		if step := s.next(rider); step.Do != Fail || step.Err != err {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("nobody waits for the answer", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Abandoned(w, asked)
+		if all := s.wakes(); len(all) != 1 || all[0] != rider {
+			t.Error("it is not woken")
+		}
+		if step := s.next(rider); step.Do != Send || step.Acquisition != rider.Acquisition {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it has waited for long enough", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.pass(opTime - 1)
+		if step := s.next(rider); step.Do != Wait {
+			t.Errorf("%+v", step)
+		}
+		s.pass(1)
+		if step := s.next(rider); step.Do != Fail || step.Err != nil {
+			t.Errorf("%+v", step)
+		}
+		s.lets(w, asked)
+		if asked.Owners() != 1 {
+			t.Error("it was let in after its time")
+		}
+	})
+	t.Run("it leaves", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		if seat := s.GiveUp(rider, rider.Acquisition); seat != nil {
+			t.Error("it has a hold")
+		}
+		s.Quit(rider, s.now)
+		s.lets(w, asked)
+		if asked.Owners() != 1 {
+			t.Error("it was let in after it had left")
+		}
+	})
+	t.Run("it leaves, and was let in", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.lets(w, asked)
+		if seat := s.GiveUp(rider, rider.Acquisition); seat != rider.Prepared {
+			t.Error("GiveUp does not return the hold of the reader")
+		}
+	})
+	t.Run("it leaves, and was refused", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if seat := s.GiveUp(rider, rider.Acquisition); seat != nil {
+			t.Error("it has a hold")
+		}
+	})
+	t.Run("granted to one that writes", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		asked.grant.writes = true
+		s.lets(w, asked)
+		if step := s.next(rider); asked.Owners() != 1 || step.Do != Send {
+			t.Errorf("%d owners, %+v", asked.Owners(), step)
+		}
+	})
+}
+
+// A reader shares a request only with a request that it would ask itself.
+func TestRide_alone(t *testing.T) {
+	for name, test := range map[string]struct {
+		c      *Terms
+		change func(s *stage, w *Waiter)
+		rides  bool
+	}{
+		"nothing is against it":    {&readTerms, func(*stage, *Waiter) {}, true},
+		"it came too late":         {&readTerms, func(s *stage, w *Waiter) { w.Acquisition.Came = s.now.Add(ShareTime + 1) }, false},
+		"it came in time":          {&readTerms, func(s *stage, w *Waiter) { w.Acquisition.Came = s.now.Add(ShareTime) }, true},
+		"a reader was refused":     {&readTerms, func(s *stage, _ *Waiter) { s.side(true).refuse() }, false},
+		"a writer waits":           {&readTerms, func(s *stage, _ *Waiter) { s.stand(&writeTerms, 3) }, false},
+		"another register":         {registerTerms, func(*stage, *Waiter) {}, false},
+		"a lease of its own":       {ownLeaseTerms, func(*stage, *Waiter) {}, false},
+		"it was refused with one":  {&readTerms, func(_ *stage, w *Waiter) { w.alone = true }, false},
+		"Redis may have let it in": {&readTerms, func(_ *stage, w *Waiter) { w.Acquisition.uncertain = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.asks(s.reader(&readTerms, 1))
+			w := s.reader(test.c, 2)
+			test.change(s, w)
+			if step := s.next(w); (step.Do == Wait) != test.rides {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+	t.Run("its owner writes", func(t *testing.T) {
+		s := newStage(t)
+		s.asks(s.reader(&readTerms, 1))
+		writes := s.tenure(&writeTerms)
+		w := s.reader(&readTerms, 2)
+		if step := s.Next(w, writes, opTime, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it waits for so long in all", func(t *testing.T) {
+		s := newStage(t)
+		first, second, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2), s.reader(&readTerms, 3)
+		asked := s.asks(first)
+		limit := s.next(rider).Due
+		s.pass(time.Second)
+		s.Abandoned(first, asked)
+		s.asks(second)
+		if step := s.next(rider); step.Do != Wait || step.Due != limit {
+			t.Errorf("%+v, not until %v", step, limit)
+		}
+	})
+}
+
+// Two requests are under way: readers share the later one until that is replied to.
+func TestRide_two(t *testing.T) {
+	s := newStage(t)
+	first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+	one, two := s.asks(first), s.asks(second)
+	s.Abandoned(first, one)
+	rider := s.reader(registerTerms, 3)
+	if step := s.next(rider); step.Do != Wait {
+		t.Errorf("%+v", step)
+	}
+	s.lets(second, two)
+	if step := s.next(rider); step.Do != Share || two.Owners() != 2 {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader that came sooner than one that was refused asks itself, whatever else is under
+// way: it may be let in.
+func TestRide_sooner(t *testing.T) {
+	s := newStage(t)
+	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
+	w.Acquisition.Came, third.alone = s.now.Add(-time.Second), true
+	asked := s.asks(first)
+	s.next(w)
+	s.asks(third)
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if step := s.next(w); step.Do != Send {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader that has asked itself shares a request afterwards as if for the first time.
+func TestRide_again(t *testing.T) {
+	s := newStage(t)
+	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
+	w.Acquisition.Came = s.now.Add(-time.Second)
+	asked := s.asks(first)
+	s.next(w)
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if own := s.asks(w); own != w.Acquisition { // this reader came sooner
+		t.Fatal("it asks for another")
+	}
+	s.pass(time.Second)
+	s.Failed(w, w.Acquisition, false, errBroke)
+	s.Wakeup(first)
+	s.asks(first)
+	s.Wakeup(w)
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(opTime) {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader that joined it, and had nothing of it, shares a request afterwards as if for the first
+// time.
+func TestRide_inVain(t *testing.T) {
+	for name, end := range map[string]func(s *stage, w *Waiter, asked *Acquisition) Do{
+		"refused": func(s *stage, w *Waiter, asked *Acquisition) Do {
+			s.Refused(w, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+			return Refuse
+		},
+		"an error": func(s *stage, w *Waiter, asked *Acquisition) Do {
+			s.Failed(w, asked, false, errBroke)
+			return Fail
+		},
+		"no answer": func(s *stage, _ *Waiter, _ *Acquisition) Do {
+			s.pass(opTime)
+			return Fail
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			first, second, rider := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
+			asked := s.asks(first)
+			s.next(rider)
+			s.pass(time.Second)
+			want := end(s, first, asked)
+			if step := s.next(rider); step.Do != want {
+				t.Fatalf("%+v", step)
+			}
+			if name != "no answer" { // else the first request is under way still
+				s.Wakeup(second)
+				s.asks(second)
+			}
+			s.Wakeup(rider)
+			if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+}
+
+// The first reader of a queue comes in with a reader that stands in none. The others of the
+// line ask at once.
+func TestCameIn(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(hastyTerms, 1)
+	s.refused(first)
+	second := s.reader(hastyTerms, 2)
+	try := s.Waiter(hastyTerms, true)
+	try.Wake, try.Terms, try.Owner, try.Acquisition, try.Prepared = make(chan struct{}, 1), hastyTerms, s.owner(hastyTerms, 3), s.tenure(hastyTerms), new(Hold)
+	s.Try(try, s.now)
+	asked := s.asks(try)
+	s.Wakeup(first)
+	if step := s.next(first); step.Do != Wait {
+		t.Fatalf("it does not ride along: %+v", step)
+	}
+	s.lets(try, asked)
+	if step := s.next(first); step.Do != Share {
+		t.Fatalf("%+v", step)
+	}
+	s.pass(2 * ShareTime) // so that no reader can join
+	s.done()
+	s.Joined(first, s.now)
+	if step := s.next(second); step.Do != Send || !slices.Contains(s.wakes(), second) {
+		t.Errorf("%+v", step)
+	}
+}
+
+// An owner that comes to write while it waits to read asks at once, wherever it stands.
+func TestReadOn(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(&readTerms, 2)
+	s.refused(first)
+	w := s.reader(&readTerms, 1)
+	if step := s.next(w); step.Do != Wait {
+		t.Fatalf("%+v", step)
+	}
+	s.done()
+	s.take(&writeTerms, 1)
+	if all := s.wakes(); len(all) != 1 || all[0] != w {
+		t.Fatal("it is not woken")
+	}
+	if s.Next(w, w.Owner.Sibling(), opTime, s.now).Do != Send {
+		t.Error("it does not ask")
+	}
+	s.Quit(w, s.now)
+	if w.Owner.waiter != nil {
+		t.Error("it waits still")
+	}
+
+	s = newStage(t)
+	s.refused(s.reader(&readTerms, 2))
+	writes, _ := s.take(&writeTerms, 1)
+	w = s.waiter(&readTerms, 1)
+	w.Acquisition = s.tenure(&readTerms)
+	s.Join(w, s.now)
+	s.WaitToRead(w, true)
+	if w.Owner.Sibling() != writes || s.Next(w, writes, opTime, s.now).Do != Send {
+		t.Error("a writer stands behind the waiters for its lock")
+	}
+}
+
+// The grant of an owner that writes says nothing about others.
+func TestReadOn_isNotForOthers(t *testing.T) {
+	s := newStage(t)
+	behind := s.reader(&readTerms, 2)
+	s.refused(behind)
+	s.take(&writeTerms, 1)
+	w := s.reader(&readTerms, 1)
+	w.reason = true
+	step := s.Next(w, w.Owner.Sibling(), opTime, s.now)
+	s.WillSend(step.Acquisition, leaseTime, 0)
+	s.done()
+	s.lets(w, step.Acquisition)
+	if all := s.wakes(); len(all) > 0 {
+		t.Error("others are told to ask")
+	}
+}
+
+// Each reader leaves for itself; the last gives the lock back.
+func TestDrop(t *testing.T) {
+	s := newStage(t)
+	first, h := s.reads(&readTerms, 1)
+	second := new(Hold)
+	s.JoinOpen(first, second, 2, true)
+	again := new(Hold)
+	s.Add(first, second.By, again)
+	if first.HoldsInRedis() != 2 {
+		t.Errorf("Redis should have %d holds", first.HoldsInRedis())
+	}
+	if s.Drop(first, second) {
+		t.Error("an owner has one hold less, and Redis does not hear of it")
+	}
+	if left, _ := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
+		t.Errorf("%d is left", left)
+	}
+	if !s.Drop(first, second) || first.Owners() != 1 {
+		t.Error("Redis hears that one of two readers leaves")
+	}
+	if s.Drop(first, second) {
+		t.Error("it left twice")
+	}
+	if s.Drop(first, h) {
+		t.Error("the last one leaves, and Redis does not hear of it")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != NobodyHolds || first.Lives() {
+		t.Errorf("%d is left", left)
+	}
+
+	writes, h := s.take(&writeTerms, 1)
+	if s.Drop(writes, h) || !writes.Lives() {
+		t.Error("a writer drops its hold")
+	}
+	first, h = s.reads(hastyTerms, 3)
+	if s.JoinOpen(first, second, 4, true); s.side(true).owners[4] == nil {
+		t.Fatal("it did not join")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
+		t.Errorf("%d is left", left)
+	}
+}
+
+// A reader whose owner writes is let in whatever others wait for: its reply says nothing about them. They join as before.
+func TestLand_besideAWrite(t *testing.T) {
+	s := newStage(t)
+	open, _ := s.reads(&readTerms, 1)
+	written, _ := s.take(&writeTerms, 9)
+	w := s.reader(&readTerms, 9)
+	w.reason = true
+	if step := s.Next(w, written, opTime, s.now); step.Do != Send {
+		t.Fatalf("%+v", step)
+	}
+	s.WillSend(w.Acquisition, leaseTime, leaseTime)
+	if out := s.Granted(w, w.Acquisition, w.Owner, w.Prepared, 101, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	if s.Open(&readTerms, s.now, s.now) != open {
+		t.Error("nobody joins any more")
+	}
+}
+
+// A request is under way once, however it ended: when its reader writes, and asks again beside that, no other is taken for it.
+func TestLand_once(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	asked := s.asks(w)
+	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	w.reason = true
+	if step := s.Next(w, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+		t.Fatalf("%+v", step)
+	}
+	s.WillSend(asked, leaseTime, leaseTime)
+	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	if s.sides[1].requests != 0 {
+		t.Errorf("%d questions are under way", s.sides[1].requests)
+	}
+}
+
+// A reader that came in with another knows that Redis replied to.
+func TestCameIn_hears(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	s.asks(w)
+	rider := s.reader(&readTerms, 2)
+	s.next(rider)
+	s.pass(time.Second)
+	s.Joined(rider, s.now)
+	if d, _ := rider.Queue().Outage().Lasts(s.now, opTime); d != 0 {
+		t.Errorf("Redis is silent for %v", d)
+	}
+}

@@ -1,0 +1,1038 @@
+package lockstate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// queues lets w ask. The reply tells w to wait in the queue.
+func (s *stage) queues(w *Waiter, r Refusal) {
+	s.Helper()
+	w.reason = true
+	asked := s.asks(w)
+	r.Sent, r.Trace = s.now, true
+	s.Refused(w, asked, r, s.now)
+}
+
+// waiters returns the waiters of a round.
+func (r Round) waiters() (all []*Waiter) {
+	for _, q := range r.Waiters {
+		all = append(all, q.Waiter)
+	}
+	return all
+}
+
+// nextBeat returns the waiters of the next round.
+func (l *Queue) nextBeat(now time.Time) (due time.Time, waiters []*Waiter) {
+	due, r := l.NextHeartbeat(now)
+	return due, r.waiters()
+}
+
+// keeps is a round that is a heartbeat.
+func keeps(sent time.Time) Round { return Round{Sent: sent, keeps: true} }
+
+// The waiters of a queue stand in the queue. One heartbeat speaks for all.
+func TestNextBeat(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: time.Hour})
+	all := s.done()
+	if len(all) != 2 || all[0].Kind != Heartbeat || all[0].Terms != &fairTerms || all[1].Kind != Subscribe {
+		t.Fatalf("%+v", all)
+	}
+	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
+		t.Errorf("%+v", step)
+	}
+	if s.Unreferenced() {
+		t.Error("a heartbeat comes back to a place that is another's")
+	}
+	if due, queued := w.queue.nextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
+		t.Errorf("%v, %d", due, len(queued))
+	}
+	s.pass(pollTime / 2)
+	second, third := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	s.done()
+	s.queues(second, Refusal{Left: -1})
+	if s.done() != nil {
+		t.Error("a new waiter puts the heartbeat off")
+	}
+	if s.next(third).Do != Wait || second.Queued() != second.Acquisition || third.Queued() != nil {
+		t.Error("Redis has one queued, and the place another")
+	}
+	s.pass(pollTime / 2)
+	due, r := w.queue.NextHeartbeat(s.now)
+	if due != s.now.Add(pollTime) || !slices.Equal(r.waiters(), []*Waiter{w, second, third}) || r.Enters() != 1 {
+		t.Errorf("%v, %+v", due, r)
+	}
+	w.queue.HeartbeatDone(keeps(s.now), nil)
+	if d, _ := w.queue.Outage().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
+		t.Error("a heartbeat was answered, and the line does not know")
+	}
+	w.queue.HeartbeatDone(keeps(s.now), errBroke)
+	w.queue.heartbeat.flying = 0
+	if _, err := w.queue.Outage().Lasts(s.now.Add(1), time.Second); err != errBroke {
+		t.Error("a heartbeat broke, and the line does not know")
+	}
+}
+
+// Redis tells a waiter of its turn before the queue listens, and the confirmation of the subscription comes before the reply to that
+// waiter. The heartbeat that the confirmation leads to does not speak for it yet. So the reply leads to another one.
+func TestQueue_hintedSinceItAsked(t *testing.T) {
+	s := newStage(t)
+	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	second.reason = true
+	asked := s.asks(second)
+	sent := s.now
+	s.pass(stepTime)
+	s.queues(first, Refusal{Left: -1})
+	first.queue.nextBeat(s.now)
+	s.pass(stepTime)
+	first.queue.Notify() // the confirmation
+	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{first}) {
+		t.Fatalf("%d waiters", len(all))
+	}
+	s.done()
+	s.Refused(second, asked, Refusal{Sent: sent, Left: -1, Trace: true}, s.now)
+	if !s.did(Heartbeat) {
+		t.Fatal("it waits for the next poll")
+	}
+	first.queue.HeartbeatDone(keeps(s.now), nil)
+	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{first, second}) {
+		t.Errorf("%d waiters", len(all))
+	}
+	s.done()
+	s.pass(stepTime)
+	third := s.stand(&fairTerms, 3)
+	s.queues(third, Refusal{Left: -1})
+	if s.did(Heartbeat) {
+		t.Error("a waiter that asked after the hint leads to a heartbeat")
+	}
+}
+
+// If the lease of the holder ends soon, the queue sends its heartbeat then.
+func TestQueue_sooner(t *testing.T) {
+	s := newStage(t)
+	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	s.queues(w, Refusal{Left: -1})
+	s.done()
+	s.queues(second, Refusal{Left: 10 * time.Millisecond})
+	if !s.did(Heartbeat) {
+		t.Error("the sender does not look again")
+	}
+	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(11*time.Millisecond) {
+		t.Error(due)
+	}
+	w.queue.HeartbeatIn(keeps(s.now), s.now, 20*time.Millisecond)
+	if !s.did(Heartbeat) {
+		t.Error("the sender does not look again")
+	}
+	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
+		t.Error(due)
+	}
+	l := w.queue
+	s.Quit(w, s.now)
+	s.Quit(second, s.now)
+	s.done()
+	if l.HeartbeatIn(keeps(s.now), s.now, 0); s.done() != nil {
+		t.Error("a line that ended has a heartbeat")
+	}
+}
+
+// A notification makes the queue send a heartbeat. Notifications that come meanwhile cause one more, when the first is replied to.
+func TestNextBeat_hints(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: -1})
+	s.done()
+	l := w.queue
+	l.Notify()
+	if all := s.done(); len(all) != 1 || all[0].Kind != Heartbeat {
+		t.Fatalf("%+v", all)
+	}
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
+		t.Fatal("no heartbeat is sent")
+	}
+	if d, _ := l.Outage().Lasts(s.now.Add(time.Second), time.Second); d != time.Second {
+		t.Error("a heartbeat is under way, and the line does not know")
+	}
+	if _, queued := l.nextBeat(s.now); queued != nil {
+		t.Error("one hint, and two heartbeats")
+	}
+	for range 3 {
+		l.Notify()
+		if _, queued := l.nextBeat(s.now); queued != nil {
+			t.Error("a second is sent before the first is answered")
+		}
+	}
+	s.done()
+	l.HeartbeatDone(keeps(s.now), nil)
+	if !s.did(Heartbeat) {
+		t.Error("the hints meanwhile are lost")
+	}
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
+		t.Error("the hints meanwhile are lost")
+	}
+	l.HeartbeatDone(keeps(s.now), nil)
+	if s.done() != nil {
+		t.Error("it does not end")
+	}
+
+	// The queue sends a heartbeat that is due, whatever is under way.
+	l.Notify()
+	l.NextHeartbeat(s.now)
+	s.pass(pollTime)
+	l.Notify()
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 || l.heartbeat.flying != 2 {
+		t.Error("a heartbeat that is due waits for an answer")
+	}
+	l.HeartbeatDone(keeps(s.now), nil)
+	if s.done(); !l.heartbeat.missed {
+		t.Error("the hint is forgotten before the last answer")
+	}
+	if l.HeartbeatDone(keeps(s.now), nil); !s.did(Heartbeat) {
+		t.Error("the hint is forgotten")
+	}
+}
+
+// A waiter asks when its turn has come, even if it is notified of its turn before it knows that it stands
+// in the queue.
+func TestTurn(t *testing.T) {
+	s := newStage(t)
+	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	s.queues(w, Refusal{Left: -1})
+	s.queues(second, Refusal{Left: -1})
+	s.done()
+	w.queue.OnTurn(second.Acquisition.Name)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{second}) || s.next(second).Do != Send || s.next(w).Do != Wait {
+		t.Error("it is not the turn of the second")
+	}
+	third := s.stand(&fairTerms, 3)
+	third.reason = true
+	asked := s.asks(third)
+	w.queue.OnTurn(asked.Name)
+	if s.wakes() != nil {
+		t.Error("one asks while it asks")
+	}
+	s.Refused(third, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{third}) || s.next(third).Do != Send {
+		t.Error("its turn is forgotten")
+	}
+	s.WillSend(asked, 0, 0)
+	s.Refused(third, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if s.wakes() != nil {
+		t.Error("it is its turn twice")
+	}
+}
+
+// A waiter that may be told at a channel of its own gets that, while it stands in the
+// queue.
+func TestHearOwn(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: -1})
+	if s.did(SubscribeOwner) {
+		t.Error("the waiter hears a channel that it has not been told of")
+	}
+	own := Refusal{Sent: s.now, Left: -1, Own: true}
+	s.WillSend(w.Acquisition, 0, 0)
+	s.Refused(w, w.Acquisition, own, s.now)
+	if !s.did(SubscribeOwner) {
+		t.Error("it does not hear")
+	}
+	s.WillSend(w.Acquisition, 0, 0)
+	s.Refused(w, w.Acquisition, own, s.now)
+	if s.did(SubscribeOwner) {
+		t.Error("it hears twice")
+	}
+	w.Acquisition = s.tenure(&fairTerms) // of the next request, after a reply that came too late
+	s.WillSend(w.Acquisition, 0, 0)
+	s.Refused(w, w.Acquisition, own, s.now)
+	if all := s.done(); len(all) != 2 || all[0].Kind != UnsubscribeOwner || all[1].Kind != SubscribeOwner || w.Queued() != w.Acquisition {
+		t.Errorf("%+v", all)
+	}
+	s.stand(&fairTerms, 2)
+	s.Quit(w, s.now)
+	if !s.did(UnsubscribeOwner) || w.Queued() != nil {
+		t.Error("it hears after it has left")
+	}
+}
+
+// A waiter of a kind with a queue asks again after an error, wherever it stands.
+func TestQueueInRedis_retry(t *testing.T) {
+	s := newStage(t)
+	s.stand(&fairTerms, 1)
+	w := s.stand(&fairTerms, 2)
+	w.reason = true
+	asked := s.asks(w)
+	s.Failed(w, asked, true, errBroke)
+	s.Retry(w, s.now.Add(time.Second))
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Second) {
+		t.Errorf("%+v", step)
+	}
+	s.pass(time.Second)
+	if step := s.next(w); step.Do != Send || step.Acquisition != asked {
+		t.Errorf("%+v", step)
+	}
+	s.WillSend(asked, 0, 0)
+	s.done()
+	if out := s.Granted(w, asked, w.Owner, new(Hold), 1, false, s.now); out != Holds || s.wakes() != nil {
+		t.Error("others are told, and Redis does that")
+	}
+}
+
+// An entry has those alone that wait for it: not a waiter that has left, and not one that has asked itself and stands in the queue.
+func TestNextBeat_entersThoseThatWait(t *testing.T) {
+	s := newStage(t)
+	first := s.stand(&fairTerms, 1)
+	s.queues(first, Refusal{Left: -1})
+	l := first.queue
+	l.NextHeartbeat(s.now)
+	gone, asked, last := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3), s.stand(&fairTerms, 4)
+	s.Quit(gone, s.now)
+	s.queues(asked, Refusal{Left: -1})
+	s.pass(EntryPause)
+	_, r := l.NextHeartbeat(s.now)
+	if !slices.Equal(r.waiters(), []*Waiter{last}) || r.Enters() != 1 {
+		t.Errorf("%d waiters, of which %d enter", len(r.Waiters), r.Enters())
+	}
+	if r.Sent != s.now {
+		t.Errorf("sent at %v", r.Sent)
+	}
+}
+
+// The goroutine of a heartbeat looks again when the heartbeat is due, if that is before those that come may enter.
+func TestNextBeat_dueBeforeTheEntry(t *testing.T) {
+	s := newStage(t)
+	first := s.stand(&fairTerms, 1)
+	s.queues(first, Refusal{Left: -1})
+	l := first.queue
+	l.NextHeartbeat(s.now)
+	one := s.stand(&fairTerms, 2)
+	s.pass(EntryPause)
+	_, r := l.NextHeartbeat(s.now)
+	l.HeartbeatDone(r, nil)
+	s.Entered(Queuing{one, one.Acquisition, true}, false, s.now, s.now)
+	s.stand(&fairTerms, 3)
+	l.HeartbeatIn(keeps(s.now), s.now, 0)
+	if due, _ := l.NextHeartbeat(s.now); due != s.now.Add(time.Millisecond) {
+		t.Errorf("it looks again in %v", due.Sub(s.now))
+	}
+}
+
+// Those that came while an entry was under way enter when that is replied to.
+func TestBeaten_entersThoseThatCame(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w := s.stand(&fairTerms, 2)
+	_, r := w.queue.NextHeartbeat(s.now)
+	s.stand(&fairTerms, 3)
+	if s.done(); s.did(Heartbeat) {
+		t.Fatal("the heartbeat is looked at")
+	}
+	w.queue.HeartbeatDone(r, nil)
+	if !s.did(Heartbeat) {
+		t.Error("nobody sends the next entry")
+	}
+}
+
+// An entry asks for the longest lease that a release may give the lock with, or that the waiter has.
+func TestNextBeat_longestLease(t *testing.T) {
+	for _, lease := range []time.Duration{time.Second, 2 * leaseTime} {
+		s := newStage(t)
+		s.asks(s.stand(&fairTerms, 1))
+		w := s.stand(with(fairTerms, func(c *Terms) { c.Lease, c.Fixed = lease, true }), 2)
+		w.queue.NextHeartbeat(s.now)
+		if want := max(lease, leaseTime); w.Acquisition.longest != want {
+			t.Errorf("a lease of %v: %v is asked for, want %v", lease, w.Acquisition.longest, want)
+		}
+	}
+}
+
+// The reply to the entry of a waiter that has the lock by then is the reply to a request.
+func TestEntered_countsTheAnswer(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w := s.stand(&fairTerms, 2)
+	_, r := w.queue.NextHeartbeat(s.now)
+	w.Acquisition.takesOver(7, s.now)
+	before := s.inFlight
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	if w.Acquisition.pending != 0 || s.inFlight != before-1 {
+		t.Errorf("%d answers are missing, and %d questions are under way", w.Acquisition.pending, s.inFlight)
+	}
+}
+
+// An observer gets that a waiter stands in the queue: its call looks at Next.
+func TestEntered_tells(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w := s.stand(&fairTerms, 2)
+	w.Tells = true
+	_, r := w.queue.NextHeartbeat(s.now)
+	s.done()
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	if !slices.Equal(s.wakes(), []*Waiter{w}) {
+		t.Error("its call does not look")
+	}
+}
+
+// A waiter whose entry came to an error asks itself, and no heartbeat has it enter meanwhile. A waiter that has left, or asks under
+// another name by now, has nothing to do with that entry.
+func TestNotEntered_whoseEntryItWas(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w, gone, anew := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3), s.stand(&fairTerms, 4)
+	_, r := w.queue.NextHeartbeat(s.now)
+	s.GiveUp(gone, gone.Acquisition)
+	s.Quit(gone, s.now)
+	anew.Acquisition = s.tenure(&fairTerms)
+	s.done()
+	w.queue.HeartbeatDone(r, errBroke)
+	for _, q := range r.Waiters {
+		s.NotEntered(q, true, errBroke)
+	}
+	if woken := s.wakes(); !slices.Equal(woken, []*Waiter{w}) {
+		t.Errorf("%d waiters ask", len(woken))
+	}
+	s.pass(pollTime + 1)
+	if _, r := w.queue.NextHeartbeat(s.now); slices.Contains(r.waiters(), w) || !slices.Contains(r.waiters(), anew) {
+		t.Error("the entries are not sent again, or are sent by two")
+	}
+}
+
+// What Redis said last about the next in the queue holds, and a waiter that asks under another name now is not there. Nothing is
+// noted where no one waits.
+func TestFollow_anew(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(3)
+	s.Follow(held, numbers(w[0]), 2)
+	s.Follow(held, numbers(w[1], w[2]), 2)
+	w[1].Acquisition = s.tenure(&fairTerms)
+	if s.give(h) == nil || !slices.Equal(s.wakes(), []*Waiter{w[2]}) {
+		t.Error("the lock is not passed on to the next that stands in the queue")
+	}
+
+	alone := newStage(t)
+	held, _ = alone.take(&fairTerms, 1)
+	alone.Follow(held, "777", 2)
+	if held.grant.queue != nil {
+		t.Error("somebody is next")
+	}
+}
+
+// A release names the first waiter that stands in the queue, or that may by now, as its entry is under way. It names none if that one
+// has to ask for itself.
+func TestHeir_standsInTheQueue(t *testing.T) {
+	s := newStage(t)
+	held, _ := s.take(&fairTerms, 100)
+	waits, enters := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	s.asks(waits)
+	if w, _ := s.NextOwner(held, leaseTime, 0, s.now); w != nil {
+		t.Error("an heir that does not stand in the queue")
+	}
+	_, r := enters.queue.NextHeartbeat(s.now)
+	if w, as := s.NextOwner(held, 2*leaseTime, 0, s.now); w != enters || as != enters.Acquisition {
+		t.Fatal("an entry is under way, and the waiter is not the heir")
+	} else if as.longest != 2*leaseTime {
+		t.Errorf("the key may live for %v by that release, and the waiter thinks %v", 2*leaseTime, as.longest)
+	}
+	if s.NextOwner(held, time.Second, 0, s.now); enters.Acquisition.longest != 2*leaseTime {
+		t.Error("an earlier release gives a longer lease")
+	}
+	enters.queue.HeartbeatDone(r, nil)
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	if !s.OnRelease(enters.Acquisition, ReleaseResult{Done: true, Token: 101, Sent: s.now}, s.now) || enters.queue.hand.to != enters {
+		t.Error("the lock is not offered to the heir")
+	}
+
+	other := newStage(t)
+	held, _ = other.take(&fairTerms, 100)
+	fixed := other.stand(with(fairTerms, func(c *Terms) { c.Fixed = true }), 1)
+	other.queues(fixed, Refusal{Left: -1})
+	other.queues(other.stand(&fairTerms, 2), Refusal{Left: -1})
+	if w, _ := other.NextOwner(held, leaseTime, 0, other.now); w != nil {
+		t.Error("the heir overtakes one that asks for a lease of its own")
+	}
+}
+
+// A waiter to which a release gave the lock asks itself if the state is closed by then, or has another offer.
+func TestInherit_queueClosedOrBusy(t *testing.T) {
+	for name, change := range map[string]func(s *stage, l *Queue){
+		"closed": func(s *stage, _ *Queue) { s.Close() },
+		"busy":   func(s *stage, l *Queue) { s.offerTo(l, s.tenure(&fairTerms), l.waiters[1]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			_, h, w := s.crowd(2)
+			_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
+			s.give(h)
+			change(s, w[0].queue)
+			s.done()
+			if s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
+				t.Error("offered")
+			}
+			if !slices.Contains(s.wakes(), w[0]) || !w[0].reason {
+				t.Error("it does not ask")
+			}
+		})
+	}
+}
+
+// An offer stays with its waiter when another leaves. If its own waiter leaves, and no one else may take the lock, it goes back.
+func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		follow []int // which are next in the queue
+		leaves int
+		change func(s *stage, t *Acquisition)
+		gives  bool
+		to     int // who has the offer then; -1 if no one has
+	}{
+		"another leaves":             {[]int{0, 1}, 2, nil, false, 0},
+		"the next takes it":          {[]int{0, 1}, 0, nil, false, 1},
+		"nobody is known to be next": {[]int{0}, 0, nil, true, -1},
+		"the offer is lost":          {[]int{0, 1}, 0, func(s *stage, t *Acquisition) { s.End(t, Lost) }, true, -1},
+		"the place is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h, w := s.crowd(3)
+			var next []*Waiter
+			for _, i := range c.follow {
+				next = append(next, w[i])
+			}
+			s.Follow(held, numbers(next...), 2)
+			offer, l := s.give(h), w[0].queue
+			if c.change != nil {
+				c.change(s, offer)
+			}
+			s.done()
+			s.Quit(w[c.leaves], s.now)
+			if gives := slices.Contains(s.gives(), offer); gives != c.gives {
+				t.Errorf("given back %t, want %t", gives, c.gives)
+			}
+			switch {
+			case c.to < 0:
+				if l.hand.offered != nil || l.hand.to != nil {
+					t.Error("the line has it still")
+				}
+			case l.hand.offered != offer || l.hand.to != w[c.to]:
+				t.Error("another has it")
+			}
+		})
+	}
+}
+
+// A queue whose waiters queue in Redis needs no alarm, as it sends heartbeats, also while this process has the lock.
+func TestJoin_queuesWithoutAlarm(t *testing.T) {
+	s := newStage(t)
+	s.take(&fairTerms, 100)
+	s.stand(&fairTerms, 1)
+	if s.did(StartTimer) {
+		t.Error("an alarm")
+	}
+}
+
+// What a release gave to a waiter stays with it when another leaves.
+func TestQuit_besideAnHeir(t *testing.T) {
+	s := newStage(t)
+	_, h, w := s.crowd(3)
+	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
+	s.give(h)
+	if !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
+		t.Fatal("the heir does not have the lock")
+	}
+	s.Follow(as, numbers(w[1], w[2]), 2)
+	s.Quit(w[2], s.now)
+	if l := w[0].queue; l.hand.offered != as || l.hand.to != w[0] {
+		t.Error("another has it")
+	}
+}
+
+// numbers are those of the owner strings of these waiters, as a script tells them.
+func numbers(waiters ...*Waiter) string {
+	var all []string
+	for _, w := range waiters {
+		all = append(all, strings.TrimPrefix(w.Acquisition.Name, "p:"))
+	}
+	return strings.Join(all, " ")
+}
+
+// crowd has owners take a fair lock and stand in its queue: the holder's acquisition and hold, and n
+// waiters of the same line.
+func (s *stage) crowd(n int) (t *Acquisition, h *Hold, waiters []*Waiter) {
+	s.Helper()
+	t, h = s.take(&fairTerms, 100)
+	for i := range n {
+		w := s.stand(&fairTerms, uint64(i+1))
+		s.queues(w, Refusal{Left: -1})
+		waiters = append(waiters, w)
+	}
+	s.pass(time.Millisecond) // a lock is not handed off faster than tokens may count up
+	s.done()
+	return t, h, waiters
+}
+
+// takes has w take what is offered, and leave its queue.
+func (s *stage) takes(w *Waiter) *Hold {
+	s.Helper()
+	step := s.next(w)
+	if step.Do != Take {
+		s.Fatalf("it does not take the lock: %+v", step)
+	}
+	h := new(Hold)
+	if !s.Add(step.Acquisition, w.Owner, h) {
+		s.Fatal("it does not have what it took")
+	}
+	s.Quit(w, s.now)
+	return h
+}
+
+// A fair lock is handed off to those that Redis said are next, in that order, and no further.
+// The release takes them out of the queue.
+func TestFollow(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(4)
+	s.Follow(held, numbers(w[1], w[0], w[2]), 2) // the queue decides, not the queue
+	var served []string
+	for _, x := range []*Waiter{w[1], w[0], w[2]} {
+		served = append(served, x.Acquisition.Name)
+		if s.give(h) == nil || !slices.Equal(s.wakes(), []*Waiter{x}) {
+			t.Fatal("the lock is not passed on to the next in the queue")
+		}
+		for _, other := range w {
+			if other != x && other.queue != nil && s.next(other).Do != Wait {
+				t.Error("another takes it")
+			}
+		}
+		h = s.takes(x)
+		if h.Acquisition.Name != held.Name || s.gives() != nil {
+			t.Error("the place gives back what the release takes out of the queue")
+		}
+	}
+	if s.give(h) != nil {
+		t.Error("passed on to a waiter that may be behind others")
+	}
+	if got := h.Acquisition.Served(); !slices.Equal(got, served) {
+		t.Errorf("the release takes out %q, want %q", got, served)
+	}
+	if x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{}); x != w[3] || as != w[3].Acquisition {
+		t.Error("the release names no heir")
+	}
+}
+
+// A waiter that leaves is passed over. One that Redis named and that does not suit ends the
+// sequence, as the others come after it.
+func TestFollow_leaves(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(3)
+	fixed := s.stand(with(fairTerms, func(c *Terms) { c.Fixed = true }), 9)
+	s.queues(fixed, Refusal{Left: -1})
+	s.Follow(held, numbers(w[0], w[1], fixed, w[2])+" 777", 2)
+	s.Quit(w[0], s.now)
+	s.done()
+	if s.give(h) == nil || !slices.Equal(s.wakes(), []*Waiter{w[1]}) {
+		t.Fatal("the lock is not passed on past one that left")
+	}
+	h = s.takes(w[1])
+	s.pass(time.Millisecond)
+	if s.give(h) != nil {
+		t.Error("passed on past one that has to ask for a lease of its own")
+	}
+}
+
+// A waiter with a reason to ask does not take what is another's.
+func TestFollow_isForOne(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w...), 2)
+	s.give(h)
+	s.Wakeup(w[1])
+	if step := s.next(w[1]); step.Do != Send || step.Acquisition != w[1].Acquisition {
+		t.Errorf("%+v", step)
+	}
+}
+
+// What a waiter was offered goes to the next, or back, if the waiter leaves before it takes
+// that. Its own place in the queue is given up.
+func TestFollow_leavesTheOffer(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w...), 2)
+	next := s.give(h)
+	s.done()
+	first := w[0].Acquisition
+	s.GiveUp(w[0], first)
+	s.Quit(w[0], s.now)
+	all := s.done()
+	gives := func(t *Acquisition) bool {
+		return slices.ContainsFunc(all, func(a Effect) bool { return a.Kind == Release && a.Acquisition == t })
+	}
+	if !gives(first) || gives(next) || w[1].queue.hand.to != w[1] {
+		t.Errorf("it is not the next one's: %+v", all)
+	}
+	s.GiveUp(w[1], w[1].Acquisition)
+	s.Quit(w[1], s.now)
+	if all = s.done(); !gives(next) || next.Lives() {
+		t.Errorf("nobody wants the lock, and it is not given back: %+v", all)
+	}
+	if s.sides[0].held != nil {
+		t.Error("the place has the lock for ever")
+	}
+}
+
+// A waiter whose offer is lost before it takes that asks under a new name: the old one may be
+// taken out of the queue.
+func TestFollow_loses(t *testing.T) {
+	s := newStage(t)
+	_, h, w := s.crowd(1)
+	x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
+	s.give(h)
+	if x != w[0] || !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
+		t.Fatal("the heir does not have the lock")
+	}
+	s.End(as, Lost)
+	s.NoLongerHeld(as)
+	if step := s.next(w[0]); step.Do != Restart {
+		t.Errorf("%+v", step)
+	}
+}
+
+// The reply to a release in favour of a waiter offers it the lock. If the reply is of no use,
+// the waiter or the queue asks.
+func TestInherit_queue(t *testing.T) {
+	for name, c := range map[string]struct {
+		i       ReleaseResult
+		offered bool
+		asks    bool // the waiter asks
+		beats   bool // the queue sends a heartbeat
+	}{
+		"it has the lock":        {ReleaseResult{Done: true, Token: 7}, true, false, false},
+		"another has it":         {ReleaseResult{Done: true}, false, false, false},
+		"too late":               {ReleaseResult{Done: true, Token: 7, Late: true}, false, true, false},
+		"nobody knows":           {ReleaseResult{Broke: true}, false, false, true},
+		"the release came twice": {ReleaseResult{}, false, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			_, h, w := s.crowd(2)
+			w[0].queue.NextHeartbeat(s.now)
+			w[0].queue.HeartbeatDone(keeps(s.now), nil)
+			_, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
+			s.give(h)
+			s.done()
+			c.i.Sent = s.now
+			if got := s.OnRelease(as, c.i, s.now); got != c.offered {
+				t.Errorf("offered %t, want %t", got, c.offered)
+			}
+			if got := s.did(Heartbeat); got != c.beats {
+				t.Errorf("a heartbeat %t, want %t", got, c.beats)
+			}
+			if step := s.next(w[0]); (step.Do == Send) != c.asks || (step.Do == Take) != c.offered {
+				t.Errorf("%+v", step)
+			}
+			if s.next(w[1]).Do != Wait {
+				t.Error("another waiter has a reason to do something")
+			}
+		})
+	}
+}
+
+// What was offered to a waiter is lost, and it has not begun anew yet: a release gives the lock to the next.
+func TestHeir_afterItsOfferWasLost(t *testing.T) {
+	s := newStage(t)
+	first, h, w := s.crowd(3)
+	_, as := s.NextOwner(first, leaseTime, 0, time.Time{})
+	s.give(h)
+	s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now)
+	s.End(as, Lost)
+	s.NoLongerHeld(as)
+	s.Wakeup(w[1])
+	next, hold := s.asks(w[1]), new(Hold)
+	if out := s.Granted(w[1], next, w[1].Owner, hold, 8, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	s.Quit(w[1], s.now)
+	if heir, _ := s.NextOwner(next, leaseTime, 0, time.Time{}); heir != w[2] {
+		t.Error("the heir is not the next that waits")
+	}
+}
+
+// The next owner's own request can be replied to before the release in its favour.
+func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
+	s := newStage(t)
+	_, h, w := s.crowd(1)
+	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
+	s.give(h)
+	s.Wakeup(w[0])
+	if s.asks(w[0]) != as {
+		t.Fatal("it asks under another name")
+	}
+	mine := new(Hold)
+	if out := s.Granted(w[0], as, w[0].Owner, mine, 8, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	if s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) || as.Phase() != Held || as.Token() != 8 {
+		t.Errorf("it is offered what it has: phase %d, token %d", as.Phase(), as.Token())
+	}
+}
+
+// strikeDue lets time pass until the state has RemoveServed called, and calls it.
+func (s *stage) strikeDue() (t *Acquisition, served []string) {
+	s.Helper()
+	for _, a := range s.done() {
+		if a.Kind == RemoveServed {
+			s.pass(max(a.Due.Sub(s.now), 0))
+			return s.RemoveServed(s.now)
+		}
+	}
+	s.Fatal("nobody takes served waiters out of the queue")
+	return nil, nil
+}
+
+// Waiters that were served leave the queue though the lock is not released. Each leaves once, and
+// the release takes out only those that are left.
+func TestStrike(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(3)
+	names := []string{w[0].Acquisition.Name, w[1].Acquisition.Name, w[2].Acquisition.Name}
+	s.Follow(held, numbers(w...), 2)
+	s.give(h)
+	h = s.takes(w[0])
+	began := s.now
+	s.give(h)
+	h = s.takes(w[1])
+	offered := s.give(h)
+	of, served := s.strikeDue()
+	if s.now != began.Add(ServedPause) || of != offered || !slices.Equal(served, names[:2]) {
+		t.Fatalf("after %v: %q", s.now.Sub(began), served)
+	}
+	h = s.takes(w[2]) // while the command is under way
+	s.ServedRemoved(of, len(served), true, s.now)
+	if got := h.Acquisition.Served(); !slices.Equal(got, names[2:]) {
+		t.Errorf("%q leave with the release, want %q", got, names[2:])
+	}
+	if of, served = s.strikeDue(); of != h.Acquisition || !slices.Equal(served, names[2:]) {
+		t.Fatalf("%q", served)
+	}
+	s.ServedRemoved(of, len(served), false, s.now)
+	failed := s.now
+	if of, served = s.strikeDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
+		t.Errorf("after an error, %v later, %q", s.now.Sub(failed), served)
+	}
+	s.ServedRemoved(of, len(served), true, s.now)
+	if got := h.Acquisition.Served(); len(got) != 0 {
+		t.Errorf("%q leave twice", got)
+	}
+	if of, _ = s.strikeDue(); of != nil || s.removing {
+		t.Error("it does not end")
+	}
+}
+
+// Nothing is taken out by RemoveServed that a release takes out, and nothing after Close.
+func TestStrike_isLeftToTheRelease(t *testing.T) {
+	for name, end := range map[string]func(s *stage, h *Hold){
+		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
+		"the place is closed":       func(s *stage, _ *Hold) { s.Close() },
+		"it is lost":                func(s *stage, h *Hold) { s.End(h.Acquisition, Lost) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h, w := s.crowd(1)
+			s.Follow(held, numbers(w...), 2)
+			s.give(h)
+			h = s.takes(w[0])
+			all := s.done()
+			s.pass(time.Second)
+			end(s, h)
+			s.effects = append(s.effects, all...)
+			if of, served := s.strikeDue(); of != nil || len(served) != 0 || s.removing {
+				t.Errorf("%q", served)
+			}
+		})
+	}
+}
+
+// One timer is enough for a lock that is busy: while the served are not there for long, RemoveServed
+// comes again, and sends nothing.
+func TestStrike_busy(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w[0]), 2)
+	s.give(h)
+	h = s.takes(w[0])
+	first := s.done()
+	s.pass(ServedPause / 2)
+	s.give(h) // that is the release
+	next := s.tenure(&fairTerms)
+	s.Follow(next, numbers(w[1]), 2)
+	s.NoLongerHeld(h.Acquisition)
+	next.phase, s.sides[0].held = Held, next
+	s.serve(w[1], next, s.now)
+	for _, a := range s.done() {
+		if a.Kind == RemoveServed {
+			t.Error("a second timer")
+		}
+	}
+	s.effects = append(s.effects, first...)
+	began := s.now
+	if of, _ := s.strikeDue(); of != nil || !s.removing {
+		t.Error("those that were served just now leave by a command")
+	}
+	if of, _ := s.strikeDue(); of != next || s.now != began.Add(ServedPause) {
+		t.Errorf("after %v", s.now.Sub(began))
+	}
+}
+
+// Waiters that come together enter the queue together: while an entry is under way, and for
+// a while after it if others of the queue stand in the queue.
+func TestEnter_together(t *testing.T) {
+	s := newStage(t)
+	first := s.stand(&fairTerms, 1)
+	asked := s.asks(first)
+	l := first.queue
+	one := s.stand(&fairTerms, 2)
+	if !s.did(Heartbeat) {
+		t.Fatal("nobody sends its entry")
+	}
+	_, r := l.NextHeartbeat(s.now)
+	if !slices.Equal(r.waiters(), []*Waiter{one}) || r.Enters() != 1 || s.inFlight != 2 {
+		t.Fatalf("%+v", r)
+	}
+	two, three := s.stand(&fairTerms, 3), s.stand(&fairTerms, 4)
+	if due, r := l.NextHeartbeat(s.now); len(r.Waiters) != 0 || due != s.now.Add(pollTime) {
+		t.Errorf("an entry is sent while one is under way: %v, %+v", due, r)
+	}
+	l.Notify()
+	if _, r := l.NextHeartbeat(s.now); slices.Contains(r.waiters(), one) {
+		t.Error("an entry that is under way is sent again, by a hint")
+	} else if r.Enters() != 2 {
+		t.Errorf("a hint leaves those that came: %+v", r)
+	}
+	l.HeartbeatDone(r, nil)
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	l.heartbeat.entries = 0
+	for _, w := range []*Waiter{two, three} {
+		s.Entered(Queuing{w, w.Acquisition, true}, false, s.now, s.now)
+	}
+	if s.inFlight != 0 || one.Queued() != one.Acquisition || three.Queued() != three.Acquisition {
+		t.Error("they do not stand in the queue")
+	}
+	s.done()
+
+	four := s.stand(&fairTerms, 5)
+	due, r := l.NextHeartbeat(s.now)
+	if len(r.Waiters) != 0 || due != s.now.Add(EntryPause) {
+		t.Errorf("an entry soon after the last: %v, %+v", due, r)
+	}
+	s.pass(EntryPause)
+	if _, r = l.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{four}) {
+		t.Errorf("%+v", r)
+	}
+	l.HeartbeatDone(r, nil)
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	s.done()
+
+	five := s.stand(&fairTerms, 6)
+	s.done()
+	for _, w := range []*Waiter{first, one, two, three, four} {
+		s.Quit(w, s.now)
+	}
+	if !s.did(Heartbeat) {
+		t.Error("nobody stands in the queue, and the entry waits")
+	}
+	if _, r := l.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{five}) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An entry without a reply is sent again after a poll interval, with those that came since.
+func TestEnter_again(t *testing.T) {
+	s := newStage(t)
+	first := s.stand(&fairTerms, 1)
+	s.asks(first)
+	one := s.stand(&fairTerms, 2)
+	l := first.queue
+	l.NextHeartbeat(s.now)
+	two := s.stand(&fairTerms, 3)
+	s.pass(pollTime + 1)
+	_, r := l.NextHeartbeat(s.now)
+	if !slices.Equal(r.waiters(), []*Waiter{one, two}) || one.Acquisition.pending != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What became of an entry, where its waiter is by then.
+func TestEntered(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(s *stage, w *Waiter)
+		settles bool
+	}{
+		"it waits":                     {func(*stage, *Waiter) {}, false},
+		"it has left":                  {func(s *stage, w *Waiter) { s.GiveUp(w, w.Acquisition); s.Quit(w, s.now) }, true},
+		"it has the lock by its name":  {func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now) }, false},
+		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.tenure(&fairTerms), s.now) }, false},
+		"two of its entries are under way, and it had the lock": {func(s *stage, w *Waiter) {
+			s.WillSend(w.Acquisition, leaseTime, leaseTime)
+			s.serve(w, s.tenure(&fairTerms), s.now)
+		}, true},
+		"two were, one is answered, and it had the lock": {func(s *stage, w *Waiter) {
+			s.WillSend(w.Acquisition, leaseTime, leaseTime)
+			s.Entered(Queuing{w, w.Acquisition, true}, false, s.now, s.now)
+			s.serve(w, s.tenure(&fairTerms), s.now)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.asks(s.stand(&fairTerms, 1))
+			w := s.stand(&fairTerms, 2)
+			_, r := w.queue.NextHeartbeat(s.now)
+			if c.change(s, w); s.Entered(r.Waiters[0], false, s.now, s.now) != c.settles {
+				t.Errorf("settled %t, want %t", !c.settles, c.settles)
+			}
+		})
+	}
+}
+
+// A waiter to which the lock was handed off stays out of the queue: an entry without a reply is not
+// sent again, and what a request that broke off may bring is taken back.
+func TestServed_staysOut(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w, other := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	w.queue.NextHeartbeat(s.now)
+	s.pass(pollTime + 1)
+	as := w.Acquisition
+	as.uncertain = true
+	s.done()
+	s.serve(w, s.tenure(&fairTerms), s.now)
+	if !slices.Contains(s.gives(), as) {
+		t.Error("its question may bring it into the queue, and nobody takes it out")
+	}
+	if _, r := w.queue.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{other}) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A waiter whose entry came to an error asks itself.
+func TestNotEntered(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w, gone := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	_, r := w.queue.NextHeartbeat(s.now)
+	s.GiveUp(gone, gone.Acquisition)
+	s.Quit(gone, s.now)
+	s.done()
+	w.queue.HeartbeatDone(r, errBroke)
+	for _, q := range r.Waiters {
+		s.NotEntered(q, true, errBroke)
+	}
+	if s.next(w).Do != Send || !w.Acquisition.Uncertain() {
+		t.Error("it does not ask")
+	}
+	if !slices.Contains(s.gives(), r.Waiters[1].As) {
+		t.Error("an entry that may have been carried out is not taken back")
+	}
+}

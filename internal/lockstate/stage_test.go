@@ -1,0 +1,153 @@
+package lockstate
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// stage is one place at one time, for tests of a single rule.
+type stage struct {
+	*testing.T
+	Lock
+	now   time.Time
+	named int
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
+	return s
+}
+
+func (s *stage) tenure(c *Terms) *Acquisition {
+	s.named++
+	t := &Acquisition{Terms: c, Name: "p:" + strconv.Itoa(s.named), Came: s.now}
+	if c.MayShare() {
+		t.Turn = make(chan struct{}, 1)
+	}
+	return t
+}
+
+// pass has some time pass.
+func (s *stage) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+// owner returns an owner with this number.
+func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, number) }
+
+// take has an owner take the lock, without waiting.
+func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
+	s.Helper()
+	t, h := s.tenure(c), new(Hold)
+	s.WillSend(t, c.Lease, 0)
+	if out := s.Granted(nil, t, s.owner(c, number), h, 100, false, s.now); out != Holds {
+		s.Fatalf("the lock was not taken: %d", out)
+	}
+	return t, h
+}
+
+// reader has an owner come to read, and wait.
+func (s *stage) reader(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	w.Acquisition, w.Prepared = s.tenure(c), new(Hold)
+	s.Join(w, s.now)
+	s.WaitToRead(w, false)
+	return w
+}
+
+func (s *stage) waiter(c *Terms, number uint64) *Waiter {
+	w := s.Waiter(c, false)
+	w.Wake, w.Terms, w.Owner = make(chan struct{}, 1), c, s.owner(c, number)
+	return w
+}
+
+// stand has an owner wait in the queue.
+func (s *stage) stand(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	if !c.Tickets() {
+		w.Acquisition = s.tenure(c)
+	}
+	s.Join(w, s.now)
+	return w
+}
+
+// tries has an owner make one attempt, which waits in the queue.
+func (s *stage) tries(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	w.once = true
+	s.Join(w, s.now)
+	return w
+}
+
+// next returns what the call of w does now.
+func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
+
+// asks lets w ask now.
+func (s *stage) asks(w *Waiter) *Acquisition {
+	s.Helper()
+	step := s.next(w)
+	if step.Do != Send {
+		s.Fatalf("it does not ask: %+v", step)
+	}
+	s.WillSend(step.Acquisition, w.Terms.Lease, w.Terms.WaiterTimeout)
+	return step.Acquisition
+}
+
+// refused lets w ask, and refuses it.
+func (s *stage) refused(w *Waiter) *Acquisition {
+	s.Helper()
+	t := s.asks(w)
+	s.Refused(w, t, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	return t
+}
+
+// done returns the actions of the state, and carries them out.
+func (s *stage) done() (all []Effect) {
+	s.Drain(func(a Effect) { all = append(all, a) })
+	return all
+}
+
+// did reports whether the actions of the state include v.
+func (s *stage) did(v EffectKind) bool {
+	return slices.ContainsFunc(s.done(), func(a Effect) bool { return a.Kind == v })
+}
+
+// gives returns the acquisitions to release now.
+func (s *stage) gives() (all []*Acquisition) {
+	for _, a := range s.done() {
+		if a.Kind == Release {
+			all = append(all, a.Acquisition)
+		}
+	}
+	return all
+}
+
+// wakes returns the waiters to wake now.
+func (s *stage) wakes() (all []*Waiter) {
+	for _, a := range s.done() {
+		if a.Kind == Wake {
+			all = append(all, a.Waiter)
+		}
+	}
+	return all
+}
+
+// give gives a hold back, and hands the lock off if it may.
+func (s *stage) give(h *Hold) (next *Acquisition) {
+	t := h.Acquisition
+	s.Unlock(t, h, s.now, func(t *Acquisition) bool {
+		next = new(Acquisition)
+		next.Follows(t)
+		s.PassTo(t, next)
+		return true
+	})
+	return next
+}
+
+// unheard delivers a grant for which w no longer waits, and releases it if the state does not.
+func (s *stage) unheard(w *Waiter, t *Acquisition) {
+	if s.LateReply(w, t, true) {
+		s.release(t)
+	}
+}

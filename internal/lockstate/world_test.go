@@ -1,0 +1,1072 @@
+package lockstate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The tests of histories play a session: processes with calls, commands that are under way,
+// messages, and acquisitions to reconcile. Nothing here waits: a history is a list of events,
+// and the world executes each event at once.
+
+const (
+	leaseTime = 30 * time.Second
+	pollTime  = time.Second
+	offerTime = 3 * pollTime
+	opTime    = 3 * time.Second
+	asideTime = 5 * time.Millisecond
+	pauseTime = time.Millisecond      // after an error
+	stepTime  = 25 * time.Microsecond // the time of an event
+)
+
+var (
+	plainTerms = Terms{Kind: Kind{WaitPolicy: OnlyFirst, Passes: true}, Lease: leaseTime, Yield: true}
+	writeTerms = Terms{Kind: Kind{WaitPolicy: OnlyFirst, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+	readTerms  = Terms{Kind: Kind{WaitPolicy: AllAtOnce, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+	fairTerms  = Terms{Kind: Kind{WaitPolicy: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+)
+
+var errBroke = errors.New("the connection broke")
+
+// cast has the processes and the calls of a history, and the faults that may happen.
+type cast struct {
+	procs  int
+	calls  []role
+	close  bool  // a state may be closed
+	pause  bool  // time may pass for no reason
+	faults int   // the most of the following faults
+	fine   bool  // a call is interrupted wherever it can be
+	aside  bool  // Redis may let the lock go
+	deaf   bool  // no message arrives
+	keeps  bool  // no process can hand a lease on
+	model  model // which the history is for
+}
+
+// role is one call of a history, which takes the lock once and releases it.
+type role struct {
+	proc  int
+	terms *Terms
+	owner uint64 // 0 is an owner of the call's own
+	how   how
+}
+
+type how uint8
+
+const (
+	lock how = iota
+	tryLock
+)
+
+// world has everything that a state deals with.
+type world struct {
+	cast   *cast
+	now    time.Time
+	rules  Rules
+	terms  []*Terms // of the calls
+	redis  redis
+	procs  []*proc
+	calls  []*call
+	flying []*command
+	faults int
+	lossy  bool // a time must pass before all is well
+	named  uint32
+	wrong  error // the invariant that is broken
+	tale
+}
+
+// proc is a process.
+type proc struct {
+	place    Lock
+	ears     []*ears
+	arms     []arm
+	settling []*doubt
+	closed   bool
+	order    uint32
+	came     int // callers, as the models have them
+}
+
+// subscriptions is the state of a queue's subscriptions and heartbeats.
+type ears struct {
+	line    *Queue
+	terms   *Terms
+	listens bool
+	heard   bool     // the subscription is confirmed
+	news    bool     // a message is on its way
+	told    bool     // a message to this process alone is on its way
+	turns   []string // the messages that tell whose turn it is
+	beats   bool     // the queue sends heartbeats
+	look    bool     // the queue looks at its heartbeats now
+	due     time.Time
+	over    bool
+}
+
+type arm struct {
+	line *Queue // nil of a RemoveServed
+	due  time.Time
+}
+
+// doubt is an acquisition to reconcile.
+type doubt struct {
+	t      *Acquisition
+	broken bool
+}
+
+type state uint8
+
+const (
+	idle state = iota
+	awake
+	sleeping
+	asks
+	taking // takes an offered acquisition
+	leaving
+	holding
+	releasing
+	done
+)
+
+// call is one Lock and its Unlock.
+type call struct {
+	role
+	p       *proc
+	state   state
+	o       *Owner
+	w       *Waiter
+	t       *Acquisition // the acquisition in whose name the call asks
+	h       *Hold
+	due     time.Time
+	order   uint32
+	late    int
+	quit    bool // the call was cancelled, or may fail
+	got     bool
+	entered bool
+	figure
+}
+
+type errand uint8
+
+const (
+	toAsk errand = iota
+	toRelease
+	toKeep
+	toStrike
+)
+
+// command is under way to Redis or back.
+type command struct {
+	errand   errand
+	p        *proc
+	c        *call // the call that waits for the reply; nil if none does
+	w        *Waiter
+	t        *Acquisition
+	name     string
+	terms    *Terms
+	queued   bool
+	patience time.Duration
+	came     time.Time
+	writer   string
+	heir     *Acquisition
+	served   []string // of a release, or a RemoveServed
+	round    Round    // of a heartbeat
+	ears     *ears
+	sent     time.Time
+	ran      bool
+	reply    reply
+	late     bool // the lease is over by now
+	copy     bool // no call is notified of the reply
+	copied   bool // a copy of it goes on
+	ordinals
+}
+
+// events.
+type verb uint8
+
+const (
+	start verb = iota
+	look
+	accept
+	leave
+	cancel
+	unlock
+	answer
+	answerAside
+	run
+	breakBefore
+	breakAfter
+	breakCopy
+	timeOut
+	cross
+	settle
+	confirm
+	deliver
+	drop
+	beat
+	tick
+	pause
+	lose
+	expire
+	shut
+	verbs
+)
+
+var verbNames = [verbs]string{"start", "look", "accept", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close"}
+
+// event is something that happens: to a call, a command, a process …
+type event struct {
+	verb verb
+	a, b uint8
+}
+
+func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb], e.a, e.b) }
+
+func newWorld(c *cast) *world {
+	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
+	for range c.procs {
+		p := new(proc)
+		p.place.Init(&w.rules, nil)
+		w.procs = append(w.procs, p)
+	}
+	for i, r := range c.calls {
+		if r.owner == 0 {
+			r.owner = uint64(i + 1)
+		}
+		w.calls = append(w.calls, &call{role: r, p: w.procs[r.proc]})
+		w.terms = append(w.terms, r.terms)
+	}
+	return w
+}
+
+func (w *world) tenure(c *Terms) *Acquisition {
+	w.named++
+	t := &Acquisition{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Came: w.now}
+	if c.MayShare() {
+		t.Turn = make(chan struct{}, 1)
+	}
+	return t
+}
+
+func (w *world) fail(format string, args ...any) {
+	if w.wrong == nil {
+		w.wrong = fmt.Errorf(format, args...)
+	}
+}
+
+// act executes what the state of p asks for.
+func (w *world) act(p *proc) {
+	p.place.Drain(func(a Effect) {
+		if a.Queue != nil && a.Queue.Ended() && a.Kind != Unsubscribe && a.Kind != Heartbeat {
+			w.fail("action %d is about a line that has ended", a.Kind)
+		}
+		switch a.Kind {
+		case Wake:
+			select {
+			case a.Waiter.Wake <- struct{}{}:
+			default:
+			}
+		case Release:
+			if a.Acquisition.Lives() {
+				w.fail("a tenure that lives is given back")
+			}
+			w.settle(p, a.Acquisition, a.Acquisition.Uncertain())
+		case Subscribe:
+			e := p.earsOf(a.Queue)
+			if e.listens {
+				w.fail("it listens twice")
+			}
+			e.listens, e.terms = true, a.Terms
+		case Unsubscribe:
+			e := p.earsOf(a.Queue)
+			if !e.listens {
+				w.fail("a line that does not listen stops listening")
+			}
+			*e = ears{line: a.Queue, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
+		case Heartbeat:
+			e := p.earsOf(a.Queue)
+			if !e.beats && a.Terms == nil {
+				w.fail("no heartbeat has begun")
+			}
+			e.beats, e.look = true, true
+		case StartTimer:
+			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == a.Queue }) {
+				w.fail("the alarm of a line is set twice")
+			}
+			p.arms = append(p.arms, arm{a.Queue, a.Due})
+		case RemoveServed:
+			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == nil }) {
+				w.fail("served waiters are taken out of the queue twice")
+			}
+			p.arms = append(p.arms, arm{nil, a.Due})
+		case SubscribeOwner:
+			if a.Waiter.Queued() == nil || a.Waiter.Of != nil {
+				w.fail("a waiter that does not stand in the queue hears of its turn, or does so twice")
+			}
+			a.Waiter.Of = p
+		case UnsubscribeOwner:
+			if a.Waiter.Of == nil {
+				w.fail("a waiter that hears nothing of its own stops doing so")
+			}
+			a.Waiter.Of = nil
+		}
+	})
+}
+
+func (p *proc) earsOf(l *Queue) *ears {
+	for _, e := range p.ears {
+		if e.line == l && !e.over {
+			return e
+		}
+	}
+	e := &ears{line: l}
+	p.ears = append(p.ears, e)
+	return e
+}
+
+func (w *world) settle(p *proc, t *Acquisition, broken bool) {
+	for _, d := range p.settling {
+		w.untold = w.untold || d.t != t && d.t.Name == t.Name // the models reconcile an owner string once
+		if d.t == t {
+			d.broken = d.broken || broken
+			return
+		}
+	}
+	p.settling = append(p.settling, &doubt{t, broken})
+}
+
+// publish sends a message to all that are notified of the lock.
+func (w *world) publish() {
+	for _, p := range w.procs {
+		for _, e := range p.ears {
+			e.news = e.news || e.heard
+		}
+	}
+}
+
+// tell sends a message to one process alone.
+func (w *world) tell(p *proc) {
+	for _, e := range p.ears {
+		e.told = e.told || e.heard
+	}
+}
+
+func (w *world) turn(next entry) {
+	for _, e := range next.p.ears {
+		if e.heard && !slices.Contains(e.turns, next.name) {
+			e.turns = append(e.turns, next.name)
+		}
+	}
+}
+
+func (w *world) stepAside() {
+	for _, p := range w.procs {
+		for _, e := range p.ears {
+			if e.heard {
+				e.line.YieldUntil(w.now.Add(asideTime))
+				w.act(p)
+			}
+		}
+	}
+}
+
+// begin is the beginning of a call.
+func (w *world) begin(c *call) {
+	p := &c.p.place
+	c.p.order++
+	c.order = c.p.order
+	w.tellStart(c, false)
+	if c.terms.MayShare() {
+		if t := p.Open(c.terms, w.now, w.now); t != nil && w.seat(c, t, true) {
+			return
+		}
+	}
+	c.o = p.Enter(c.terms.Reads, c.owner)
+	c.o.Turn <- struct{}{}
+	c.entered = true
+	var writes *Acquisition
+	if c.terms.Reads {
+		writes = c.o.Sibling()
+	}
+	c.w = p.Waiter(c.terms, c.how == tryLock)
+	if c.w.Wake == nil {
+		c.w.Wake = make(chan struct{}, 1)
+	}
+	c.w.Terms, c.w.Owner = c.terms, c.o
+	if c.how == tryLock || !c.terms.Tickets() {
+		c.t = w.tenure(c.terms)
+		c.w.Acquisition = c.t
+		w.names(c)
+		w.seated(c)
+	}
+	if c.how == tryLock {
+		if !p.Try(c.w, w.now) {
+			c.quit = true
+			w.part(c)
+			return
+		}
+	} else {
+		p.Join(c.w, w.now)
+		if c.terms.Reads {
+			p.WaitToRead(c.w, writes != nil)
+		}
+	}
+	w.awake(c)
+}
+
+// seated gives the waiter of a reader a hold.
+func (w *world) seated(c *call) {
+	if c.terms.MayShare() {
+		c.w.Prepared = &Hold{Of: c}
+	}
+}
+
+func (w *world) seat(c *call, t *Acquisition, fresh bool) bool {
+	h := &Hold{Of: c}
+	if !c.p.place.JoinOpen(t, h, c.owner, fresh) {
+		return false
+	}
+	w.tellJoin(c, t, false)
+	if c.h = h; c.w != nil {
+		w.giveUp(c) // the earlier request of the call is of no use any more
+	}
+	w.holds(c, h)
+	return true
+}
+
+// holds is when a call has its hold.
+func (w *world) holds(c *call, h *Hold) {
+	c.h, c.got = h, true
+	if c.w != nil && c.w.queue != nil && !c.w.once && c.terms.WaitPolicy == OnlyFirst {
+		for _, other := range c.w.queue.waiters {
+			if !other.once && w.callOf(other).order < c.order && other != c.w {
+				w.fail("a waiter that came sooner is passed")
+			}
+		}
+	}
+	if len(h.Acquisition.served) > 0 {
+		w.inTurn(h.Acquisition)
+	}
+	w.part(c)
+}
+
+// inTurn checks that the latest waiter that t was handed off to was the next in the queue.
+func (w *world) inTurn(t *Acquisition) {
+	me := t.served[len(t.served)-1]
+	at := slices.IndexFunc(w.redis.queue, func(e entry) bool { return e.name == me })
+	if at < 0 || w.redis.queue[at].late {
+		return // it is not where it stood
+	}
+	for _, e := range w.redis.queue[:at] {
+		waits := slices.ContainsFunc(w.calls, func(c *call) bool {
+			return c.w != nil && c.w.queue != nil && c.w.Acquisition != nil && c.w.Acquisition.Name == e.name && !c.quit && c.h == nil
+		})
+		if waits && !slices.Contains(t.served, e.name) {
+			w.fail("%q has the lock before %q, which came sooner", me, e.name)
+		}
+	}
+}
+
+func (w *world) callOf(x *Waiter) *call {
+	for _, c := range w.calls {
+		if c.w == x {
+			return c
+		}
+	}
+	return nil
+}
+
+// part is the end of a wait: the call leaves its queue.
+func (w *world) part(c *call) {
+	c.state = leaving
+	if !w.cast.fine {
+		w.parts(c)
+	}
+}
+
+func (w *world) parts(c *call) {
+	p := &c.p.place
+	if c.w != nil {
+		w.tellDropped(c.w, nil)
+		p.Quit(c.w, w.now)
+		w.act(c.p)
+		if c.w.Of != nil {
+			w.fail("it has left, and hears of its turn")
+		}
+		c.w = nil
+	}
+	w.tellLeave(c)
+	if c.entered {
+		<-c.o.Turn
+		c.o.Leave()
+		c.entered = false
+	}
+	c.o, c.t, c.due, c.late = nil, nil, time.Time{}, 0
+	c.state = done
+	if c.h != nil {
+		c.state = holding
+	}
+}
+
+// awake is when a call looks at Next.
+func (w *world) awake(c *call) {
+	c.state = awake
+	w.act(c.p)
+	if !w.cast.fine {
+		w.look(c)
+	}
+}
+
+// look is one look of a call at Next.
+func (w *world) look(c *call) {
+	if c.p.closed && c.how != tryLock {
+		w.cancel(c)
+		return
+	}
+	select {
+	case <-c.w.Wake:
+	default:
+	}
+	p := &c.p.place
+	var beside *Acquisition
+	if c.terms.Reads {
+		beside = c.o.Sibling()
+	}
+	rode := c.w.joined
+	step := p.Next(c.w, beside, opTime, w.now)
+	switch step.Do {
+	case Wait:
+		w.tellRide(c, rode)
+		c.state, c.due = sleeping, step.Due
+	case Send:
+		w.ask(c, step)
+	case Restart:
+		w.anew(c)
+		w.awake(c)
+	case Take:
+		c.t, c.state = step.Acquisition, taking
+		w.tellTake(c, false)
+	case Join:
+		if w.seat(c, step.Acquisition, false) {
+			return
+		}
+		w.awake(c)
+	case Share:
+		c.h, c.rides = step.Hold, false
+		w.giveUp(c)
+		w.holds(c, step.Hold)
+	case Refuse:
+		if c.how == tryLock {
+			w.giveUp(c)
+			c.quit = true
+			w.part(c)
+			return
+		}
+		p.Waits(c.w, Refusal{Sent: step.Sent, Left: step.Left}, w.now)
+		w.awake(c)
+	case Fail:
+		w.unanswered(c, errBroke)
+	}
+	w.act(c.p)
+}
+
+// ask sends the request of a call.
+func (w *world) ask(c *call, step Step) {
+	t := step.Acquisition
+	if !t.Lives() {
+		w.fail("a question for a tenure that is over")
+	}
+	c.t = t
+	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Came, sent: w.now}
+	lease := c.terms.Lease
+	switch {
+	case step.Queued:
+		lease, k.patience = max(lease, offerTime), 10*pollTime
+	case c.how == lock:
+		k.patience = c.terms.WaiterTimeout
+	}
+	if step.Sibling != nil {
+		k.writer = step.Sibling.Name
+	}
+	c.p.place.WillSend(t, lease, k.patience)
+	w.flying = append(w.flying, k)
+	c.state = asks
+	w.tellAsk(c, k)
+}
+
+// accept adds a hold to the acquisition that a call took.
+func (w *world) accept(c *call) {
+	h := &Hold{Of: c}
+	if c.p.place.Add(c.t, c.o, h) {
+		w.tellTake(c, true)
+		w.holds(c, h)
+		return
+	}
+	if c.p.closed {
+		w.cancel(c)
+		return
+	}
+	c.t = nil
+	if !c.terms.Tickets() {
+		w.anew(c)
+	}
+	w.awake(c)
+}
+
+// giveUp ends the request of a call.
+func (w *world) giveUp(c *call) {
+	if c.w != nil {
+		if seat := c.p.place.GiveUp(c.w, c.t); seat != nil && c.h == nil {
+			c.h, c.rides = seat, false // is released at once
+		}
+	} else if c.t != nil {
+		c.p.place.Fail(c.t)
+	}
+	w.act(c.p)
+}
+
+// cancel ends the wait of a call.
+func (w *world) cancel(c *call) {
+	w.tellCancel(c)
+	for _, k := range w.flying {
+		if k.c == c {
+			w.tellUnheard(k)
+			k.c = nil
+			if c.w != nil {
+				c.p.place.Abandoned(c.w, k.t)
+			}
+		}
+	}
+	c.quit = true
+	w.giveUp(c)
+	w.part(c)
+}
+
+// unanswered has a call ask again later.
+func (w *world) unanswered(c *call, err error) {
+	p := &c.p.place
+	if c.how == tryLock {
+		w.giveUp(c)
+		c.quit = true
+		w.part(c)
+		return
+	}
+	c.w.Failed(err)
+	p.Retry(c.w, w.now.Add(pauseTime))
+	w.awake(c)
+}
+
+// unlock gives the hold of c back.
+func (w *world) unlock(c *call) {
+	p, h := &c.p.place, c.h
+	t := h.Acquisition
+	c.h, c.state = nil, done
+	if t.Turn != nil && p.Drop(t, h) {
+		w.tellDrop(c)
+		w.act(c.p)
+		return
+	}
+	left, passed := p.Unlock(t, h, w.now, w.pass)
+	if passed {
+		w.tellPass(c)
+	}
+	w.act(c.p)
+	if left == NobodyHolds && !passed {
+		w.release(c.p, c, t)
+	}
+}
+
+// pass hands the lease of an acquisition on.
+func (w *world) pass(t *Acquisition) bool {
+	if w.cast.keeps {
+		return false
+	}
+	next := &Acquisition{Terms: t.Terms, Name: t.Name}
+	for _, p := range w.procs {
+		if p.place.side(false).held == t {
+			next.Follows(t)
+			p.place.PassTo(t, next)
+		}
+	}
+	return true
+}
+
+// release sends the release of an acquisition that is over.
+func (w *world) release(p *proc, c *call, t *Acquisition) {
+	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
+	if t.Terms.Passes {
+		_, k.heir = p.place.NextOwner(t, offerTime, 10*pollTime, time.Time{})
+	}
+	w.flying = append(w.flying, k)
+	w.tellRelease(c, k)
+	if c != nil {
+		c.state = releasing
+	}
+	w.act(p)
+}
+
+// carryOut is when a command comes to Redis.
+func (w *world) carryOut(k *command, aside bool) {
+	if k.ran {
+		return
+	}
+	switch k.errand {
+	case toAsk:
+		k.reply = w.redis.ask(w, k)
+	case toRelease:
+		for _, p := range w.procs {
+			for _, t := range p.place.granted() {
+				if t.Name == k.name {
+					w.fail("the lock that %q still has is released", k.name)
+				}
+			}
+		}
+		k.reply = w.redis.release(w, k, aside)
+	case toKeep:
+		k.reply = w.redis.keep(w, k)
+	case toStrike:
+		w.redis.strike(k)
+	}
+	w.tellRun(k)
+}
+
+// granted returns the acquisitions by which p has the lock.
+func (p *Lock) granted() (all []*Acquisition) {
+	for _, t := range append(p.Held(), p.Offered()...) {
+		if t.Lives() && (t.phase == Held || t.phase == Offered) {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Acquisition) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// replied to is when the reply to a command comes back, or an error instead if broken.
+func (w *world) answered(k *command, broken, mayHaveRun bool) {
+	w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+	w.tellAnswer(k, broken)
+	switch k.errand {
+	case toAsk:
+		w.answeredQuestion(k, broken, mayHaveRun)
+	case toRelease:
+		w.answeredRelease(k, broken)
+	case toKeep:
+		w.answeredBeat(k, broken, mayHaveRun)
+	case toStrike:
+		k.p.place.ServedRemoved(k.t, len(k.served), !broken, w.now)
+	}
+	w.act(k.p)
+}
+
+func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
+	p, c := &k.p.place, k.c
+	if c == nil { // Late
+		w.tellLate(k)
+		wrote := k.reply.granted || k.patience > 0
+		if p.LateReply(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
+			w.settle(k.p, k.t, broken)
+		}
+		return
+	}
+	switch {
+	case broken:
+		p.Failed(c.w, k.t, mayHaveRun, errBroke)
+		w.unanswered(c, errBroke)
+	case k.reply.granted:
+		w.granted(k)
+	default:
+		own := c.terms.WaitPolicy == FairQueue && w.cast.keeps
+		was := c.w.queued.as
+		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
+		w.tellEarly(c.p, c.w, was)
+		if c.how == tryLock {
+			w.giveUp(c)
+			c.quit = true
+			w.part(c)
+			return
+		}
+		w.awake(c)
+	}
+}
+
+func (w *world) granted(k *command) {
+	p, c, h := &k.p.place, k.c, &Hold{Of: k.c}
+	w.tellDropped(c.w, k.t)
+	var f *sharedRequest
+	if c.w != nil {
+		f = c.w.own
+	}
+	switch p.Granted(c.w, k.t, c.o, h, k.reply.token, k.late, w.now) {
+	case Holds:
+		w.tellHold(c)
+		w.tellRiders(f)
+		w.follow(k, k.t)
+		w.act(k.p)
+		w.holds(c, h)
+	case TooLate:
+		w.giveUp(c)
+		if c.late++; c.late > 2 {
+			w.tellTired(c)
+			c.quit = true
+			w.part(c)
+			return
+		}
+		w.anew(c)
+		w.awake(c)
+	case Shut:
+		w.giveUp(c)
+		c.quit = true
+		w.part(c)
+	}
+}
+
+// anew makes the acquisition of the next request.
+func (w *world) anew(c *call) {
+	c.t = nil
+	if c.how != lock || !c.terms.Tickets() {
+		c.t = w.tenure(c.terms)
+		w.tellStart(c, true)
+		w.names(c)
+	}
+	if c.w == nil {
+		return
+	}
+	c.w.Acquisition = nil
+	if c.t != nil {
+		c.w.Acquisition = c.t
+		w.seated(c)
+	}
+	c.p.place.Wakeup(c.w)
+}
+
+func (w *world) answeredRelease(k *command, broken bool) {
+	p := &k.p.place
+	if k.c != nil {
+		k.c.state = done
+	}
+	if k.heir != nil {
+		i := ReleaseResult{Broke: broken, Done: !broken && !k.reply.gone, Sent: k.sent, Late: k.late}
+		if !broken {
+			i.Token = k.reply.token
+		}
+		if k.reply.aside {
+			i.Aside = w.now.Add(asideTime)
+		}
+		if p.OnRelease(k.heir, i, w.now) {
+			w.follow(k, k.heir)
+		}
+	}
+	p.NoLongerHeld(k.t)
+	switch {
+	case broken:
+		w.settle(k.p, k.t, true)
+	default:
+		if k.heir == nil {
+			p.Free(k.terms)
+		}
+		if k.t.Uncertain() {
+			w.settle(k.p, k.t, true)
+		}
+	}
+}
+
+// follow tells the state of p who is next in the queue after t.
+func (w *world) follow(k *command, t *Acquisition) {
+	var numbers []string
+	for _, name := range k.reply.next {
+		numbers = append(numbers, strings.TrimPrefix(name, "p:"))
+	}
+	k.p.place.Follow(t, strings.Join(numbers, " "), len("p:"))
+}
+
+func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
+	p, l := &k.p.place, k.ears.line
+	if broken {
+		l.HeartbeatDone(k.round, errBroke)
+	} else {
+		l.HeartbeatDone(k.round, nil)
+	}
+	for i, q := range k.round.Waiters {
+		was := q.Waiter.queued.as
+		switch {
+		case !q.Enters:
+		case broken:
+			p.NotEntered(q, mayHaveRun, errBroke)
+		case p.Entered(q, w.cast.keeps, k.sent, w.now):
+			w.settle(k.p, q.As, false)
+		default:
+			w.tellEarly(k.p, q.Waiter, was)
+		}
+		if !broken && k.reply.turns[i] {
+			w.tellTurn(q)
+			p.Wakeup(q.Waiter)
+		}
+	}
+	if broken {
+		return
+	}
+	if k.reply.keep != 0 {
+		l.HeartbeatIn(k.round, w.now, k.reply.keep)
+	}
+}
+
+// lost ends an acquisition by the clock, or by the server's word.
+func (w *world) lost(p *proc, t *Acquisition) {
+	ended, _, before := p.place.End(t, Lost)
+	if !before.Lives() {
+		return
+	}
+	w.tellLose(t, ended)
+	for _, h := range ended {
+		h.Of.(*call).ended(h)
+	}
+	p.place.NoLongerHeld(t)
+	p.place.Free(t.Terms)
+	w.settle(p, t, t.Uncertain())
+	w.act(p)
+}
+
+// ended is when the hold of a call is over and the call has not given it back.
+func (c *call) ended(h *Hold) {
+	if c.h != h {
+		return
+	}
+	if c.h = nil; c.state == holding {
+		c.state = done
+	}
+}
+
+// about reports whether a command may have the lock or a position in a queue for t.
+func (k *command) about(t *Acquisition) bool {
+	return k.name == t.Name || k.heir == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
+}
+
+// reconciles executes one reconciling.
+func (w *world) settles(p *proc, d *doubt) {
+	p.settling = slices.DeleteFunc(p.settling, func(other *doubt) bool { return other == d })
+	t := d.t.Latest()
+	if t != d.t && t.Lives() {
+		return
+	}
+	k := &command{errand: toRelease, p: p, t: t, name: t.Name, terms: t.Terms, served: t.Served()}
+	holds := t.Reconciling()
+	if holds > 0 {
+		return
+	}
+	w.tellSettle(k)
+	w.carryOut(k, false)
+	w.tellSettled(k)
+	p.place.Free(t.Terms)
+	w.act(p)
+	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
+		w.settle(p, t, true) // looks again
+	}
+}
+
+// closes closes the state of p.
+func (w *world) closes(p *proc) {
+	p.closed = true
+	held := p.place.Close()
+	for _, t := range held {
+		ended, _, before := p.place.End(t, Closed)
+		w.act(p)
+		for _, h := range ended {
+			h.Of.(*call).ended(h)
+		}
+		if before != Released {
+			w.release(p, nil, t)
+		}
+	}
+	w.act(p)
+}
+
+// passes has some time pass.
+func (w *world) passes(d time.Duration) {
+	w.now = w.now.Add(d)
+	for _, p := range w.procs {
+		for i := 0; i < len(p.arms); {
+			if a := p.arms[i]; !w.now.Before(a.due) {
+				p.arms = slices.Delete(p.arms, i, i+1)
+				if a.line != nil {
+					a.line.TimerFired()
+				} else if t, served := p.place.RemoveServed(w.now); t != nil {
+					k := &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now}
+					w.flying = append(w.flying, k)
+					if w.tellStrike(k) {
+						w.carryOut(k, false)
+						w.answered(k, false, false)
+					}
+				}
+				w.act(p)
+			} else {
+				i++
+			}
+		}
+		for _, e := range p.ears {
+			if e.beats && !w.now.Before(e.due) {
+				e.look = true
+			}
+		}
+	}
+	for _, c := range w.calls {
+		if c.state == sleeping && !c.due.IsZero() && !w.now.Before(c.due) {
+			c.state = awake
+		}
+	}
+}
+
+// next returns the time until something happens by itself, and a negative number if nothing ever does.
+func (w *world) next() time.Duration {
+	first := time.Time{}
+	at := func(due time.Time) {
+		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
+			first = due
+		}
+	}
+	for _, c := range w.calls {
+		if c.state == sleeping {
+			at(c.due)
+		}
+	}
+	for _, p := range w.procs {
+		for _, a := range p.arms {
+			if a.line == nil || !a.line.Ended() {
+				at(a.due)
+			}
+		}
+		for _, e := range p.ears {
+			if e.beats && !e.over {
+				at(e.due)
+			}
+		}
+	}
+	if first.IsZero() {
+		return -1
+	}
+	return max(first.Sub(w.now), 0)
+}
+
+// beats is one look at the heartbeats of a queue.
+func (w *world) beats(p *proc, e *ears) {
+	e.look = false
+	if e.over || e.line.Ended() {
+		e.beats, e.over = false, true
+		return
+	}
+	sent := entering(e.line)
+	due, round := e.line.NextHeartbeat(w.now)
+	e.due = due
+	if len(round.Waiters) == 0 {
+		return
+	}
+	k := &command{errand: toKeep, p: p, ears: e, round: round, terms: e.terms, sent: w.now}
+	w.flying = append(w.flying, k)
+	w.tellRound(k, sent)
+}

@@ -1,0 +1,275 @@
+package pubsub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// A second listener comes when the subscription is confirmed already.
+func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(redistest.NewMini(t).Client(t), testConfig(false))
+		var hints [2]int
+		const channel = "redisson_lock__channel:{x}"
+		first, _ := h.Subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
+		synctest.Wait()
+		second, look := h.Subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
+		synctest.Wait()
+		if hints != [2]int{1, 0} || !look {
+			t.Errorf("hints %v, and the second is to look: %t; want one for the first, and that", hints, look)
+		}
+		first.Close()
+		second.Close()
+		h.Close()
+	})
+}
+
+// Nothing is heard on a hub that is closed, and its server is left alone.
+func TestSubscribe_closedHub(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.Hub.Close()
+		n.dialled()
+		x := w.listens("x")
+		is(t, "subscribed already", x.already, false)
+		time.Sleep(time.Minute)
+		is(t, "channels", w.Channels(), 0)
+		is(t, "connections", n.dialled(), 0)
+		x.Close()
+	})
+}
+
+// A listener that comes before the confirmation gets it like the first one. One that comes later is told that there will be none.
+func TestSubscribe_beforeTheConfirmation(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		confirm := n.holds("SUBSCRIBE x", "")
+		first, second := w.listens("x"), w.listens("x")
+		is(t, "heard before", first.hears()+second.hears(), "")
+		is(t, "subscribed already", second.already, false)
+		confirm()
+		is(t, "the first hears", first.hears(), "confirmed")
+		is(t, "the second hears", second.hears(), "confirmed")
+		third := w.listens("x")
+		is(t, "subscribed already", third.already, true)
+		is(t, "the third hears", third.hears(), "")
+		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
+	})
+}
+
+// A channel is subscribed until its last listener has closed. All commands about channels go by one connection, at once.
+func TestClose_theLastListener(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		first, second, other := w.listens("x"), w.listens("x"), w.listens("y")
+		synctest.Wait()
+		n.commands()
+		first.Close()
+		is(t, "commands", n.commands(), "")
+		n.tells("message", "x", "hello")
+		is(t, "the first hears", first.hears(), "confirmed")
+		is(t, "the second hears", second.hears(), "confirmed, hello")
+		second.Close()
+		is(t, "channels", w.Channels(), 1)
+		is(t, "it lingers", w.Lingers("x"), false)
+		is(t, "commands", n.commands(), "UNSUBSCRIBE x")
+		w.listens("z")
+		is(t, "commands", n.commands(), "SUBSCRIBE z")
+		is(t, "the other hears", other.hears(), "confirmed")
+		is(t, "connections", n.dialled(), 2) // the hub's, and one that the client makes at its start
+	})
+}
+
+// A listener that comes back while the channel lingers keeps it, for itself, and for all of Linger after it. No role is asked for while
+// no one listens, so it may be due.
+func TestCloseSoon_comesBack(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x").CloseSoon()
+		time.Sleep(Linger * 3 / 5)
+		x := w.listens("x")
+		synctest.Wait()
+		x.CloseSoon()
+		time.Sleep(Linger * 3 / 5)
+		is(t, "it lingers", w.Lingers("x"), true)
+		x = w.listens("x")
+		n.commands()
+		time.Sleep(10 * look)
+		n.tells("message", "x", "hello")
+		is(t, "it hears", x.hears(), "hello")
+		is(t, "questions", n.asked("ROLE"), 10)
+
+		x.CloseSoon()
+		time.Sleep(Linger - 1)
+		is(t, "commands", n.commands(), "")
+		time.Sleep(time.Nanosecond)
+		is(t, "commands", n.commands(), "UNSUBSCRIBE x")
+	})
+}
+
+// While a channel lingers its server is not asked for its role. A listener that comes after that time has it asked at once.
+func TestCloseSoon_asksForTheRoleAgain(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x := w.listens("x")
+		synctest.Wait()
+		time.Sleep(look - Linger/2)
+		x.CloseSoon()
+		n.commands()
+		time.Sleep(Linger * 3 / 4)
+		is(t, "commands", n.commands(), "")
+		w.listens("x")
+		is(t, "commands", n.commands(), "ROLE")
+	})
+}
+
+// A listener comes at the very moment at which the lingering ends. Whichever is first, its channel is subscribed.
+func TestCloseSoon_theLastMoment(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		for i := range 200 {
+			x := w.listens("x")
+			synctest.Wait()
+			x.CloseSoon()
+			time.Sleep(Linger)
+			x = w.listens("x")
+			synctest.Wait()
+			if !w.Lingers("x") {
+				t.Fatalf("round %d: the channel has a listener, and is not subscribed", i)
+			}
+			x.Close()
+		}
+	})
+}
+
+// The connection breaks while a channel lingers: that is no reason for a new one. A listener that comes after the break is not touched
+// by the end of that lingering.
+func TestCloseSoon_breaks(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x").CloseSoon()
+		n.cut(false)
+		is(t, "it lingers", w.Lingers("x"), false)
+		time.Sleep(Linger / 2)
+		is(t, "connections", n.dialled(), 0)
+		x := w.listens("x")
+		time.Sleep(2 * Linger)
+		n.tells("message", "x", "hello")
+		is(t, "it hears", x.hears(), "confirmed, hello")
+	})
+}
+
+// Listeners come and go between two tries to connect. Only those that are left are subscribed.
+func TestLater_listenersComeAndGo(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x, y := w.listens("x"), w.listens("y")
+		n.cut(false)
+		n.commands()
+		second := w.listens("x")
+		is(t, "subscribed already", second.already, false)
+		second.Close()
+		x.CloseSoon()
+		x = w.listens("x")
+		is(t, "subscribed already", x.already, false)
+		y.Close()
+		time.Sleep(10 * time.Millisecond)
+		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
+		is(t, "connections", n.dialled(), 1)
+	})
+}
+
+// The last listener goes between two tries to connect, or the hub is closed then. There is no other try.
+func TestLater_nobodyIsLeft(t *testing.T) {
+	for name, end := range map[string]func(w *world, x *hearer){
+		"the listener goes": func(_ *world, x *hearer) { x.Close() },
+		"the hub is closed": func(w *world, _ *hearer) { w.Hub.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				x := w.listens("x")
+				n.cut(false)
+				end(w, x)
+				time.Sleep(time.Minute)
+				is(t, "connections", n.dialled(), 0)
+				is(t, "feeds", len(w.connections()), 0)
+				x.CloseSoon()
+				is(t, "channels", w.Channels(), 0)
+			})
+		})
+	}
+}
+
+// A server that is gone is tried again more and more rarely, but at least each second. After the first success the pauses are short again.
+func TestLater_pauses(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x := w.listens("x")
+		n.cut(true)
+		time.Sleep(time.Minute)
+		if n := n.dialled(); n < 60 || n > 140 {
+			t.Errorf("%d tries in a minute", n)
+		}
+		n.cut(false)
+		time.Sleep(time.Second)
+		is(t, "it hears", x.hears(), "confirmed, confirmed")
+		n.cut(false)
+		time.Sleep(10 * time.Millisecond)
+		is(t, "it hears after another break", x.hears(), "confirmed")
+	})
+}
+
+// Channels of one connection that breaks are confirmed together.
+func TestLater_together(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x")
+		w.listens("y")
+		n.cut(false)
+		n.commands()
+		time.Sleep(10 * time.Millisecond)
+		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x y")
+	})
+}
+
+// Close waits for the end of the connections, and takes no time. It ends what lingers at once; what has listeners is theirs to end.
+func TestClose_hub(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x").CloseSoon()
+		y := w.listens("y")
+		synctest.Wait()
+		start := time.Now()
+		w.Hub.Close()
+		is(t, "feeds", len(w.connections()), 0)
+		is(t, "it took", time.Since(start), 0)
+		is(t, "channels", w.Channels(), 1)
+		y.CloseSoon()
+		is(t, "channels", w.Channels(), 0)
+	})
+}
+
+// The hub is closed between two tries to connect. What lingers then ends with it.
+func TestClose_hubWithoutConnection(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x, y := w.listens("x"), w.listens("y")
+		n.cut(true)
+		x.CloseSoon()
+		is(t, "channels", w.Channels(), 2)
+		w.Hub.Close()
+		is(t, "channels", w.Channels(), 1)
+		y.Close()
+		is(t, "channels", w.Channels(), 0)
+	})
+}
+
+// The hub is closed while its server owes it a reply. Close does not wait for that, only for the connection to end.
+func TestClose_hubAndSilence(t *testing.T) {
+	for _, command := range []string{"ROLE", "SUBSCRIBE x"} {
+		t.Run(command, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				n.holds(command, "")
+				w.listens("x")
+				synctest.Wait()
+				start := time.Now()
+				w.Hub.Close()
+				is(t, "it took", time.Since(start), closing)
+			})
+		})
+	}
+}

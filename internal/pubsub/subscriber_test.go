@@ -1,0 +1,618 @@
+package pubsub
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// The role decides whether the hub stays at a server, and how often it asks there. A replica whose master is gone may be the next
+// master. A server that refuses the request for good is not asked again on that connection.
+func TestLook_role(t *testing.T) {
+	for name, c := range map[string]struct {
+		says  string
+		leave bool
+		asked int // in ten times look
+	}{
+		"a master":                         {roleIs("master"), false, 10},
+		"a replica that follows":           {roleIs("slave", "connected"), true, 0},
+		"a replica that connects":          {roleIs("slave", "connecting"), false, 10},
+		"a replica that is a master, too":  {roleIs("active-replica", "connected"), false, 10},
+		"neither":                          {"*2\r\n+sentinel\r\n*0\r\n", false, 10},
+		"no right to ask":                  {"-NOPERM no permissions to run the 'role' command\r\n", false, 1},
+		"a server that reads its data yet": {"-LOADING Redis is loading the dataset in memory\r\n", false, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				x := w.listens("x")
+				time.Sleep(look / 2)
+				n.dialled()
+				n.commands()
+				n.answers(func(command string) string {
+					if command == "ROLE" {
+						return c.says
+					}
+					return ""
+				})
+				time.Sleep(10 * look)
+				if c.leave {
+					if n.dialled() < 10 {
+						t.Error("it stays")
+					}
+					return
+				}
+				is(t, "connections", n.dialled(), 0)
+				is(t, "questions", n.asked("ROLE"), c.asked)
+				is(t, "it hears", x.hears(), "confirmed")
+			})
+		})
+	}
+}
+
+// A replica that follows is tried for a minute. Each connection that the hub leaves is closed, and makes room for another one.
+func TestLook_connectionsEnd(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		n.answers(func(command string) string {
+			if command == "ROLE" {
+				return roleIs("slave", "connected")
+			}
+			return ""
+		})
+		x := w.listens("x")
+		time.Sleep(time.Minute)
+		if n := n.dialled(); n < 60 {
+			t.Errorf("%d tries in a minute", n)
+		}
+		if n := n.server.ClientsLen(); n > 2 { // one that the client makes at its start, and perhaps one of the hub
+			t.Errorf("%d connections are open", n)
+		}
+		n.answers(nil)
+		time.Sleep(2 * time.Second)
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// A server is asked for its role once in a while, however many channels are subscribed.
+func TestLook_onceForAll(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		for i := range 75 {
+			w.listens(fmt.Sprint(i))
+			time.Sleep(look / 50)
+		}
+		is(t, "questions", n.asked("ROLE"), 2)
+	})
+}
+
+// All nodes of a cluster hear plain messages, so the role makes no difference.
+func TestLook_anywhere(t *testing.T) {
+	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
+		x := w.listens("x")
+		time.Sleep(10 * look)
+		is(t, "commands", w.nodes["a:1"].commands(), "SUBSCRIBE x")
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// A server that does not reply is left after one timeout.
+func TestLook_silence(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x := w.listens("x")
+		synctest.Wait()
+		n.holds("ROLE", "")
+		is(t, "it hears", x.hears(), "confirmed")
+		n.dialled()
+		time.Sleep(look + timeout - 1)
+		is(t, "connections", n.dialled(), 0)
+		n.answers(nil)
+		time.Sleep(closing + 10*time.Millisecond)
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// A server that no longer replies is left after one timeout, also if only a subscription shows it, or its end.
+func TestSend_silence(t *testing.T) {
+	for name, c := range map[string]struct {
+		command string
+		changes func(w *world, y *hearer)
+	}{
+		"subscribe":   {"SUBSCRIBE z", func(w *world, _ *hearer) { w.listens("z") }},
+		"unsubscribe": {"UNSUBSCRIBE y", func(_ *world, y *hearer) { y.Close() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				x, y := w.listens("x"), w.listens("y")
+				synctest.Wait()
+				n.holds(c.command, "")
+				n.dialled()
+				c.changes(w, y)
+				is(t, "it hears", x.hears(), "confirmed")
+				time.Sleep(timeout - 1)
+				is(t, "connections", n.dialled(), 0)
+				n.answers(nil)
+				time.Sleep(closing + 10*time.Millisecond)
+				is(t, "it hears", x.hears(), "confirmed")
+			})
+		})
+	}
+}
+
+// One of several channels is denied. Each is sent alone then, and the server no longer replies: it is left after one timeout.
+func TestSend_silenceOneByOne(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		n.answers(func(command string) string {
+			switch command {
+			case "ROLE":
+				return ""
+			case "SUBSCRIBE x y":
+				return "-NOPERM\r\n"
+			}
+			<-w.over
+			return ""
+		})
+		begin := n.holds("ROLE", "")
+		x, y := w.listens("x"), w.listens("y")
+		begin()
+		time.Sleep(timeout - 1)
+		n.dialled()
+		n.answers(nil)
+		time.Sleep(closing + 10*time.Millisecond)
+		is(t, "connections", n.dialled(), 1)
+		is(t, "they hear", x.hears()+", "+y.hears(), "confirmed, confirmed")
+	})
+}
+
+// closing is how long rueidis takes to close a connection to a server that does not reply.
+const closing = time.Second
+
+// A refusal that passes is tried again, after longer and longer pauses, and not reported. Any other is reported once, and final.
+func TestRefused(t *testing.T) {
+	for says, passes := range map[string]bool{
+		"MASTERDOWN Link with MASTER is down":                                   true,
+		"NOPERM No permissions to access one of the channels used as arguments": false,
+	} {
+		t.Run(says, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				y := w.listens("y")
+				synctest.Wait()
+				n.answers(func(command string) string {
+					if command == "SUBSCRIBE x" {
+						return "-" + says + "\r\n"
+					}
+					return ""
+				})
+				x := w.listens("x")
+				time.Sleep(time.Minute)
+				n.tells("message", "y", "hello")
+				is(t, "the other hears", y.hears(), "confirmed, hello")
+				tries := n.asked("SUBSCRIBE x")
+				n.answers(nil)
+				time.Sleep(time.Second)
+				if passes {
+					if tries < 60 || tries > 140 {
+						t.Errorf("%d tries in a minute", tries)
+					}
+					is(t, "it hears", x.hears(), "confirmed")
+					is(t, "reported", len(w.denied), 0)
+					return
+				}
+				is(t, "tries", tries, 1)
+				is(t, "it hears", x.hears(), "")
+				is(t, "reported", strings.Join(w.denied["x"], ", "), says)
+				is(t, "unsubscribed", n.asked("UNSUBSCRIBE x"), 0)
+			})
+		})
+	}
+}
+
+// A refusal that no one wants to know of harms no one.
+func TestRefused_notReported(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.Denied = nil
+		n.holds("SUBSCRIBE x", "-NOPERM\r\n")()
+		w.listens("x")
+		is(t, "tries", n.asked("SUBSCRIBE x"), 1)
+		y := w.listens("y")
+		is(t, "the other hears", y.hears(), "confirmed")
+	})
+}
+
+// One of several channels is denied, and so is the command for all of them. The others are heard.
+func TestRefused_oneOfSeveral(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		n.answers(func(command string) string {
+			if strings.HasPrefix(command, "SUBSCRIBE") && strings.Contains(command, "x") {
+				return "-NOPERM\r\n"
+			}
+			return ""
+		})
+		begin := n.holds("ROLE", "")
+		x, y, z := w.listens("x"), w.listens("y"), w.listens("z")
+		begin()
+		is(t, "it hears", x.hears(), "")
+		is(t, "the others hear", y.hears()+", "+z.hears(), "confirmed, confirmed")
+		is(t, "reported", strings.Join(w.denied["x"], ", "), "NOPERM")
+		is(t, "reported of others", len(w.denied), 1)
+	})
+}
+
+// A node that has not got the slot of a channel names the one that has it, which is asked at once, and known from then on: for other
+// channels of the slot it is asked first. The node that was asked in vain is asked for nothing more.
+func TestSharded_moved(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		a, b := w.nodes["a:1"], w.nodes["b:1"]
+		w.own("{a}", "a:1")
+		w.own("{b}", "b:1")
+		first := w.listens("{a}")
+		is(t, "it hears", first.hears(), "confirmed")
+		b.commands() // it may have been asked first
+		a.commands()
+		second := w.listens("{b}")
+		is(t, "it hears", second.hears(), "confirmed")
+		b.commands()
+		a.commands()
+		for range 3 {
+			w.listens("{a}:2").Close()
+			is(t, "commands at the node that has not got the slot", b.commands(), "")
+			a.commands()
+		}
+		first.Close()
+		synctest.Wait()
+		a.commands()
+		time.Sleep(10 * look)
+		is(t, "commands at the node that nobody listens to", a.commands(), "")
+		is(t, "questions", b.asked("ROLE"), 10)
+		b.tells("smessage", "{b}", "hello")
+		is(t, "it hears", second.hears(), "hello")
+		second.Close()
+		is(t, "commands", b.commands(), "SUNSUBSCRIBE {b}")
+	})
+}
+
+// A node is asked for the channels of slots that it turns out not to have, and each time names the one that has them. What it never
+// confirmed is never unsubscribed there.
+func TestSharded_learns(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		a, b := w.nodes["a:1"], w.nodes["b:1"]
+		w.own("{a}", "a:1")
+		w.own("{b}", "b:1")
+		w.own("{b}:2", "b:1")
+		w.know("b:1", false)
+		w.listens("{a}")
+		synctest.Wait()
+		w.know("b:1", true)
+		a.commands()
+		w.listens("{b}")
+		is(t, "commands there", a.commands(), "SSUBSCRIBE {b}")
+		is(t, "commands where the slot is", b.commands(), "ROLE, SSUBSCRIBE {b}")
+		w.listens("{b}:2")
+		is(t, "commands there", a.commands(), "")
+		is(t, "commands where the slot is", b.commands(), "SSUBSCRIBE {b}:2")
+		for i := range 10 {
+			w.listens(fmt.Sprint("{a}:", i))
+			is(t, "commands there", a.commands(), fmt.Sprint("SSUBSCRIBE {a}:", i))
+			is(t, "commands at the other", b.commands(), "")
+		}
+	})
+}
+
+// Channels whose slots are not known yet are asked for where there is a connection, one by one, as their slots can differ.
+func TestSharded_oneConnection(t *testing.T) {
+	var addrs []string
+	for i := range 20 {
+		addrs = append(addrs, fmt.Sprintf("%d:1", i))
+	}
+	sharded(t, addrs, func(w *world) {
+		w.listens("x")
+		synctest.Wait()
+		addr := w.connections()[0]
+		n := w.nodes[addr]
+		n.commands()
+		release := n.holds("SSUBSCRIBE y", "")
+		all := []*hearer{w.listens("y")}
+		synctest.Wait()
+		for i := range 3 {
+			all = append(all, w.listens(fmt.Sprint(i)))
+		}
+		release()
+		for _, l := range all {
+			is(t, "it hears", l.hears(), "confirmed")
+		}
+		is(t, "connections", len(w.connections()), 1)
+		if commands := n.commands(); strings.Count(commands, "SSUBSCRIBE") != 4 {
+			t.Errorf("commands: %v, and the channels go one by one", commands)
+		}
+	})
+}
+
+// Each node names the next one, as while a slot moves. The hub goes to the first of those at once, and to the others after a pause.
+func TestSharded_chain(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1", "c:1"}, func(w *world) {
+		w.know("b:1", false)
+		w.know("c:1", false)
+		w.nodes["b:1"].holds("SSUBSCRIBE x", "-MOVED 1 c:1\r\n")()
+		release := w.nodes["a:1"].holds("SSUBSCRIBE x", "-MOVED 1 b:1\r\n")
+		x := w.listens("x")
+		synctest.Wait()
+		w.know("b:1", true)
+		w.know("c:1", true)
+		release()
+		time.Sleep(time.Second)
+		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "commands at the last", w.nodes["c:1"].commands(), "ROLE, SSUBSCRIBE x")
+	})
+}
+
+// Two nodes send the hub to each other for a minute. It asks ever more rarely, and finds the channel once one of them has it.
+func TestSharded_toAndFro(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		a, b := w.nodes["a:1"], w.nodes["b:1"]
+		tries := 0
+		other := func(addr string) func(string) string {
+			return func(command string) string {
+				if command != "SSUBSCRIBE x" {
+					return ""
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if tries++; tries > 1000 {
+					return ""
+				}
+				return "-MOVED 1 " + addr + "\r\n"
+			}
+		}
+		a.answers(other("b:1"))
+		b.answers(other("a:1"))
+		x := w.listens("x")
+		time.Sleep(time.Minute)
+		if n := a.asked("SSUBSCRIBE x") + b.asked("SSUBSCRIBE x"); n < 60 || n > 140 {
+			t.Errorf("%d tries in a minute", n)
+		}
+		is(t, "reported", len(w.denied), 0)
+		a.answers(nil)
+		time.Sleep(2 * time.Second)
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// A node names one that the client does not know yet. The hub finds the channel there when it does.
+func TestSharded_unknownNode(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		w.own("x", "b:1")
+		w.know("b:1", false)
+		x := w.listens("x")
+		time.Sleep(time.Minute)
+		is(t, "it hears", x.hears(), "")
+		w.know("b:1", true)
+		time.Sleep(2 * time.Second)
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// The slot leaves a node, which ends the subscription. The hub asks that node for its role, and subscribes again, to learn where the
+// channel is.
+func TestSharded_slotLeaves(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		a, b := w.nodes["a:1"], w.nodes["b:1"]
+		w.own("x", "a:1")
+		x := w.listens("x")
+		is(t, "it hears", x.hears(), "confirmed")
+		a.commands()
+		b.commands()
+		w.own("x", "b:1")
+		a.tells("sunsubscribe", "x")
+		is(t, "commands where it was", a.commands(), "ROLE, SSUBSCRIBE x")
+		is(t, "it hears", x.hears(), "confirmed")
+		b.tells("smessage", "x", "hello")
+		is(t, "it hears", x.hears(), "hello")
+		b.commands()
+		x.Close()
+		is(t, "commands where it is", b.commands(), "SUNSUBSCRIBE x")
+		w.listens("x")
+		is(t, "commands where it is", b.commands(), "SSUBSCRIBE x")
+	})
+}
+
+// A node breaks down, and another takes its slots over. Only the channels of that node are subscribed anew, at other nodes than it.
+func TestSharded_nodeBreaksDown(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		a, b := w.nodes["a:1"], w.nodes["b:1"]
+		w.own("x", "a:1")
+		w.own("y", "b:1")
+		x, y := w.listens("x"), w.listens("y")
+		is(t, "they hear", x.hears()+", "+y.hears(), "confirmed, confirmed")
+		b.commands()
+		w.own("x", "b:1")
+		a.cut(true)
+		is(t, "the other is subscribed", w.listens("y").already, true)
+		time.Sleep(10 * time.Millisecond)
+		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the other hears", y.hears(), "")
+		is(t, "commands at the other", b.commands(), "SSUBSCRIBE x")
+		is(t, "tries to connect", a.dialled(), 0)
+	})
+}
+
+// The first node does not reply, and the slot is not known. Another node is asked after one timeout and one pause. Which one is first is
+// chance, so this happens several times.
+func TestSharded_silentNode(t *testing.T) {
+	for range 10 {
+		sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+			first := ""
+			for addr, n := range w.nodes {
+				n.answers(func(string) string {
+					w.mu.Lock()
+					if first == "" {
+						first = addr
+					}
+					silent := first == addr
+					w.mu.Unlock()
+					if silent {
+						<-w.over
+					}
+					return ""
+				})
+			}
+			x := w.listens("x")
+			time.Sleep(timeout + closing + 10*time.Millisecond)
+			is(t, "it hears", x.hears(), "confirmed")
+		})
+	}
+}
+
+// A node stops to reply. Before its channel goes elsewhere, there is a new connection to that node, for a channel of the same slot.
+// The first channel does not go there again.
+func TestSharded_silentAgain(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		w.know("b:1", false)
+		x := w.listens("{x}")
+		is(t, "it hears", x.hears(), "confirmed")
+		w.know("b:1", true)
+		w.nodes["a:1"].holds("ROLE", "")
+		for len(w.connections()) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		w.listens("{x}:2")
+		is(t, "connections", strings.Join(w.connections(), " "), "a:1")
+		time.Sleep(10 * time.Millisecond)
+		is(t, "it hears", x.hears(), "confirmed")
+	})
+}
+
+// A node takes its time for another channel. Meanwhile the only listener goes, a message comes, a listener comes back, and its channel is
+// subscribed at the node that has the slot by now. What the first node says about it then does not count, and it has no subscription there.
+func TestSharded_oldNews(t *testing.T) {
+	for name, reply := range map[string]string{
+		"a confirmation": ">3\r\n$10\r\nssubscribe\r\n$3\r\n{x}\r\n:1\r\n",
+		"a refusal":      "-TRYAGAIN\r\n",
+		"another node":   "-MOVED 1 c:1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			sharded(t, []string{"a:1", "b:1", "c:1"}, func(w *world) {
+				a, b, c := w.nodes["a:1"], w.nodes["b:1"], w.nodes["c:1"]
+				w.own("other", "a:1")
+				w.listens("other")
+				synctest.Wait()
+				w.own("{x}", "a:1")
+				release := a.holds("SSUBSCRIBE {x}", reply)
+				x := w.listens("{x}")
+				synctest.Wait()
+				w.own("{x}:2", "b:1")
+				w.Hub.mu.Lock()
+				w.Hub.owners[w.channels["{x}"].slot] = "b:1"
+				w.Hub.mu.Unlock()
+				x.Close()
+				w.own("{x}", "b:1")
+				x = w.listens("{x}")
+				is(t, "it hears", x.hears(), "confirmed")
+				b.commands()
+				a.commands()
+				c.commands()
+				release()
+				is(t, "it hears", x.hears(), "")
+				is(t, "commands where it is", b.commands(), "")
+				w.listens("{x}:2")
+				is(t, "commands for its slot", b.commands(), "SSUBSCRIBE {x}:2")
+				time.Sleep(time.Second)
+				b.tells("smessage", "{x}", "hello")
+				is(t, "it hears", x.hears(), "hello")
+				is(t, "commands where it was", a.commands(), "SUNSUBSCRIBE {x}")
+				is(t, "commands elsewhere", c.commands(), "")
+			})
+		})
+	}
+}
+
+// The last listener goes while its channel's node is busy. What comes for it then is for no one.
+func TestFeed_forNobody(t *testing.T) {
+	for name, reply := range map[string]string{"a confirmation": "", "a refusal": "-MASTERDOWN\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			plain(t, func(w *world, n *node) {
+				y := w.listens("y")
+				synctest.Wait()
+				release := n.holds("SUBSCRIBE x", reply)
+				x := w.listens("x")
+				synctest.Wait()
+				x.Close()
+				y.Close()
+				n.tells("message", "y", "hello")
+				is(t, "it hears", y.hears(), "confirmed")
+				n.commands()
+				release()
+				is(t, "it hears", x.hears(), "")
+				is(t, "channels", w.Channels(), 0)
+				if commands := n.commands(); commands != "UNSUBSCRIBE x y" {
+					t.Errorf("commands: %q", commands)
+				}
+			})
+		})
+	}
+}
+
+// A connection breaks between the replies to several subscriptions. rueidis 1.0.79 can then send all of them again, after it has let the
+// memory of the replied to ones go. Another command may be in that memory by then, and rueidis sends it; or rueidis panics.
+func TestSend_cutBetweenAnswers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if !server.KnowsSharded(t) {
+		t.Skip("this server has no sharded Pub/Sub")
+	}
+	var cuts atomic.Int64
+	rdb := server.Client(t, func(o *rueidis.ClientOption) {
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			conn, err := d.DialContext(ctx, "tcp", addr)
+			return &oneAnswer{Conn: conn, cuts: &cuts}, err
+		}
+	})
+	h := New(rdb, testConfig(true))
+	defer h.Close()
+	f := &subscriber{hub: h}
+	var channels []string
+	for i := range 10 {
+		channels = append(channels, fmt.Sprintf("redisson_lock__channel:{orders}:%d", i))
+	}
+	const times = 300
+	for range times {
+		conn, release := rdb.Dedicate()
+		if f.send(conn, channels, f.subscribe) {
+			t.Error("it takes a connection for usable that is cut")
+		}
+		conn.Close()
+		release()
+	}
+	if n := cuts.Load(); n != times {
+		t.Errorf("%d of %d connections were cut after an answer", n, times)
+	}
+}
+
+// oneAnswer is a connection that breaks after the first reply to SSUBSCRIBE.
+type oneAnswer struct {
+	net.Conn
+	cuts     *atomic.Int64 // how many have broken
+	answered bool
+}
+
+func (c *oneAnswer) Read(b []byte) (int, error) {
+	if c.answered {
+		return 0, net.ErrClosed
+	}
+	n, err := c.Conn.Read(b)
+	begin := []byte(">3\r\n$10\r\nssubscribe")
+	if i := bytes.Index(b[:n], begin); i >= 0 {
+		c.answered = true
+		c.cuts.Add(1)
+		if next := bytes.Index(b[i+1:n], begin); next >= 0 {
+			n = i + 1 + next
+		}
+	}
+	return n, err
+}

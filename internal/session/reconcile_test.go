@@ -1,0 +1,876 @@
+package session
+
+import (
+	"container/heap"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A server stands still while a thousand calls come, and each is given up after 30 ms. When
+// the server is back, all is taken back soon, and no goroutine is left for each of them.
+//
+//  1. The server stops.
+//  2. A thousand calls are given up.
+//  3. Their connection breaks, or does not.
+//  4. The server goes on: it executes what it had received.
+func TestSettle_aThousandAbandonedCalls(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broken %v", broken), func(t *testing.T) {
+			const calls, few = 1000, 100
+			server := redistest.Start(t)
+			wire := redistest.NewProxy(t, server.Addr())
+			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), testConfig())
+			defer func() {
+				if err := s.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}()
+			h, err := s.Lock(t.Context(), s.NewSpec(plain, "warm", nil)) // the server knows the scripts from now on
+			if err == nil {
+				err = h.Unlock(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := runtime.NumGoroutine()
+
+			server.Freeze(t) // 1
+			var calling sync.WaitGroup
+			for i := range calls { // 2
+				calling.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+					defer cancel()
+					if _, err := s.TryLock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
+						t.Error("granted by a server that stands still")
+					}
+				})
+			}
+			calling.Wait()
+			if broken {
+				wire.CutAll() // 3
+			}
+			server.Thaw(t) // 4
+
+			keys := func() int64 {
+				size := server.Do(t, "DBSIZE")
+				n, err := size.ToInt64()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			back := time.Now()
+			for more := calls; more > few || keys() > 0; more = runtime.NumGoroutine() - before {
+				if time.Since(back) > leaseTime/2 { // a busy machine has that time; by themselves the keys live for longer
+					t.Fatalf("after %v there are %d goroutines more than before, and %d keys", time.Since(back), more, keys())
+				}
+				time.Sleep(time.Millisecond)
+			}
+			t.Logf("all is free, and %d goroutines more are left, %v after the server was back", runtime.NumGoroutine()-before, time.Since(back))
+		})
+	}
+}
+
+// One goroutine looks again at every lock uncertain, at times that come closer to the end of the lease.
+// Close does not wait for those times.
+func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		const many = 50
+		for i := range many {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			ctx, cancel := context.WithCancel(w.Context())
+			time.AfterFunc(time.Nanosecond, cancel)
+			_, _ = w.a.TryLock(ctx, w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+			synctest.Wait()
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(2 * opTime)
+		synctest.Wait()
+		q := w.a.reconcilers.nodes[0]
+		q.mu.Lock()
+		left, workers := len(q.queue), q.workers
+		q.mu.Unlock()
+		if left == 0 || workers != 1 {
+			w.Errorf("%d in doubt, and %d goroutines, want some and one", left, workers)
+		}
+		start := time.Now()
+		if err := w.a.Close(w.Context()); err != nil || time.Since(start) != 0 {
+			w.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		if q.workers != 0 || len(q.of) != 0 {
+			w.Errorf("left: %d goroutines and %d in doubt", q.workers, len(q.of))
+		}
+	})
+}
+
+// What becomes due sooner than what a goroutine sleeps for does not wait for that.
+func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		spec := func(name string) *Spec {
+			return w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(time.Hour)})
+		}
+		abandon := func(name string) {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			if _, err := w.a.TryLock(ctx, spec(name)); err == nil {
+				w.Errorf("%s: granted", name)
+			}
+		}
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+		abandon("long ago")
+		time.Sleep(10 * time.Minute) // by now, the pauses are that long
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+		abandon("just now")
+		w.mini.SetError("LOADING the first attempt to take it back fails")
+		time.Sleep(1100 * time.Millisecond)
+		w.mini.SetError("")
+		time.Sleep(opTime)
+		synctest.Wait()
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+	})
+}
+
+// The reply to WAIT never comes, and the client library sets no bound for it. The call has
+// one, and then the connection is closed and the key is released long before its lease ends.
+func TestReplicas_whenTheAnswerToWaitIsLost(t *testing.T) {
+	for _, pipelines := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostWait(t, pipelines) })
+	}
+}
+
+func testLostWait(t *testing.T, pipelines bool) {
+	server := redistest.Start(t)
+	wire := redistest.NewProxy(t, server.Addr())
+	never := make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if string(req[0]) == "WAIT" {
+			a.HoldReply = never
+		}
+		return a
+	})
+	c := testConfig()
+	c.OpTimeout = time.Second
+	s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelines }), c)
+	spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 100*time.Millisecond)})
+	start := time.Now()
+	_, err := s.TryLock(context.Background(), spec)
+	if !errors.As(err, new(command.NoReply)) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want that there was no answer", err)
+	}
+	left := func() (keys int64, waits bool) {
+		size, clients := server.Do(t, "DBSIZE"), server.Do(t, "CLIENT", "LIST")
+		keys, err1 := size.ToInt64()
+		list, err2 := clients.ToString()
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		return keys, strings.Contains(list, "cmd=wait")
+	}
+	for keys, waits := left(); keys > 0 || waits; keys, waits = left() {
+		if time.Since(start) > leaseTime/2 { // a busy machine has that time
+			t.Errorf("after %v: %d keys; a connection is left: %v", time.Since(start), keys, waits)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTime/2)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// abandoned has session a give up a request that the server executes unheard.
+func (w *world) abandoned() {
+	w.Helper()
+	w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+	ctx, cancel := context.WithCancel(w.Context())
+	time.AfterFunc(time.Nanosecond, cancel)
+	if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil {
+		w.Error("granted unheard")
+	}
+}
+
+// inDoubt is how much session a has to reconcile.
+func (w *world) inDoubt() int {
+	synctest.Wait()
+	q := w.a.reconcilers.nodes[0]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.of)
+}
+
+// What broke off is looked at again until its lease must be over, and then no more. What left
+// nothing but a position in the queue is reconciled when that is confirmed.
+func TestSettle_ends(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.abandoned()
+		time.Sleep(leaseTime)
+		if n := w.inDoubt(); n != 1 {
+			w.Errorf("%d in doubt, while its lease lasts", n)
+		}
+		time.Sleep(2 * leaseTime)
+		if n := w.inDoubt(); n != 0 {
+			w.Errorf("%d in doubt, long after the lease", n)
+		}
+
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waiting(w.a, ctx)
+		cancel()
+		<-gone
+		if n := w.inDoubt(); n != 0 {
+			w.Errorf("%d in doubt, and nothing broke off", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// The server does not reply any more. The session gives up a lock uncertain when its lease must be
+// over, and sooner if Close does not wait for that.
+func TestSettle_givesUp(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.abandoned()
+				w.wire.Refuse(true)
+				w.wire.CutAll()
+				if closes {
+					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+					defer cancel()
+					if err := w.a.Close(ctx); err == nil {
+						w.Error("Close: all is settled")
+					}
+				} else {
+					time.Sleep(2 * leaseTime)
+				}
+				if n := w.inDoubt(); n != 0 {
+					w.Errorf("%d in doubt", n)
+				}
+				time.Sleep(2 * leaseTime)
+			})
+		})
+	}
+}
+
+// The last look comes longer after the first than the lease lasts, and fails at first. It is
+// repeated: a copy may have been executed just before.
+func TestSettle_theLastLookFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, carryOut := w.brokenOnce()
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		const last = (1 + 2 + 4 + 8) * opTime
+		time.Sleep(last - time.Second)
+		carryOut()
+		w.mini.SetError("LOADING it will pass")
+		time.Sleep(3 * time.Second / 2)
+		w.mini.SetError("")
+		time.Sleep(pollTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+		}
+	})
+}
+
+// Another server was promoted, and the client library closes its connection to the old one under a wait and under a release:
+// both go on by the next connection.
+func TestClosing_aConnection(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, broken := hookable(), new(atomic.Bool)
+		acquire, pass := k.Acquire, k.Pass
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if broken.Load() {
+				return luascripts.Acquired{}, rueidis.ErrClosing
+			}
+			return acquire(ctx, rdb, k, q)
+		}
+		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+			if broken.Load() {
+				return luascripts.Passed{}, rueidis.ErrClosing
+			}
+			return pass(ctx, rdb, k, owner, p)
+		}
+		for range 2 {
+			h := w.lock(w.b, w.Context())
+			holds := w.goLock(w.a, k, w.Context())
+			synctest.Wait()
+			broken.Store(true)
+			time.Sleep(2 * pollTime)
+			broken.Store(false)
+			w.unlock(h)
+			h = <-holds
+			broken.Store(true)
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("Unlock: %v", err)
+			}
+			time.Sleep(opTime)
+			broken.Store(false)
+			time.Sleep(pollTime)
+			if w.mini.Exists("orders") {
+				w.Error("the release was forgotten")
+			}
+		}
+	})
+}
+
+// The application closes the rueidis client under a wait, a hold and a doubt: no call waits for it, and nothing goes on.
+func TestClosing_theClient(t *testing.T) {
+	for _, k := range []*Kind{plain, fair} {
+		inBubble(t, func(w *world) {
+			rdb := w.mini.Client(w)
+			s := New(rdb, testConfig())
+			h := w.take(s, k, w.Context())
+			other, err := s.Lock(w.Context(), s.NewSpec(k, "other", nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			ended := make(chan error, 2)
+			for range cap(ended) {
+				go func() {
+					_, err := s.Lock(w.within(time.Hour), s.NewSpec(k, "orders", nil))
+					ended <- err
+				}()
+			}
+			synctest.Wait()
+			rdb.Close()
+			start := time.Now()
+			for range cap(ended) {
+				if err := <-ended; !errors.Is(err, rueidis.ErrClosing) || time.Since(start) > 2*pollTime {
+					w.Errorf("Lock: %v after %v", err, time.Since(start))
+				}
+			}
+			start = time.Now()
+			if _, err := s.TryLock(w.Context(), s.NewSpec(k, "new", nil)); !errors.Is(err, rueidis.ErrClosing) || errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("TryLock: %v", err)
+			}
+			for _, h := range []lock.Hold{h, other} {
+				if err := h.Unlock(w.Context()); !errors.Is(err, rueidis.ErrClosing) {
+					w.Errorf("Unlock: %v", err)
+				}
+			}
+			if err := s.Close(w.Context()); err != nil || time.Since(start) != 0 {
+				w.Errorf("Close: %v, after %v for all", err, time.Since(start))
+			}
+			w.mini.FlushAll() // nothing could be released
+		})
+	}
+}
+
+// rueidis 1.0.79 forgets that it was closed if it failed to connect before: it says that error once more, and then connects again. So a
+// closed client cannot be told from a server that is down. Where this test goes red, rueidis has learnt to tell, and docs/evidence/guarantees.md can promise more.
+func TestClosing_theClientAfterAFailedDial(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var down atomic.Bool
+		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
+			dial := o.DialCtxFn
+			o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+				if down.Load() {
+					return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+				}
+				return dial(ctx, addr, d, c)
+			}
+		})
+		s := New(rdb, testConfig())
+		w.unlock(w.take(s, plain, w.Context()))
+		down.Store(true)
+		w.wire.CutAll()
+		if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !errors.Is(err, syscall.ECONNREFUSED) {
+			w.Errorf("while it is down: %v", err)
+		}
+		rdb.Close()
+		if _, err := s.Lock(w.within(time.Hour), s.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, rueidis.ErrClosing) {
+			w.Errorf("closed, while it is down: %v", err)
+		}
+		down.Store(false)
+		w.unlock(w.take(s, plain, w.Context()))
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		rdb.Close()
+	})
+}
+
+// The server becomes a replica while WAIT counts replicas, and says UNBLOCKED, or that WAIT cannot be used there. The wait goes on, and has the lock when
+// WAIT counts again; a TryLock that meets that all the time fails with ErrUnavailable, and leaves nothing.
+func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
+	t.Parallel()
+	server, replica := redistest.Start(t), redistest.Start(t)
+	host, port, _ := net.SplitHostPort(server.Addr())
+	replica.Do(t, "REPLICAOF", host, port)
+	replica.WaitUntilFollows(t, server)
+	for _, refusal := range []string{
+		"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+		"ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable writes are just local.",
+	} {
+		wire := redistest.NewProxy(t, server.Addr())
+		var refused, left atomic.Int64
+		wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if string(req[0]) == "WAIT" && left.Add(-1) >= 0 {
+				refused.Add(1)
+				a.Refuse = refusal
+			}
+			return a
+		})
+		c := testConfig()
+		c.OpTimeout = time.Second
+		s := New(server.Client(t, redistest.Via(wire)), c)
+		spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 5*time.Second)})
+		left.Store(3)
+		h, err := s.Lock(t.Context(), spec)
+		if err != nil || refused.Load() != 3 {
+			t.Fatalf("%s: %v after %d refusals", refusal, err, refused.Load())
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		left.Store(1 << 30)
+		if _, err := s.TryLock(t.Context(), spec); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrReplicas) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: TryLock: %v", refusal, err)
+		}
+		left.Store(0)
+		if err := s.Close(t.Context()); err != nil { // it has released what the script granted
+			t.Error(err)
+		}
+		if keys := server.LockKeys(t); len(keys) > 0 {
+			t.Errorf("%s: %q are left", refusal, keys)
+		}
+	}
+}
+
+// Each test here fails without one guard of what reconciles.
+
+// garbledReentry is the plain kind. A re-entry while breaks is true is not executed, and what
+// comes back is no sound reply; one while late is true is executed, and replied to when goes
+// is closed.
+func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
+	return gated(func(acquire acquireFunc) acquireFunc {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if q.Want > 1 && breaks.Load() {
+				return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
+			}
+			a, err := acquire(ctx, rdb, k, q)
+			if q.Want > 1 && late.Load() {
+				<-goes
+			}
+			return a, err
+		}
+	}, nil)
+}
+
+// What a re-entry left uncertain is looked at again while another re-entry is under way. It waits
+// for the owner's turn: else Redis would count one hold of two.
+func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var breaks, late atomic.Bool
+		goes := make(chan struct{})
+		k := garbledReentry(&breaks, &late, goes)
+		h := w.take(w.a, k, w.Context())
+		breaks.Store(true)
+		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
+			w.Error("the re-entry did not break off")
+		}
+		breaks.Store(false)
+		time.Sleep(opTime - time.Millisecond) // a moment later it is looked at again
+		late.Store(true)
+		again := w.waitingFor(w.a, h.Context(), w.a.NewSpec(k, "orders", nil))
+		time.Sleep(2 * time.Millisecond)
+		close(goes)
+		inner := w.next(again)
+		if n := w.count(h); n != 2 {
+			w.Errorf("Redis counts %d holds of two", n)
+		}
+		time.Sleep(pollTime)
+		if n := w.count(h); n != 2 {
+			w.Errorf("Redis counts %d holds of two, when all is settled", n)
+		}
+		w.unlock(inner)
+		w.unlock(h)
+	})
+}
+
+// A re-entry breaks off, and the lock is gone. The reconciler finds that out: the holder is told at
+// once, and not at the next renewal.
+func TestSettle_tellsOfALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var breaks, never atomic.Bool
+		k := garbledReentry(&breaks, &never, nil)
+		h := w.take(w.a, k, w.Context())
+		w.mini.Del("orders") // publishes nothing
+		breaks.Store(true)
+		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
+			w.Error("the re-entry did not break off")
+		}
+		select { // the reconciler looks again soon, if the caller had not released of its turn
+		case <-h.Context().Done():
+		case <-time.After(pollTime):
+		}
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
+			w.Errorf("the hold: %v", err)
+		}
+	})
+}
+
+// A request breaks off when it has been executed, and its caller has given up. Another waiter
+// of this process, which gets no messages, has the lock as soon as it is released.
+func TestSettle_wakesTheWaitersHere(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		late := make(chan struct{})
+		var asked atomic.Int32
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				first := asked.Add(1) == 1
+				a, err := acquire(ctx, rdb, k, q)
+				if first {
+					<-late
+					return luascripts.Acquired{}, io.EOF
+				}
+				return a, err
+			}
+		}, nil)
+		spec := w.a.NewSpec(k, "orders", nil)
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waitingFor(w.a, ctx, spec)
+		next := w.waitingFor(w.a, w.Context(), spec)
+		cancel()
+		<-gone
+		time.Sleep(pollTime / 2) // the next has asked, and does not ask at this moment
+		start := time.Now()
+		close(late)
+		h := <-next
+		if took := time.Since(start); took != 0 {
+			w.Errorf("it has it after %v", took)
+		}
+		w.wire.OnRequest(nil)
+		w.unlock(h)
+	})
+}
+
+// brokenTwice is the plain kind. The first request breaks off at once, and the second when late
+// is closed. Neither is executed before; carryOut has the server execute the second.
+func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
+	var asked atomic.Int32
+	k = gated(func(acquire acquireFunc) acquireFunc {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			switch asked.Add(1) {
+			case 1:
+				return luascripts.Acquired{}, io.EOF
+			case 2:
+				carryOut = func() {
+					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
+						w.Errorf("%+v, %v", a, err)
+					}
+				}
+				<-late
+				return luascripts.Acquired{}, io.EOF
+			}
+			return acquire(ctx, rdb, k, q)
+		}
+	}, nil)
+	return k, func() { synctest.Wait(); carryOut() }
+}
+
+// Of two requests for one hold, the first broke off long ago, and the looks at it are far apart
+// by now. The second breaks off then. The looks begin anew: if the server executes a copy of it a
+// moment later, the lock does not stay without a holder.
+func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
+	inBubble(t, func(w *world) {
+		late := make(chan struct{})
+		k, carryOut := w.brokenTwice(late)
+		w.unlock(w.take(w.a, k, w.Context()))
+		const fourth = (1 + 2 + 4) * opTime // comes the fourth look, and the fifth is as far away as the first
+		time.Sleep(fourth + time.Second)
+		close(late)
+		time.Sleep(time.Second)
+		carryOut()
+		time.Sleep(opTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+		}
+	})
+}
+
+// cutOff is for a session whose server cannot be reached for so long.
+func (w *world) cutOff(d time.Duration) {
+	w.wire.Refuse(true)
+	w.wire.CutAll()
+	time.Sleep(d)
+	w.wire.Refuse(false)
+}
+
+// A process is cut off while it waits in a queue, and gives up. Its place is kept for longer than
+// a lease lasts; so it is taken back also when the server is back after more than that.
+func TestSettle_outlastsThePatience(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const patience = 2 * leaseTime
+		h := w.take(w.b, fair, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(patience)}))
+		time.AfterFunc(time.Millisecond, cancel)
+		w.cutOff(patience - 2*pollTime)
+		<-gone
+		time.Sleep(pollTime + pollTime/2)
+		if places, _ := w.mini.List("redisson_lock_queue:{orders}"); len(places) != 0 {
+			w.Errorf("in the queue: %q", places)
+		}
+		w.unlock(h)
+	})
+}
+
+// A copy of a request is executed nearly an operation timeout after it broke off, and the
+// server is cut off then. It is back when the copy has kept the lock for nearly a lease: that is
+// longer than a lease after the request, and the lock is released.
+func TestSettle_outlastsALateCopy(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, carryOut := w.brokenOnce()
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		time.Sleep(opTime - time.Millisecond) // a moment later it is looked at again
+		const ms = time.Millisecond
+		time.AfterFunc(opTime, carryOut)
+		w.cutOff(leaseTime + opTime - pollTime - 300*ms)
+		if !w.mini.Exists("orders") {
+			w.Error("the copy was not carried out")
+		}
+		time.Sleep(pollTime + 100*ms)
+		if left := w.mini.TTL("orders"); w.mini.Exists("orders") {
+			w.Errorf("the lock is held for %v more, without a holder", left)
+		}
+	})
+}
+
+// passes counts the releases of k, those of what reconciles among them. The nth is executed, and
+// replied to when reply is closed.
+func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
+	sent = new(atomic.Int32)
+	pass := k.Pass
+	k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		n := sent.Add(1)
+		reply, err := pass(ctx, rdb, k, owner, p)
+		if n == nth {
+			<-answer
+		}
+		return reply, err
+	}
+	return sent
+}
+
+// There is another doubt about a hold while the one before is being reconciled. The same worker
+// reconciles both, at once and one after the other.
+func TestSettle_oneAtATime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		late, answer := make(chan struct{}), make(chan struct{})
+		k, _ := w.brokenTwice(late)
+		sent := passes(k, 2, answer) // the release, and the first look
+		w.unlock(w.take(w.a, k, w.Context()))
+		synctest.Wait() // the first look is under way
+		close(late)
+		synctest.Wait()
+		if n := sent.Load(); n != 2 {
+			w.Errorf("%d commands while the first look has no answer, want it and the release", n)
+		}
+		close(answer)
+		synctest.Wait()
+		if n := sent.Load(); n != 3 {
+			w.Errorf("%d commands, want a look at the second doubt", n)
+		}
+	})
+}
+
+// Close looks once at each doubt that waits for another look. It looks once more at a doubt that
+// the session is looking at.
+func TestSettle_closeLooksOnce(t *testing.T) {
+	for _, during := range []bool{false, true} {
+		t.Run(fmt.Sprintf("during a look %v", during), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				answer := make(chan struct{})
+				k, _ := w.brokenOnce()
+				nth := int32(0)
+				if during {
+					nth = 3 // the release, and the second look
+				}
+				sent := passes(k, nth, answer)
+				w.unlock(w.take(w.a, k, w.Context()))
+				time.Sleep(opTime + time.Millisecond)
+				if n := sent.Load(); n != 3 {
+					w.Errorf("%d commands before, want the release and two looks", n)
+				}
+				closed := make(chan error, 1)
+				go func() { closed <- w.a.Close(context.Background()) }()
+				synctest.Wait()
+				close(answer)
+				if err := <-closed; err != nil {
+					w.Error(err)
+				}
+				if n := sent.Load() - 3; n != 1 {
+					w.Errorf("%d looks while it closes, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// What is uncertain at one node of a cluster does not wait for what is uncertain at another.
+func TestSettle_eachNodeForItself(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.nodes.sliced = true
+		first, second := &acquisition{s: w.a, spec: &Spec{slot: 0}}, &acquisition{s: w.a, spec: &Spec{slot: 16383}}
+		w.a.nodes.slots.Due(time.Hour) // no one asks the server, which is no cluster
+		all := &w.a.reconcilers
+		if a, b := all.of(w.a, first), all.of(w.a, second); a == b || a != all.of(w.a, first) || b != all.of(w.a, second) {
+			w.Error("want one settler for each node")
+		}
+		w.a.nodes.sliced = false
+	})
+}
+
+// Two locks are uncertain, and are looked at again at the same moment. The first look has no reply: the second does not wait for it.
+func TestSettle_severalAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var stuck atomic.Bool
+		goes := make(chan struct{})
+		copies := make(map[string]func())
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				if copies[k.Lock] != nil {
+					return acquire(ctx, rdb, k, q)
+				}
+				copies[k.Lock] = func() {
+					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
+						w.Errorf("%+v, %v", a, err)
+					}
+				}
+				return luascripts.Acquired{}, io.EOF
+			}
+		}, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				if stuck.CompareAndSwap(true, false) {
+					<-goes
+				}
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		var holds []lock.Hold
+		for _, name := range []string{"a", "b"} {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, name, nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+		time.Sleep(opTime - time.Millisecond)
+		for _, carryOut := range copies {
+			carryOut()
+		}
+		stuck.Store(true)
+		time.Sleep(2 * time.Millisecond)
+		if n := len(w.mini.Keys()); n != 1 {
+			w.Errorf("%d locks are held by nobody, want the one whose look has no answer", n)
+		}
+		close(goes)
+	})
+}
+
+// Two locks are uncertain, and the look at one of them is further away. There is a new doubt about that one: it is looked at at once, and
+// does not wait for the other.
+func TestSettle_anotherDoubtComesFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		late := make(chan struct{})
+		k, _ := w.brokenTwice(late)
+		sent := passes(k, 0, nil)
+		w.unlock(w.take(w.a, k, w.Context()))
+		time.Sleep(opTime + time.Second) // it was looked at again, and the next look is twice as far away
+		other, _ := w.brokenOnce()
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(other, "other", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		synctest.Wait()
+		before := sent.Load()
+		close(late)
+		synctest.Wait()
+		if n := sent.Load() - before; n != 1 {
+			w.Errorf("%d looks at the new doubt, want 1", n)
+		}
+	})
+}
+
+// Close comes while one release waits to be repeated, after an error, and another one for the last look. The look is due now, and so
+// it is the first.
+func TestSettle_closeHurries(t *testing.T) {
+	now := time.Now()
+	var q reconciler
+	repeat, look := &pending{due: now.Add(time.Second)}, &pending{due: now.Add(time.Minute), looks: true, broken: true}
+	heap.Push(&q.queue, repeat)
+	heap.Push(&q.queue, look)
+	q.hurryLocked()
+	if q.queue[0] != look || look.due.After(time.Now()) || look.broken || !repeat.due.Equal(now.Add(time.Second)) {
+		t.Errorf("the first is %+v, then comes %+v", q.queue[0], q.queue[1])
+	}
+}
+
+// What a re-entry asked for and could not hear about may keep the lock for its
+// own lease, which is longer than that of the first hold.
+func TestSettle_outlastsTheLongestLease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		w.wire.Refuse(true)
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(time.Hour)})); err == nil {
+			w.Error("granted without a connection")
+		}
+		time.Sleep(time.Minute) // the outer lease is long over
+		if w.mini.TTL("orders") < 30*time.Minute {
+			w.Fatalf("the server has it for %v", w.mini.TTL("orders"))
+		}
+		w.wire.Refuse(false)
+		time.Sleep(2 * opTime)
+		synctest.Wait()
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q for %v", keys, w.mini.TTL("orders"))
+		}
+		if !errors.Is(outer.Err(), lock.ErrLost) {
+			w.Errorf("outer: %v", outer.Err())
+		}
+	})
+}

@@ -1,0 +1,234 @@
+package session
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A waiter asks, and once more when it listens. One that finds the subscription still there need not ask a second time.
+func TestHub_lingersForAll(t *testing.T) {
+	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.take(w.a, kind, w.Context())) // the server knows the scripts
+				for i, want := range []int64{2, 1, 1} {
+					h := w.take(w.b, writing, w.Context())
+					sent := w.scripts()
+					waiter := w.gets(w.a, kind, w.Context())
+					synctest.Wait()
+					if n := sent.Load(); n != want {
+						w.Errorf("wait %d: %d questions, want %d", i, n, want)
+					}
+					w.unlock(h)
+					w.unlock(<-waiter)
+					time.Sleep(pubsub.Linger / 2)
+				}
+			})
+		})
+	}
+}
+
+// hearsPermits is a kind whose waiters also listen where Redisson publishes how much is free, as those of a semaphore do.
+var hearsPermits = &Kind{
+	WaitPolicy: lockstate.RedisQueue,
+	Mode:       lock.Exclusive,
+	Queues:     true,
+	Scripts: Scripts{
+		Keys: func(name string) luascripts.Keys {
+			k := keys.Fair(name)
+			k.Change = keys.Semaphore(name).Change
+			return k
+		},
+		Acquire: luascripts.AcquireFair,
+		Release: luascripts.ReleaseFair,
+		Renew:   luascripts.RenewReentrant,
+		Keep:    luascripts.KeepFair,
+	},
+}
+
+// Redisson publishes how many permits are free, which is the only message that comes. A waiter has its turn at once. A client of ours
+// says it with a zero before the number, and has told whose turn it is: that is no reason to ask.
+func TestWaiter_hearsOfPermits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const channel = "redisson_sc:{orders}"
+		h := w.take(w.b, hearsPermits, w.Context())
+		next := w.gets(w.a, hearsPermits, w.Context())
+		time.Sleep(pollTime * 3 / 2)
+		w.mini.Del("orders") // publishes nothing
+		sent := w.scripts()
+		w.mini.Publish(channel, "01")
+		w.waitsOn(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d commands", n)
+		}
+		w.mini.Publish(channel, "1")
+		w.unlock(w.next(next))
+		_ = h.Unlock(w.Context()) // it is lost
+	})
+}
+
+// A waiter of a plain lock listens at two channels. While its request is under way, another listener of its process subscribes the
+// first of them; the other one is not confirmed, as the server may deny it. What was published meanwhile is missed, and so the waiter
+// asks again: not at once, as the second confirmation may come, but a moment later.
+func TestWaiter_oneOfTwoChannels(t *testing.T) {
+	inBubble(t, func(w *world) {
+		answer := make(chan struct{})
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				a, err := acquire(ctx, rdb, k, q)
+				<-answer
+				return a, err
+			}
+		}, nil)
+		h := w.lock(w.b, w.Context())
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		other := w.a.Subscribe(keys.Plain("orders").Channel, func() {})
+		synctest.Wait()
+		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: w.Context().Done()}))
+		w.unlock(h)
+		synctest.Wait() // the message has come, and the waiter did not hear it
+		began := time.Now()
+		close(answer)
+		h = <-next
+		if took := time.Since(began); took == 0 || took > 2*time.Millisecond {
+			w.Errorf("it has the lock after %v", took)
+		}
+		w.unlock(h)
+		other.CloseSoon()
+	})
+}
+
+// The hub dials a server that is down while a caller waits, and leaves it
+// alone otherwise.
+func TestHub_doesNotDialForNobody(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2) // at a poll the last request could be uncertain, and reconciled later
+		defer cancel()
+		_, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) // makes the hub connect
+		synctest.Wait()
+		var mu sync.Mutex
+		dials := 0
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			mu.Lock()
+			defer mu.Unlock()
+			if string(req[0]) == "HELLO" { // the first of a connection
+				dials++
+			}
+			return redistest.Action{DropRequest: true}
+		})
+		w.wire.CutAll()
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if dials > 0 {
+			w.Errorf("%d tries to connect in a minute, and no caller waits", dials)
+		}
+		w.wire.OnRequest(nil)
+		w.unlock(h)
+	})
+}
+
+// A process that waits often finds the subscription still there, and need not ask a second time.
+func TestHub_lingers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for i, want := range []int64{2, 1, 1} {
+			h := w.lock(w.b, w.Context())
+			sent := w.scripts()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				w.unlock(w.lock(w.a, w.Context()))
+			}()
+			synctest.Wait()
+			if n := sent.Load(); n != want {
+				w.Errorf("wait %d: %d questions, want %d", i, n, want)
+			}
+			w.unlock(h)
+			<-done
+			time.Sleep(pubsub.Linger / 2)
+		}
+	})
+}
+
+// A waiter gets the messages between its request and the reply.
+func TestHub_lingersAndHears(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		w.unlock(h)
+		w.unlock(w.next(waiter)) // now it lingers
+		time.Sleep(pubsub.Linger / 2)
+		h = w.lock(w.b, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
+		start := time.Now()
+		waiter = w.waiting(w.a, w.Context())
+		w.unlock(h)
+		got := <-waiter
+		if took := time.Since(start); took != pollTime/2 {
+			w.Errorf("served after %v, and the answer came after %v", took, pollTime/2)
+		}
+		w.unlock(got)
+	})
+}
+
+// Notifications and polls end with the last waiter, and begin again with the next.
+func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const channel = "redisson_lock__channel:{orders}"
+		for range 3 {
+			h := w.lock(w.b, w.Context())
+			ctx, cancel := context.WithCancel(w.Context())
+			var wg sync.WaitGroup
+			for range 5 {
+				wg.Go(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) })
+			}
+			synctest.Wait()
+			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
+				w.Errorf("%d subscriptions for five waiters of a process", n)
+			}
+			cancel()
+			wg.Wait()
+			time.Sleep(pubsub.Linger - time.Second)
+			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
+				w.Errorf("%d subscriptions, and a caller waited a moment ago", n)
+			}
+			time.Sleep(time.Second + time.Millisecond)
+			if n := w.mini.PubSubNumSub(channel)[channel]; n != 0 {
+				w.Errorf("%d subscriptions, and no caller waits", n)
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// The hub's connection breaks: it comes back, and the first waiter asks at once.
+func TestHub_asksAfterABreak(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		served := make(chan time.Time)
+		go func() {
+			h := w.lock(w.a, w.Context())
+			w.unlock(h)
+			served <- time.Now()
+		}()
+		time.Sleep(5*time.Second + pollTime/2)
+		w.wire.CutAll()
+		w.unlock(h) // the message reaches no listener
+		start := time.Now()
+		if took := (<-served).Sub(start); took > 50*time.Millisecond {
+			w.Errorf("served after %v, want as soon as the subscription is back", took)
+		}
+	})
+}
