@@ -893,6 +893,12 @@ func TestWindow_transcript(t *testing.T) {
 		GET v = 10
 		FLUSHALL
 
+		# the first units to come back are these, before those of a client whose clock is ahead
+		window_init [w v p n] 10 1000 0 = 1
+		ZADD p @20000 entry(a^16,1)
+		window_take [w v p n] 1 1 b^16 0 = [1 8 0 6100 10 1000 1000]
+		FLUSHALL
+
 		# another key is left alone
 		SET s 1
 		HSET h a 1
