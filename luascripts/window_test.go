@@ -645,6 +645,19 @@ func TestWindow_manyThatCount(t *testing.T) {
 	})
 }
 
+// Where more entries are over than a call removes, the next call returns more units, and none counts as taken.
+func TestWindow_manyThatAreOver(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		rated(t, rdb, k, 2000, time.Hour)
+		entered(t, rdb, k, 1000, 1, 1001) // long over
+		do(t, rdb, "SET", k.Value, "999")
+		if r := taking(t, rdb, k, 0, 9999); r.Remaining != 1999 || r.Next != time.Millisecond || r.Reset != 0 {
+			t.Errorf("%+v, want 1,999 left, more in 1ms, and no reset", r)
+		}
+	})
+}
+
 // A refusal counts the units that Redisson gave back without their entry.
 func TestWindow_refusedAfterARelease(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
