@@ -25,7 +25,7 @@ RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock .
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
+.PHONY: systems help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,10 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 	$(call each,go mod tidy -diff)
 	$(call each,go vet ./...)
 	$(call each,go run $(STATICCHECK) ./...)
+
+systems: ## go vet of the library and the tool for macOS and Windows
+	@set -e; for os in darwin windows; do echo "== $$os"; \
+		GOOS=$$os go vet $$(go list ./... | grep -v '/docs/guides$$\|/proof/'); (cd cmd/leasehold && GOOS=$$os go vet ./...); done
 
 # What is for development alone is in no program of a user.
 licences: ## the licence of each module that is built into the library, its modules and the tool

@@ -223,7 +223,7 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 		seen[name], seen[config] = true, true
 		l := Lock{State: lock.State{Name: name}, Kind: Bloom, Filter: state, Ambiguous: unsure(o)}
 		if twins[config] > 1 {
-			l.Ambiguous = "x and {x} have bits, and share the parameters: one of them may be no filter"
+			l.Ambiguous = "x and {x} have bits and share the parameters: one of them may not be a filter"
 		}
 		if l.Filter.Fill, l.Filter.Exact, err = a.fill(ctx, []one{o}, listCounts); err != nil {
 			return nil, err
@@ -243,7 +243,7 @@ func wanted(pattern, name string) bool {
 // unsure says what speaks against a filter.
 func unsure(o one) string {
 	if o.length == 0 {
-		return "it has no bits: nothing was added, or they are lost"
+		return "no bits: nothing was added, or they were lost"
 	}
 	return ""
 }

@@ -231,7 +231,7 @@ func operator() string {
 	if who := name + "@" + host; legible(who) == nil {
 		return who
 	}
-	return "somebody"
+	return "unknown"
 }
 
 // ms returns the duration that an answer of PTTL means.

@@ -41,34 +41,34 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 	switch l.Kind {
 	case Fair:
 		k := keys.Fair(l.Name)
-		all = append(all, Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"})
+		all = append(all, Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "the waiter timeouts"})
 	case ReadWrite:
 		k := keys.ReadWrite(l.Name)
-		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer that readers wait behind"}, Key{Name: k.Turn, Type: "string", Role: "the reader that writers wait behind"})
+		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer intent, which readers wait for"}, Key{Name: k.Turn, Type: "string", Role: "the reader reservation, which writers wait for"})
 	}
 	if l.Kind == Latch {
 		k := keys.Latch(l.Name)
 		all = []Key{{Name: l.Name, Type: "string", Role: "the count"}, {Name: k.Rounds, Type: "hash", Role: "the rounds of the latch"},
-			{Name: k.Calls, Type: "zset", Role: "the calls that were counted"}}
+			{Name: k.Calls, Type: "zset", Role: "the counted calls"}}
 	}
 	if l.Kind == WaitGroup {
-		all = []Key{{Name: keys.WaitGroup(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
+		all = []Key{{Name: keys.WaitGroup(l.Name).Lock, Type: "zset", Role: "the workers and their leases"}}
 	}
 	if l.Kind == Semaphore {
 		k := keys.Semaphore(l.Name)
 		all[0] = Key{Name: l.Name, Type: "string", Role: "the number of free permits"}
-		all = append(all, Key{Name: k.Leases, Type: "zset", Role: "the permits that are held, and until when"},
-			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"},
-			Key{Name: k.Slots, Type: "hash", Role: "the slots of permits, and their fencing tokens"})
+		all = append(all, Key{Name: k.Leases, Type: "zset", Role: "the held permits and their leases"},
+			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "the waiter timeouts"},
+			Key{Name: k.Slots, Type: "hash", Role: "the slots of permits and their fencing tokens"})
 	}
-	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the register of fencing tokens"},
-		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"},
-		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "what the holder says as a leader"})
+	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the highest fencing token"},
+		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the audit record of a force-unlock"},
+		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "the leader value"})
 	seen := make(map[string]bool)
 	entry := func(owner string, c lock.Client) {
 		if id := lock.ClientID(owner); c.Known() && !seen[id] {
 			seen[id] = true
-			all = append(all, Key{Name: keys.Client(id), Type: "hash", Role: "who the client is: " + c.String()})
+			all = append(all, Key{Name: keys.Client(id), Type: "hash", Role: "the registry entry of " + c.String()})
 		}
 	}
 	for _, h := range l.Holders {
@@ -87,11 +87,11 @@ const mostListed = 4
 func others(l Lock) (all []Key) {
 	switch l.Kind {
 	case RateLimit:
-		return []Key{{Name: l.Name, Type: "string", Role: "what is owed of each limit"}}
+		return []Key{{Name: l.Name, Type: "string", Role: "the used quota of each limit"}}
 	case RedissonRateLimit:
 		k := keys.Window(l.Name)
-		return []Key{{Name: k.Config, Type: "hash", Role: "the rate"}, {Name: k.Value, Type: "string", Role: "the number of units left"},
-			{Name: k.Permits, Type: "zset", Role: "the units taken, and when"}}
+		return []Key{{Name: k.Config, Type: "hash", Role: "the rate"}, {Name: k.Value, Type: "string", Role: "the number of remaining permits"},
+			{Name: k.Permits, Type: "zset", Role: "the used permits, with the time of each"}}
 	case Bloom:
 		names := []string{l.Name}
 		for i := range min(l.Filter.Shards, mostListed) {

@@ -280,7 +280,7 @@ func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState
 	}
 	*s = RedissonLimitState{Rate: is.Rate, Per: is.Per, Left: is.Left, Next: is.Next, Reset: is.Reset}
 	if !is.Used {
-		l.Ambiguous = "nobody has taken a unit of it: only the fields of the hash show that it is a rate limiter"
+		l.Ambiguous = "unused: only the fields of the hash show that it is a rate limiter"
 	}
 	return l, true, nil
 }

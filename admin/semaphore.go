@@ -36,7 +36,7 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 // idleSemaphore reads name as a semaphore that no owner holds or waits for.
 func (a *Admin) idleSemaphore(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	l, used, err := a.semaphore(ctx, name)
-	l.Ambiguous = "the key has only a number: it is an idle semaphore, or a counter of an application"
+	l.Ambiguous = "the key is a number: an idle semaphore, or a counter of an application"
 	return l, err == nil && !used && l.Free > 0, err
 }
 

@@ -138,6 +138,27 @@ func TestOpen_refused(t *testing.T) {
 	}
 }
 
+// A server or a proxy need not have CLIENT, and the user need no permission for it: the connection has no name then.
+func TestOpen_withoutTheName(t *testing.T) {
+	t.Parallel()
+	without, neither := redistest.Start(t, "--rename-command", "CLIENT", ""), redistest.Start(t, "--rename-command", "CLIENT", "", "--rename-command", "HELLO", "")
+	denies := redistest.Start(t)
+	denies.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all", "-client")
+	for _, url := range []string{without.URL() + "?protocol=2", neither.URL(), neither.URL() + "?protocol=2&client_name=app", "redis://locks:hunter2@" + denies.Addr() + "?protocol=2"} {
+		for name, opts := range map[string][]client.Option{"at once": nil, "lazily": {client.WithLazyConnect()}} {
+			t.Run(url+", "+name, func(t *testing.T) {
+				c, err := client.Open(t.Context(), url, opts...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(lock.Do(t.Context(), c.NewLock("orders"), func(context.Context) error { return nil }), c.Close(t.Context())); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // What stands at the address is named: a Sentinel, a server that is none, TLS, another protocol, a server that is full. An Open in the
 // background says the same with each call.
 func TestOpen_saysWhatIsThere(t *testing.T) {

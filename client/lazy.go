@@ -120,7 +120,7 @@ func (l *lazy) run() {
 	}
 }
 
-// attempt is rueidis.NewClient, which takes no context and waits for the server's greeting,
+// attempt is dial.NewClient, which takes no context and waits for the server's greeting,
 // until l is stopped.
 func (l *lazy) attempt() (rueidis.Client, error) {
 	l.mu.Lock()
@@ -139,7 +139,7 @@ func (l *lazy) attempt() (rueidis.Client, error) {
 		l.dialing = nil
 		l.mu.Unlock()
 	}()
-	return rueidis.NewClient(l.option)
+	return dial.NewClient(l.option)
 }
 
 // dial dials as rueidis does. During an attempt the end of l ends the dialling and the
@@ -173,10 +173,8 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 // a caller knows that no command was carried out.
 func undialled(err error) error {
 	var failed *net.OpError
-	if _, refused := rueidis.IsRedisErr(err); refused {
-		return err
-	}
-	if !errors.As(err, &failed) || failed.Op != "dial" {
+	_, replied := rueidis.IsRedisErr(err)
+	if !replied && (!errors.As(err, &failed) || failed.Op != "dial") {
 		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
 	return retry.Undialled{Err: err}

@@ -22,7 +22,7 @@ func TestErrorReplies(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(page)
-	for name, want := range map[string]string{"replies": replies(), "errors": kinds()} {
+	for name, want := range map[string]string{"replies": replies(retry.Replies, "a server"), "replies of proxies": replies(retry.ProxyReplies, "a proxy"), "errors": kinds()} {
 		begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
 		before, rest, found := strings.Cut(text, begin)
 		_, after, ends := strings.Cut(rest, end)
@@ -63,13 +63,13 @@ func cells(f retry.Fault) string {
 	return fmt.Sprintf("%v | %s | %s |\n", f.Executed, wait, single)
 }
 
-func replies() string {
+func replies(rows []retry.Row, sender string) string {
 	var b strings.Builder
-	b.WriteString("| reply | a server sends it when | executed | a wait | a single attempt |\n|---|---|---|---|---|\n")
-	for _, r := range retry.Replies {
+	b.WriteString("| reply | " + sender + " sends it when | executed | a wait | a single attempt |\n|---|---|---|---|---|\n")
+	for _, r := range rows {
 		code := "`" + r.Match + "`"
-		if r.Match != strings.ToUpper(r.Match) {
-			code = "`ERR` … `" + r.Match + "` …"
+		if r.Match != strings.ToUpper(r.Match) && strings.HasPrefix(r.Reply, "ERR ") {
+			code = "`ERR` … " + code + " …"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s", code, r.When, cells(r.Fault))
 	}

@@ -160,9 +160,6 @@ func TestMessages(t *testing.T) {
 		t.Errorf("%d errors and %d log lines were found", len(errs), len(logs))
 	}
 	for _, l := range slices.Concat(errs, logs) {
-		if strings.HasPrefix(l, "cmd/") || strings.HasPrefix(l, "admin/") {
-			continue // the tool and its pages talk to people, in sentences
-		}
 		if p := problemsOf(l); p != nil {
 			t.Errorf("%s: %s", l, strings.Join(p, ", "))
 		}

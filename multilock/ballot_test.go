@@ -20,6 +20,9 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
+// dog is the unit of the timeouts of these tests: long enough for a busy machine.
+const dog = 4 * time.Second
+
 // What an error is for.
 const (
 	isRefused     = "ErrNotAcquired"

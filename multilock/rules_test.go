@@ -16,15 +16,12 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// dog is the watchdog timeout of the clients under test.
-const dog = 4 * time.Second
-
 // user is a client on each of some servers.
 type user []*client.Client
 
 func newUser(t *testing.T, servers ...*redistest.Server) (u user) {
 	for _, s := range servers {
-		u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(dog), client.WithOpTimeout(dog/4)))
+		u = append(u, kindtest.NewClient(t, s.Client(t), kindtest.Fast...))
 	}
 	return u
 }
@@ -46,7 +43,7 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	for _, c := range u {
 		locks = append(locks, c.NewLock(name, opts...))
 	}
-	options := []multilock.Option{multilock.WithMaxLease(dog), multilock.WithServerTimeout(dog / 4)}
+	options := []multilock.Option{multilock.WithMaxLease(kindtest.WatchdogTimeout), multilock.WithServerTimeout(kindtest.OpTimeout)}
 	if config, err := lockimpl.NewConfig("a plain lock", lockimpl.All, opts...); err == nil && config.Wait > 0 {
 		options = append(options, multilock.WithWait(config.Wait))
 	}
@@ -77,7 +74,7 @@ func (l single) hold(h lock.Hold, err error) (lock.Hold, error) {
 	if strings.HasSuffix(l.name, ":tokens") {
 		// A quorum does not wait for the last vote. A rule wants the same token when
 		// it re-enters, so it must be of the same servers.
-		for deadline := time.Now().Add(dog); len(multilock.Holds(h)) < 3 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(kindtest.WatchdogTimeout); len(multilock.Holds(h)) < 3 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -109,16 +106,16 @@ func TestRules(t *testing.T) {
 	up := func() bool { // long enough to have a vote
 		for _, s := range servers {
 			server, err := newUser(t, s)[0].NewLock("any").Server(t.Context())
-			if err != nil || time.Since(server.Since) < dog {
+			if err != nil || time.Since(server.Since) < kindtest.WatchdogTimeout {
 				return false
 			}
 		}
 		return true
 	}
 	for name, h := range map[string]locktest.Harness{
-		"together": {New: a.together, Other: b.together, Watchdog: dog},
-		"apart":    {New: a.apart, Other: b.apart, Watchdog: dog},
-		"quorum":   {New: a.quorum, Other: b.quorum, Watchdog: dog},
+		"together": {New: a.together, Other: b.together, Watchdog: kindtest.WatchdogTimeout},
+		"apart":    {New: a.apart, Other: b.apart, Watchdog: kindtest.WatchdogTimeout},
+		"quorum":   {New: a.quorum, Other: b.quorum, Watchdog: kindtest.WatchdogTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,7 +12,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
 
 // MaxWait is the maximum delay that Wait and Reserve accept.
@@ -29,8 +28,9 @@ const MaxWait = time.Hour
 //
 // While Redis is unavailable, the Policy decides: with FailOpen, Wait returns immediately; with FailLocal,
 // the caller waits for its turn in this process; with FailClosed, Wait retries, at least once per
-// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If a connection
-// broke, Wait fails: the permits may be taken, and are refilled over time.
+// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If the outcome of
+// its command is unknown, as after a connection broke, Wait fails: the permits may be taken, and are
+// refilled over time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -56,16 +56,16 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	return nil
 }
 
-// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is canceled. If a connection broke, the units
-// may be taken, so it does not take them again.
+// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is
+// canceled. If the units may be taken, it does not take them again.
 func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Reservation, error) {
 	pause := retry.Backoff{Most: longestPause}
 	var last error
 	for {
 		r, err := l.reserve(ctx, op, key, n)
 		var why send.Unavailable
-		broke := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun() && !errors.As(err, new(*rueidis.RedisError))
-		if err == nil || broke || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
+		taken := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun()
+		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}
 		if ctx.Err() == nil {

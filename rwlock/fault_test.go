@@ -489,18 +489,18 @@ func TestPartialRelease_lease(t *testing.T) {
 // is left.
 func TestServerFrozen_behindAWriter(t *testing.T) {
 	t.Parallel()
-	const patience = kindtest.OpTimeout / 2
+	const patience = time.Second / 2
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	var waiters []*kindtest.Waiter
 	for range 2 {
-		c := kindtest.NewClient(t, s.Client(t), client.WithOpTimeout(kindtest.OpTimeout))
+		c := kindtest.NewClient(t, s.Client(t))
 		l := c.NewRWLock("orders", lock.WithWaiterTimeout(patience))
 		waiters = append(waiters, kindtest.Go(t.Context(), l.Write()), kindtest.Go(t.Context(), l.Read()), kindtest.Go(t.Context(), l.Read()))
 	}
 	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })
 	s.Freeze(t)
-	<-time.After(4 * patience) // the time for which the server stands still
+	<-time.After(client.DefaultOpTimeout + patience) // the time for which the server stands still
 	s.Thaw(t)
 	kindtest.MustUnlock(t, reader)
 	kindtest.ServeAll(t, waiters...)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The question of three in the morning, from nothing: three processes want one
-# lock, and the one that has it is stuck. ls finds it, inspect explains it, unlock
-# breaks it, and the stuck one is told.
+# Find and remove a stuck holder: three processes compete for one lock, and its
+# holder is stuck. ls finds the lock, inspect shows the holder, unlock force-unlocks
+# it, and the stuck process is notified.
 #
 #   sh scripts/night.sh          on a redis-server of its own
 #   LEASEHOLD_REDIS_URL=redis://… sh scripts/night.sh
@@ -37,7 +37,7 @@ step() {
 	echo
 	"$@"
 }
-# await COMMAND waits until it says something, for 20 s at the most.
+# await COMMAND waits until it prints something, for at most 20 s.
 await() {
 	tries=0
 	until [ -n "$("$@" 2>/dev/null)" ]; do
@@ -55,7 +55,7 @@ if [ -z "${LEASEHOLD_REDIS_URL:-}" ]; then
 	await redis ping
 fi
 
-# Three processes. The first has the lock, and never lets it go.
+# Three processes. The first holds the lock, and never releases it.
 cat >"$dir/import-orders" <<'END'
 #!/bin/sh
 trap 'date +%s%3N >"$1"; exit 1' TERM
@@ -65,7 +65,7 @@ printf '#!/bin/sh\necho "ship-orders runs"\n' >"$dir/ship-orders"
 printf '#!/bin/sh\necho "bill-orders runs"\n' >"$dir/bill-orders"
 chmod +x "$dir/import-orders" "$dir/ship-orders" "$dir/bill-orders"
 
-leasehold run --lease 3s $lock -- "$dir/import-orders" "$dir/told" >"$dir/1" 2>&1 &
+leasehold run --lease 3s $lock -- "$dir/import-orders" "$dir/notified" >"$dir/1" 2>&1 &
 stuck=$!
 pids="$pids $stuck"
 await redis exists $lock
@@ -76,22 +76,22 @@ for job in ship-orders bill-orders; do
 done
 waits() { leasehold inspect $lock -o json | grep -o '"waiting": 2'; }
 await waits
-# A client hears of a forced unlock once it has renewed a lock: here after a second.
+# A client is notified of a force-unlock once it has held a lock for a second.
 await redis pubsub channels 'leasehold_client:*'
 
-echo "Orders have stopped. Who has the lock?"
+echo "Orders have stopped. Who holds the lock?"
 step leasehold ls
 step leasehold inspect $lock
 began=$(now)
 step leasehold unlock $lock --yes --operator alice --reason 'stuck, ticket 815'
 code=0
 wait "$stuck" || code=$?
-await cat "$dir/told"
-printf '\nThe stuck process ended with %s, and said:\n' "$code"
+await cat "$dir/notified"
+printf '\nThe stuck process ended with %s, and printed:\n' "$code"
 cat "$dir/1"
-printf 'It was told %s ms after the operator pressed Enter.\n' $(($(cat "$dir/told") - began))
+printf 'It was notified %s ms after the operator pressed Enter.\n' $(($(cat "$dir/notified") - began))
 await cat "$dir/ship-orders.out"
 await cat "$dir/bill-orders.out"
-echo "The others went on:"
+echo "The others continued:"
 cat "$dir/ship-orders.out" "$dir/bill-orders.out"
 step leasehold inspect $lock

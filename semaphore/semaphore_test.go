@@ -1029,12 +1029,12 @@ func TestMaxHoldAndExtend(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
-	short := kindtest.MustLock(t, c.NewSemaphore("gpus", 3, lock.WithMaxHold(2*kindtest.WatchdogTimeout)).N(2))
+	short := kindtest.MustLock(t, c.NewSemaphore("gpus", 3, lock.WithMaxHold(kindtest.WatchdogTimeout*3/2)).N(2))
 	kept := kindtest.MustLock(t, c.NewSemaphore("gpus", 3))
 	began := time.Now()
 	kindtest.Lost(t, short, lock.ErrMaxHold)
 	if took := time.Since(began); took < kindtest.WatchdogTimeout {
-		t.Errorf("its end came after %v of %v", took, 2*kindtest.WatchdogTimeout)
+		t.Errorf("its end came after %v of %v", took, kindtest.WatchdogTimeout*3/2)
 	}
 	soonStands(t, s, "gpus", "2", 1)
 	if err := kept.Err(); err != nil {

@@ -260,7 +260,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	content, status, err := h.content(r.Context(), name, r.URL.Query(), false)
 	if err != nil {
 		if r.Context().Err() == nil {
-			http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+			http.Error(w, "cannot render the page: "+err.Error(), http.StatusInternalServerError)
 		}
 		return
 	}
@@ -277,7 +277,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, "layout", l); err != nil {
-		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "cannot render the page: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -135,11 +135,11 @@ func TestPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rdb := connect(t)
 			s := serve(t, rdb)
-			s.says("", 200, "Nobody holds a lock.", "This page only shows.")
+			s.says("", 200, "No held locks.", "This page is read-only.")
 			c := billing(t, rdb, "<b>bil</b>")
 			const odd = `a<script>alert(1)</script>&"'`
 			h := mustLock(t, c.NewLock(odd))
-			mustLock(t, c.NewRWLock("catalogue").Read())
+			mustLock(t, c.NewRWLock("catalog").Read())
 			knows(t, rdb, c)
 			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // the rhythm of the survey
 				if _, text := s.get("locks"); strings.Contains(text, "2 locks") {
@@ -150,16 +150,16 @@ func TestPages(t *testing.T) {
 			}
 			escaped := `a&lt;script&gt;alert(1)&lt;/script&gt;&amp;`
 			all := []string{
-				s.says("", 200, "Asked longest ago", escaped, "&lt;b&gt;bil&lt;/b&gt; on "),
+				s.says("", 200, "Oldest request", escaped, "&lt;b&gt;bil&lt;/b&gt; on "),
 				s.says("locks?sort=since&kind=plain", 200, escaped, "1 of 2 locks", `aria-sort="descending"`),
 				s.says("locks?q=CATA", 200, "1 of 2 locks", "read/write"),
-				s.says("locks?q=nothing", 200, "No lock is like that."),
+				s.says("locks?q=nothing", 200, "No matching locks."),
 				s.says("locks?page=-7&sort=nonsense&client="+c.ID(), 200, "2 locks", "held by &lt;b&gt;bil"),
 				s.says("clients", 200, "&lt;b&gt;bil&lt;/b&gt;", "zone=a", "1 client of leasehold"),
-				s.says("graph", 200, "Nobody waits."),
+				s.says("graph", 200, "No waiters."),
 				s.says("lock?name="+url.QueryEscape(odd), 200, escaped, "exclusive", "redis-cli HGETALL", "leasehold_client:"+c.ID()),
-				s.says("lock?name=catalogue", 200, "read by 1", "--scan --pattern"),
-				s.says("lock?name=orders:9", 200, "free", "No key."),
+				s.says("lock?name=catalog", 200, "held by 1 reader", "--scan --pattern"),
+				s.says("lock?name=orders:9", 200, "free", "No keys."),
 			}
 			s.says("lock?name=leasehold_client:"+c.ID(), 400, "bad lock name")
 			s.says("lock", 400, "bad lock name")
@@ -194,18 +194,18 @@ func TestPages_faults(t *testing.T) {
 	wire := redistest.NewProxy(t, server.Addr())
 	server.Do(t, "SET", "text", "x")
 	s := serve(t, server.Client(t, redistest.Via(wire)))
-	s.says("lock?name=text", 404, "no lock")
+	s.says("lock?name=text", 404, "not a lock")
 	s.says("", 200)
 	wire.Refuse(true)
 	wire.CutAll()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not respond as it should.") {
+		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Cannot read from Redis.") {
 			break
 		} else if time.Now().After(end) {
 			t.Fatal(status, text)
 		}
 	}
-	s.says("lock?name=orders:1", 503, "Redis does not respond as it should.")
+	s.says("lock?name=orders:1", 503, "Cannot read from Redis.")
 	s.unknown()
 	as := server.AddUser(t, "nobody", "~*", "+ping")
 	s = serve(t, server.Client(t, as))
@@ -270,7 +270,7 @@ func TestUnlock(t *testing.T) {
 
 	token := strings.Repeat("A", 26)
 	cookie := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "leasehold_csrf", Value: token}) }
-	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "only shows") {
+	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "read-only") {
 		t.Errorf("a page that only shows: %d %s", status, text)
 	}
 	if text := serve(t, rdb).says("lock?name=orders:42", 200); strings.Contains(text, "<form method=\"post\"") {
@@ -320,11 +320,11 @@ func TestUnlock(t *testing.T) {
 		form url.Values
 		says string
 	}{
-		"another name": {with("typed", "orders:43"), "another one"},
-		"no name":      {with("typed", ""), "another one"},
-		"nobody seen":  {with("seen", ""), "do not hold the lock any more"},
-		"other seen":   {with("seen", strings.Repeat("0", 32)), "do not hold the lock any more"},
-		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be text on one line of up to 256 bytes"},
+		"another name": {with("typed", "orders:43"), "the typed name does not match"},
+		"no name":      {with("typed", ""), "the typed name does not match"},
+		"nobody seen":  {with("seen", ""), "no longer hold the lock"},
+		"other seen":   {with("seen", strings.Repeat("0", 32)), "no longer hold the lock"},
+		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be one line of at most 256 bytes"},
 	} {
 		if status, text := s.post(test.form, alice); status != 200 || !strings.Contains(text, test.says) {
 			t.Errorf("%s: %d %s", name, status, text)
@@ -343,14 +343,14 @@ func TestUnlock(t *testing.T) {
 			t.Fatal("the client does not listen")
 		}
 	}
-	if status, text := s.post(with("reason", "stuck <since> 3"), alice); status != 200 || !strings.Contains(text, "Unlocked. A message was sent to 1 holder. A process that is frozen, or does not look, works on") || !strings.Contains(text, "by alice: “stuck &lt;since&gt; 3”") {
+	if status, text := s.post(with("reason", "stuck <since> 3"), alice); status != 200 || !strings.Contains(text, "Unlocked. Notification sent to 1 holder. A paused process, or one that ignores its context, keeps running alongside") || !strings.Contains(text, "by alice: “stuck &lt;since&gt; 3”") {
 		t.Errorf("%d %s", status, text)
 	}
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
 		t.Errorf("the holder is told %v", err)
 	}
-	for _, want := range []string{"unlocked by force", "operator=alice", "address=127.0.0.1:", `forwarded_for="203.0.113.9, 10.0.0.1"`} {
+	for _, want := range []string{"lock force-unlocked", "operator=alice", "address=127.0.0.1:", `forwarded_for="203.0.113.9, 10.0.0.1"`} {
 		if !strings.Contains(said.String(), want) || strings.Contains(said.String(), h.Owner()) {
 			t.Errorf("the log says %s, and not %s", &said, want)
 		}
@@ -360,11 +360,11 @@ func TestUnlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	page.Header.Set("X-User", "al<ice>")
-	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded as that of al&lt;ice&gt;.") {
+	if _, text := s.answer(s.browser.Do(page)); !strings.Contains(text, "recorded under the name al&lt;ice&gt;.") {
 		t.Errorf("the page does not say as whom: %s", text)
 	}
-	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
-	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
+	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was force-unlocked for 2 holders. Then Redis was unavailable or rejected the command.")
+	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
 }
 
 // A name need not be text. The page shows the line that asks Redis for that name, and for no other.
@@ -382,10 +382,10 @@ func TestUnlock_noNote(t *testing.T) {
 	mustLock(t, billing(t, server.Client(t), "billing").NewLock("orders:42"))
 	var said bytes.Buffer
 	s := serve(t, server.Client(t, server.AddUser(t, "ops", "~*", "&*", "+@all", "-set")), dashboard.WithForceUnlock(nil), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
-	if status, text := s.post(s.form("orders:42")); status != 200 || !strings.Contains(text, "Unlocked. ") || !strings.Contains(text, "There is no note of it in Redis") {
+	if status, text := s.post(s.form("orders:42")); status != 200 || !strings.Contains(text, "Unlocked. ") || !strings.Contains(text, "The audit record was not written") {
 		t.Errorf("%d %s", status, text)
 	}
-	if !strings.Contains(said.String(), "left no note") || !strings.Contains(said.String(), "NOPERM") {
+	if !strings.Contains(said.String(), "audit record not written") || !strings.Contains(said.String(), "NOPERM") {
 		t.Errorf("the log says %s", &said)
 	}
 }
@@ -458,20 +458,20 @@ func TestFollow(t *testing.T) {
 	s := serve(t, rdb)
 	c := billing(t, rdb, "billing")
 	locks, one := s.follow(t, "view=locks&q=orders"), s.follow(t, "view=lock&name=orders:1")
-	await(t, locks, func(html string) bool { return strings.Contains(html, "Nobody holds a lock.") })
+	await(t, locks, func(html string) bool { return strings.Contains(html, "No held locks.") })
 	await(t, one, func(html string) bool { return strings.Contains(html, ">free<") })
 	h := mustLock(t, c.NewLock("orders:1", lock.WithFixedLease(time.Hour)))
 	knows(t, rdb, c)
 	await(t, locks, func(html string) bool { return strings.Contains(html, "billing on ") })
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "billing on ") && strings.Contains(html, "holds it")
+		return strings.Contains(html, "billing on ") && strings.Contains(html, "acquired it")
 	})
 	await(t, locks, func(html string) bool { return html == "" })
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	await(t, locks, func(html string) bool { return strings.Contains(html, "Nobody holds a lock.") })
-	await(t, one, func(html string) bool { return strings.Contains(html, "gave it back") })
+	await(t, locks, func(html string) bool { return strings.Contains(html, "No held locks.") })
+	await(t, one, func(html string) bool { return strings.Contains(html, "released or lost it") })
 	s.says("events?view=nothing", 404)
 }
 
@@ -524,7 +524,7 @@ func TestFollow_bounded(t *testing.T) {
 	for range 256 {
 		s.follow(t, "view=clients")
 	}
-	s.says("events?view=clients", 503, "follow a page already")
+	s.says("events?view=clients", 503, "too many open pages")
 }
 
 // Two clients that each hold what the other waits for, for some time, may be deadlocked. A client that waits for its own lock is not.
@@ -580,7 +580,7 @@ func TestSemaphore(t *testing.T) {
 		return strings.Contains(html, "1 of 2 locks") && strings.Contains(html, "gpus") && !strings.Contains(html, "name=left") && strings.Contains(html, `value="semaphore" selected`)
 	})
 	s.says("lock?name=gpus", 200, "1 of 4 permits free", "2 permits", "1 permit<", "{gpus}:timeout")
-	s.says("lock?name=left", 200, "1 of 1 permit free", "Waiting, in this order")
+	s.says("lock?name=left", 200, "1 of 1 permit free", "Waiters, in queue order")
 	s.says("", 200, "gpus")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -607,7 +607,7 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
-// The pages show latches with what is left to count, and wait groups with those at work, done and lost, also when nobody is at work any more.
+// The pages show latches with what is left to count, and wait groups with those active, done and lost, also when nobody is active any more.
 func TestLatchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -630,13 +630,13 @@ func TestLatchAndWaitGroup(t *testing.T) {
 	mustLock(t, a.NewLock("orders"))
 	locks, one, overview := s.follow(t, "view=locks&sort=lease"), s.follow(t, "view=lock&name=workers"), s.follow(t, "view=overview")
 	await(t, locks, func(html string) bool {
-		return strings.Contains(html, "3 locks") && strings.Contains(html, "1,200 to count down") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
+		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 at work<") && strings.Count(html, `"How">worker<`) == 3 && strings.Contains(html, "All workers are lost, and a message")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks all workers as lost")
 	})
-	s.says("lock?name=import:done", 200, "1,200 to count down", "leasehold_latch_calls:{import:done}")
-	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "Without an expiry") {
+	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
+	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {
 		t.Error("a latch counts as a lock whose expiry is gone")
 	}
 	s.says("locks?kind=latch", 200, "1 of 3 locks", `value="latch" selected`)
@@ -645,19 +645,19 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "2 at work, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
+		return strings.Contains(html, "2 active, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
 	})
-	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a worker: beta on") })
+	await(t, overview, func(html string) bool { return strings.Contains(html, "lost a worker: beta on") })
 	for _, m := range []*latch.Worker{first, third} {
 		if err := m.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "0 at work, 2 done, 1 lost<") && strings.Contains(html, "is done</li>") && !strings.Contains(html, "Unlock by force")
+		return strings.Contains(html, "0 active, 2 done, 1 lost<") && strings.Contains(html, "is done</li>") && !strings.Contains(html, "Force-unlock…")
 	})
 	await(t, locks, func(html string) bool {
-		return strings.Contains(html, "0 at work, 2 done, 1 lost") && strings.Count(html, "data-until") == 1
+		return strings.Contains(html, "0 active, 2 done, 1 lost") && strings.Count(html, "data-until") == 1
 	})
 	if err := l.Delete(t.Context()); err != nil {
 		t.Fatal(err)
@@ -666,7 +666,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, overview, func(html string) bool {
-		return strings.Contains(html, "is open, or was deleted") && strings.Contains(html, "is done, or was deleted")
+		return strings.Contains(html, "was released or deleted") && strings.Contains(html, "completed or was deleted")
 	})
 }
 

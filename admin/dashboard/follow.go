@@ -20,7 +20,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	name := q.Get("view")
 	if _, ok := pages[name]; !ok {
-		http.Error(w, "there is no such page", http.StatusNotFound)
+		http.Error(w, "no such page", http.StatusNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -31,7 +31,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	if h.streams.Add(1) > mostStreams {
 		h.streams.Add(-1)
 		w.Header().Set("Retry-After", "30")
-		http.Error(w, fmt.Sprintf("%d browsers follow a page already", mostStreams), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("too many open pages: %d", mostStreams), http.StatusServiceUnavailable)
 		return
 	}
 	defer h.streams.Add(-1)

@@ -163,9 +163,9 @@ func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool,
 		known.ended, known.how = at, "released"
 		switch {
 		case part:
-			known.ended, known.how = known.last, "not known: out of sight, and perhaps still held"
+			known.ended, known.how = known.last, "unknown: not checked since, may still be held"
 		case gap > pastGap:
-			known.ended, known.how = known.last, "not known: no look until "+at.UTC().Format("15:04:05")
+			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05")
 		case forced != nil && forced.At.After(known.from):
 			known.how = "force-unlocked by " + shown(forced.By)
 		case known.lease >= 0 && gap >= known.lease:

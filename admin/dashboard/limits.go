@@ -83,22 +83,22 @@ func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 		for _, o := range l.Limit.Usage {
 			switch {
 			case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
-				all = append(all, phrase{Text: "nothing owed"})
+				all = append(all, phrase{Text: "unused"})
 			case o.Aligned:
-				all = append(all, in(group(int(o.Used))+" taken, counted anew in", o.End, at, live))
+				all = append(all, in(group(int(o.Used))+" used, resets in", o.End, at, live))
 			default:
-				all = append(all, in("full again in", o.Full, at, live))
+				all = append(all, in("refills in", o.Full, at, live))
 			}
 		}
 		if l.Limit.Ahead > 0 {
-			all = append(all, in("the last in line waits", l.Limit.Ahead, at, live))
+			all = append(all, in("the last waiter waits", l.Limit.Ahead, at, live))
 		}
 	case l.RedissonLimit != nil && l.RedissonLimit.PerClient:
-		all = append(all, phrase{Text: l.RedissonLimit.String() + " for each client of Redisson"})
+		all = append(all, phrase{Text: l.RedissonLimit.String() + " per Redisson client"})
 	case l.RedissonLimit != nil:
-		all = append(all, phrase{Text: group(int(l.RedissonLimit.Left)) + " of " + l.RedissonLimit.String() + " left"})
+		all = append(all, phrase{Text: group(int(l.RedissonLimit.Left)) + " of " + l.RedissonLimit.String() + " remaining"})
 		if l.RedissonLimit.Next > 0 {
-			all = append(all, in("the next in", l.RedissonLimit.Next, at, live))
+			all = append(all, in("next in", l.RedissonLimit.Next, at, live))
 		}
 	case l.Filter != nil:
 		all = append(all, phrase{Text: elementsOf(l.Filter) + " of " + group(int(l.Filter.Expected)) + " elements"}, phrase{Text: wrong(l.Filter) + " false positives"})
@@ -110,7 +110,7 @@ func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 func elementsOf(f *admin.FilterState) string {
 	switch n := f.Elements(); {
 	case n == math.MaxInt64:
-		return "countless"
+		return "too many to count"
 	case !f.Exact && n > 0:
 		return "about " + group(int(n))
 	default:
@@ -206,9 +206,9 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 		r.Path, r.Last = split(l.Name)
 		v.Rows = append(v.Rows, r)
 	}
-	v.Summary = plural(len(s.all), "limit or filter")
+	v.Summary = plural(len(s.all), "limiter or filter")
 	if len(s.all) != 1 {
-		v.Summary = group(len(s.all)) + " limits and filters"
+		v.Summary = group(len(s.all)) + " limiters and filters"
 	}
 	if len(found) != len(s.all) {
 		v.Summary = group(len(found)) + " of " + v.Summary
@@ -249,22 +249,22 @@ func factsOf(l admin.Lock, at time.Time, live bool) (all []fact) {
 			if i < len(l.Limit.Usage) {
 				add(fmt.Sprintf("Limit %d", i+1), p)
 			} else {
-				add("In line", p)
+				add("Queue", p)
 			}
 		}
-		add("Left", text("not known here: Redis has what is owed, and the application has the limits"))
+		add("Remaining", text("unknown: Redis stores the used quota, and not the limits of the application"))
 	case l.RedissonLimit != nil:
 		add("Rate", text("%s", l.RedissonLimit.String()))
 		if l.RedissonLimit.PerClient {
-			add("Left", text("not known: each client of Redisson has the rate for itself"))
+			add("Remaining", text("unknown: each Redisson client has its own quota"))
 			break
 		}
-		add("Left", text("%s", group(int(l.RedissonLimit.Left))))
+		add("Remaining", text("%s", group(int(l.RedissonLimit.Left))))
 		if l.RedissonLimit.Next > 0 {
 			add("Next", in("in", l.RedissonLimit.Next, at, live))
 		}
 		if l.RedissonLimit.Reset > 0 {
-			add("All", in("in", l.RedissonLimit.Reset, at, live))
+			add("Reset", in("in", l.RedissonLimit.Reset, at, live))
 		}
 	case l.Filter != nil:
 		f := l.Filter
@@ -273,16 +273,16 @@ func factsOf(l admin.Lock, at time.Time, live bool) (all []fact) {
 			sample = ", in a sample"
 		}
 		add("Elements", text("%s of %s", elementsOf(f), group(int(f.Expected))))
-		add("False positives", text("%s; %s when it has %s elements", wrong(f), percent(f.P), group(int(f.Expected))))
-		add("Bits", text("%s, %d for an element; %s of them are set%s", group(int(f.Size)), f.Hashes, percent(f.Fill), sample))
+		add("False positives", text("%s; %s with %s elements", wrong(f), percent(f.P), group(int(f.Expected))))
+		add("Bits", text("%s, %d per element; %s of them are set%s", group(int(f.Size)), f.Hashes, percent(f.Fill), sample))
 		add("Memory", text("%s", plural(int(f.Bytes), "byte")))
 		switch {
 		case f.Missing > 0:
-			add("Made of", text("%d filters, of which %d are missing: their elements are taken for new", f.Shards, f.Missing))
+			add("Shards", text("%d, of which %d are missing: their elements are reported as absent", f.Shards, f.Missing))
 		case f.Shards > 0:
-			add("Made of", text("%d filters", f.Shards))
+			add("Shards", text("%d", f.Shards))
 		case f.OneOf > 0:
-			add("A part", text("one of %d filters that make another", f.OneOf))
+			add("Shard", text("one of %d shards of another filter", f.OneOf))
 		}
 	}
 	return all

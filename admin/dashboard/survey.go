@@ -218,26 +218,26 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 		switch {
 		case before == nil && (len(s.last.missing) > 0 || !s.last.complete): // its server may be back, or it is found only now
 		case before == nil && r.Kind == admin.Latch:
-			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
+			all = append(all, happening{now.at, r.Name, "is closed: " + countOf(r.Lock)})
 		case before == nil && r.Kind == admin.WaitGroup:
-			all = append(all, happening{now.at, r.Name, "is at work: " + waitGroupOf(r.Lock)})
+			all = append(all, happening{now.at, r.Name, "has workers: " + waitGroupOf(r.Lock)})
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
 		case r.Kind == admin.WaitGroup && len(r.Lost) > len(before.Lost):
-			all = append(all, happening{now.at, r.Name, "has lost a worker: " + clientName(r.Lost[len(r.Lost)-1].Client)})
+			all = append(all, happening{now.at, r.Name, "lost a worker: " + clientName(r.Lost[len(r.Lost)-1].Client)})
 		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
-			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
+			all = append(all, happening{now.at, r.Name, "passed from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
 		}
 	}
 	for _, before := range s.last.locks {
 		switch {
 		case rows[before.Name] != nil || now.more || len(now.missing) > 0:
 		case before.Kind == admin.Latch:
-			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
+			all = append(all, happening{now.at, before.Name, "was released or deleted"})
 		case before.Kind == admin.WaitGroup:
-			all = append(all, happening{now.at, before.Name, "is done, or was deleted"})
+			all = append(all, happening{now.at, before.Name, "completed or was deleted"})
 		default:
-			all = append(all, happening{now.at, before.Name, "is free; " + clientName(before.Holders[0].Client) + " held it"})
+			all = append(all, happening{now.at, before.Name, "is free; last holder: " + clientName(before.Holders[0].Client)})
 		}
 	}
 	return append(all[:min(len(all), mostHappened)], s.last.happened[:min(len(s.last.happened), max(mostHappened-len(all), 0))]...)
@@ -250,7 +250,7 @@ func only(m lock.Mode) bool { return m == lock.Exclusive || m == lock.Write }
 type health struct {
 	Mode, Version, Policy, Memory string
 	Evicts                        bool
-	Answer                        time.Duration
+	Reply                         time.Duration
 }
 
 func healthOf(ctx context.Context, rdb rueidis.Client) health {
@@ -258,8 +258,8 @@ func healthOf(ctx context.Context, rdb rueidis.Client) health {
 	ctx, cancel := context.WithTimeout(ctx, admin.DefaultOpTimeout)
 	defer cancel()
 	began := time.Now()
-	if rdb.Do(ctx, rdb.B().Exists().Key("leasehold_client:nobody").Build()).Error() == nil {
-		h.Answer = time.Since(began)
+	if rdb.Do(ctx, rdb.B().Exists().Key("leasehold_client:none").Build()).Error() == nil {
+		h.Reply = time.Since(began)
 	}
 	text, err := rdb.Do(ctx, rdb.B().Info().Build()).ToString()
 	if err != nil {
@@ -346,10 +346,10 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	forced := now.ForceUnlock != nil && (before.ForceUnlock == nil || now.ForceUnlock.At.After(before.ForceUnlock.At))
 	for _, h := range before.Holders {
 		if !holds(now, h.Owner) {
-			how := "gave it back, or lost it"
+			how := "released or lost it"
 			switch {
 			case forced:
-				how = "lost it: " + now.ForceUnlock.By + " took it by force"
+				how = "lost it: force-unlocked by " + now.ForceUnlock.By
 			case now.Kind == admin.WaitGroup && lost(h.Owner):
 				how = "is lost"
 			case now.Kind == admin.WaitGroup:
@@ -360,7 +360,7 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	}
 	for _, h := range now.Holders {
 		if !holds(before, h.Owner) {
-			does := "holds it"
+			does := "acquired it"
 			if now.Kind == admin.WaitGroup {
 				does = "has joined"
 			}
@@ -369,16 +369,16 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	}
 	for _, w := range before.Waiters {
 		if !waits(now, w.Owner) && !holds(now, w.Owner) {
-			add("%s waits no more", clientName(w.Client))
+			add("%s stopped waiting", clientName(w.Client))
 		}
 	}
 	for _, w := range now.Waiters {
 		if !waits(before, w.Owner) {
-			add("%s waits", clientName(w.Client))
+			add("%s began to wait", clientName(w.Client))
 		}
 	}
 	if len(all) == 0 && now.Locked() && is.until.Sub(was.until) >= jitter && !was.until.IsZero() {
-		add("the lease was renewed")
+		add("lease renewed")
 	}
 	slices.Reverse(all)
 	return all

@@ -41,20 +41,20 @@ func cookieOf(r *http.Request) string {
 	return c.Value
 }
 
-// unlock unlocks a lock by force: from those holders that the page has shown.
+// unlock force-unlocks a lock: it removes those holders that the page has shown.
 func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	if !h.unlocks {
-		http.Error(w, "this page only shows", http.StatusForbidden)
+		http.Error(w, "this page is read-only: start leasehold serve with --allow-unlock", http.StatusForbidden)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 	if err := r.ParseForm(); err != nil {
-		http.Error(w, "the form cannot be read", http.StatusBadRequest)
+		http.Error(w, "cannot read the form", http.StatusBadRequest)
 		return
 	}
 	token := cookieOf(r)
 	if token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(r.PostForm.Get("csrf"))) != 1 || new(http.CrossOriginProtection).Check(r) != nil {
-		http.Error(w, "the request does not come from this page: load the page again, and allow its cookie", http.StatusForbidden)
+		http.Error(w, "request not from this page: reload the page, and allow its cookie", http.StatusForbidden)
 		return
 	}
 	name := r.PostForm.Get("name")
@@ -77,7 +77,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	if h.who != nil {
 		who := h.who(r)
 		if who == "" {
-			http.Error(w, "nobody says who you are", http.StatusForbidden)
+			http.Error(w, "no user name: sign in first", http.StatusForbidden)
 			return
 		}
 		log = log.With("operator", who)
@@ -102,9 +102,9 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	}
 	done, told := len(u.Holders), u.Notified
 	if done > 0 {
-		log.InfoContext(r.Context(), "dashboard: unlocked by force", "holders", done, "told", told, "reason", reason)
+		log.InfoContext(r.Context(), "lock force-unlocked", "holders", done, "notified", told, "reason", reason)
 		if u.RecordErr != nil {
-			log.WarnContext(r.Context(), "dashboard: a forced unlock left no note", "err", u.RecordErr)
+			log.WarnContext(r.Context(), "audit record not written", "err", u.RecordErr)
 		}
 	}
 	switch {
@@ -113,10 +113,10 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, admin.ErrBadReason):
 		answer(url.Values{"failed": {"reason"}})
 	case err != nil:
-		log.WarnContext(r.Context(), "dashboard: a forced unlock failed", "err", err)
+		log.WarnContext(r.Context(), "force-unlock failed", "err", err)
 		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
 	default:
-		q := url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}}
+		q := url.Values{"unlocked": {strconv.Itoa(done)}, "notified": {strconv.Itoa(told)}}
 		if u.RecordErr != nil {
 			q.Set("note", "none")
 		}
@@ -131,36 +131,36 @@ func (h *Handler) log() *slog.Logger {
 	return slog.Default()
 }
 
-// worksOn says what no message can change: Redis passes one on to a frozen process as well.
-const worksOn = ". A process that is frozen, or does not look, works on beside the next holder: end it there before you trust the data."
+// worksOn is what no notification can prevent: Redis sends it to a paused process as well.
+const worksOn = ". A paused process, or one that ignores its context, keeps running alongside the next holder. Stop it before you trust the data."
 
-// resultOf returns what the page says of an unlock. The words are fixed, so that a link cannot say anything else.
+// resultOf returns what the page prints about a force-unlock. The words are fixed, so that a link cannot inject others.
 func resultOf(q url.Values) (text string, failed bool) {
 	done, err1 := strconv.Atoi(q.Get("unlocked"))
-	told, err2 := strconv.Atoi(q.Get("told"))
+	told, err2 := strconv.Atoi(q.Get("notified"))
 	switch q.Get("failed") {
 	case "typed":
-		return "Nothing was changed: the name that was typed is another one.", true
+		return "Nothing was changed: the typed name does not match.", true
 	case "gone":
-		return "Nothing was changed: the holders that the page showed when it was loaded do not hold the lock any more. Look at those below.", true
+		return "Nothing was changed: the displayed holders no longer hold the lock. Check the current ones below.", true
 	case "reason":
-		return "Nothing was changed: the reason must be text on one line of up to 256 bytes.", true
+		return "Nothing was changed: the reason must be one line of at most 256 bytes.", true
 	case "error":
-		const look = "Look at the holders below; the log of the server says why."
+		const look = "Check the holders below, and the log of the page's server."
 		if err1 == nil && done > 0 {
-			return "The lock was taken from " + plural(done, "holder") + ", and then Redis gave no answer, or refused. " + look, true
+			return "The lock was force-unlocked for " + plural(done, "holder") + ". Then Redis was unavailable or rejected the command. " + look, true
 		}
-		return "Redis gave no answer, or refused. " + look, true
+		return "Redis is unavailable or rejected the command. " + look, true
 	}
 	if err1 != nil || err2 != nil || done < 1 {
 		return "", false
 	}
-	text = "Unlocked. A message was sent to " + plural(done, "holder")
+	text = "Unlocked. Notification sent to " + plural(done, "holder")
 	if told < done {
-		text = "Unlocked. A message was sent to " + strconv.Itoa(told) + " of " + plural(done, "holder") + "; the others are dead, or learn of it at their next renewal or their unlock"
+		text = "Unlocked. Notification sent to " + strconv.Itoa(told) + " of " + plural(done, "holder") + "; the others are dead, or detect the force-unlock at their next renewal or release"
 	}
 	if q.Get("note") == "none" {
-		text += ". There is no note of it in Redis; the log of the server says why"
+		text += ". The audit record was not written: check the log of the page's server"
 	}
 	return text + worksOn, false
 }

@@ -115,14 +115,14 @@ func split(name string) (path, last string) {
 // countOf says how a latch stands.
 func countOf(l admin.Lock) string {
 	if l.Left == 0 {
-		return "open"
+		return "released"
 	}
-	return group(int(l.Left)) + " to count down"
+	return "count " + group(int(l.Left))
 }
 
 // waitGroupOf says how a wait group stands.
 func waitGroupOf(l admin.Lock) string {
-	text := group(l.Holding) + " at work"
+	text := group(l.Holding) + " active"
 	if l.Done > 0 {
 		text += ", " + group(l.Done) + " done"
 	}
@@ -169,7 +169,7 @@ type overview struct {
 	Happened                  []event
 	Sparks                    []spark
 	Health                    health
-	Answer                    string
+	Reply                     string
 	More                      bool
 	Empty                     bool
 }
@@ -212,14 +212,14 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 	if s.more {
 		held = "over " + group(locked)
 	}
-	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0 && n.Error == "" && n.Scanning == "", Happened: eventsOf(s.happened), Sparks: h.history.sparks(time.Now())}
+	o := overview{Note: n, Rings: s.graph.Rings, Health: s.health, Reply: short2(s.health.Reply), More: s.more, Empty: len(s.locks) == 0 && n.Error == "" && n.Scanning == "", Happened: eventsOf(s.happened), Sparks: h.history.sparks(time.Now())}
 	if n.Error != "" {
-		o.Answer = ""
+		o.Reply = ""
 	}
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
 		{Title: "Waiting", Text: n.count(waiting), URL: "./locks?sort=waiting"},
-		{Title: "Asked longest ago", Age: ageOf(first, live), URL: "./locks?sort=since"},
+		{Title: "Oldest request", Age: ageOf(first, live), URL: "./locks?sort=since"},
 		{Title: "Clients", Text: n.count(len(s.clients)), URL: "./clients"},
 	}
 	if first.IsZero() && !n.Well() {
@@ -381,7 +381,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if v.Found != v.All {
 		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), v.Summary)
 	}
-	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
+	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Requested", "since", "number"}, {"Remaining lease", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
 		if c.sort != "" {
 			hd.URL = "./locks?" + changed(changed(q, "page", ""), "sort", c.sort).Encode()
@@ -558,7 +558,7 @@ func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
 			for _, name := range slices.Sorted(maps.Keys(counts)) {
 				parts = append(parts, group(counts[name])+" of "+name)
 			}
-			rows = append(rows, waiterRow{Place: fmt.Sprintf("%s to %s", group(i+1), group(i+dead)), Dead: plural(dead, "waiter") + " that count as dead: " + strings.Join(parts, ", ")})
+			rows = append(rows, waiterRow{Place: fmt.Sprintf("%s to %s", group(i+1), group(i+dead)), Dead: plural(dead, "waiter") + " timed out: " + strings.Join(parts, ", ")})
 			i += dead
 			continue
 		}
@@ -568,11 +568,11 @@ func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
 		r.Age = ageOf(w.Since, live)
 		switch {
 		case l.IsGone(w):
-			r.WaiterTimeout = "gone: its client has no entry"
+			r.WaiterTimeout = "gone: no registry entry"
 		case w.WaiterTimeout == lock.NoExpiry:
-			r.WaiterTimeout = "while its process listens"
+			r.WaiterTimeout = "none while subscribed"
 		case w.WaiterTimeout == 0:
-			r.WaiterTimeout = "over: it counts as dead"
+			r.WaiterTimeout = "timed out"
 		default:
 			// Rounded, as each sign of life sets it anew.
 			r.WaiterTimeout = w.WaiterTimeout.Round(time.Second).String()
@@ -615,7 +615,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = d.err.Error()
 			return v, http.StatusBadRequest, nil
 		case errors.Is(d.err, lock.ErrWrongType):
-			v.NoLock = "The key holds something that is no lock, no rate limiter and no filter."
+			v.NoLock = "This key is not a lock, a rate limiter or a Bloom filter."
 			return v, http.StatusNotFound, nil
 		}
 		v.Note = noteOf(d.err, time.Time{}, nil)
@@ -629,12 +629,12 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		v.Says = saysOf(l)
 	}
 	if s := l.Leader; s != nil {
-		v.Leader = &leaderView{Value: shown(s.Value), Role: "Leads for", Age: ageOf(s.Since, live), Token: s.Token}
+		v.Leader = &leaderView{Value: shown(s.Value), Role: "Leader for", Age: ageOf(s.Since, live), Token: s.Token}
 		switch {
 		case !v.Held:
-			v.Leader.Role = "The word of a leader that is gone, which led for"
+			v.Leader.Role = "Earlier leader (no leader now), since"
 		case s.Token > 0 && l.Token > s.Token:
-			v.Leader.Role = "The word of a leader before the holder, which has led for"
+			v.Leader.Role = "Earlier leader (the holder published none), since"
 		}
 	}
 	if v.Held {
@@ -706,9 +706,9 @@ func saysOf(l admin.Lock) string {
 	case !l.Locked():
 		return "free"
 	case l.Mode == lock.Read:
-		return "read by " + strconv.Itoa(l.Holding)
+		return "held by " + plural(l.Holding, "reader")
 	case l.Mode == lock.Write:
-		return "written"
+		return "held by a writer"
 	}
 	return "held"
 }

@@ -43,33 +43,37 @@ func benchCommand() *cobra.Command {
 	b := &bencher{}
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what locks cost on a server of yours",
+		Short: "Measure lock operations on a server",
 		Example: `  leasehold bench --url redis://db1:6379
   leasehold bench --duration 10s -o json`,
-		Long: `Measure what locks cost from this machine on a server of yours, in one run:
+		Long: `Measure lock operations from this machine on a server:
 
-  round trip   PING and its answer: the floor of all else
-  free         Lock and Unlock of a lock that nobody else wants: two round trips
-  hot          the same by 8 goroutines of this process that want one lock
-  hand-over    from Unlock in one client to the return of Lock in another that waits
+  round trip   PING, the minimum for every other cell
+  free         Lock and Unlock of a free lock: two round trips
+  hot          the same by 8 goroutines of this process that compete for one lock
+  hand-off     from Unlock in one client to the return of Lock in a waiting client
 
-Each cell takes --duration, and all four less than a minute at the most. Meanwhile the
-server carries out as many commands as it can for one connection, which others
-notice. bench looks at the commands that the server carries out already: at more
-than 1000 a second it asks on a terminal, and refuses off it, unless --yes is given.
-Where the user may not ask (INFO), it says so and goes on.
+Each cell takes --duration, and all four together less than a minute. bench loads the
+server as much as one connection can, which other clients notice. If the server already
+executes more than 1000 commands per second, bench asks for confirmation on a terminal,
+and elsewhere requires --yes. If the user lacks permission for INFO, bench prints that
+and continues.
 
-bench writes keys that begin with --prefix and "leasehold-bench:", and leaves none
-behind, also when it is interrupted.
+bench writes keys that begin with --prefix and "leasehold-bench:", and leaves no keys,
+even if it is interrupted.
 
-Exit code: 0 if all was measured; 1 if it was not, or if you said no; 2 if bench was
-called the wrong way, or without --yes off a terminal on a busy server.
+Permissions: see leasehold doctor --print-acl application.
+
+Exit codes:
+  0  all cells measured
+  1  not all cells measured, or you declined
+  2  wrong arguments, or a busy server, no terminal and no --yes
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if b.each < benchLeast || b.each > benchMost {
-				return usagef("--duration %v: it must be from %v to %v", b.each, benchLeast, benchMost)
+				return usagef("--duration %v: must be at least %v and at most %v", b.each, benchLeast, benchMost)
 			}
 			found, err := b.run(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
@@ -79,9 +83,9 @@ called the wrong way, or without --yes off a terminal on a busy server.
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&b.each, "duration", 5*time.Second, "how long to measure each cell, 15s at the most")
-	f.StringVar(&b.prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
-	f.BoolVarP(&b.yes, "yes", "y", false, "do not ask, also on a busy server")
+	f.DurationVar(&b.each, "duration", 5*time.Second, "time to measure each cell, at most 15s")
+	f.StringVar(&b.prefix, "prefix", "", "prefix of the lock names that the user may access (default none)")
+	f.BoolVarP(&b.yes, "yes", "y", false, "no confirmation prompt on a busy server")
 	b.out.addFlag(cmd)
 	b.connection.addFlags(cmd)
 	return cmd
@@ -106,7 +110,7 @@ type benchCell struct {
 
 // table writes a line for each cell.
 func (r benchReport) table(w io.Writer) error {
-	t := table{{"CELL", "CALLS", "A SECOND", "P50", "P99", "MAX", "ROUND TRIPS"}}
+	t := table{{"CELL", "CALLS", "PER SECOND", "P50", "P99", "MAX", "ROUND TRIPS"}}
 	for _, c := range r.Cells {
 		t = append(t, []string{c.Name, strconv.Itoa(c.Calls), fmt.Sprintf("%.0f", c.PerSecond), us(c.P50US), us(c.P99US), us(c.MaxUS), fmt.Sprintf("%.1f", c.P50US/r.Cells[0].P50US)})
 	}
@@ -163,7 +167,7 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		}},
 		{"free", 1, cycle(clients[0].NewLock(name + ":free"))},
 		{"hot", benchHot, cycle(clients[0].NewLock(name + ":hot"))},
-		{"hand-over", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
+		{"hand-off", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
 	}
 	shows := newProgress(stderr)
 	for i, cell := range cells {
@@ -275,7 +279,7 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 		return benchCell{}, failed
 	}
 	if len(taken) == 0 {
-		return benchCell{}, fmt.Errorf("no call was over within %v", long)
+		return benchCell{}, fmt.Errorf("no call completed within %v", long)
 	}
 	slices.Sort(taken)
 	at := func(p float64) float64 {
@@ -293,14 +297,14 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		fmt.Fprintln(stderr, "leasehold: the user may not ask whether the server is busy (INFO)")
+		fmt.Fprintln(stderr, "leasehold: server load unknown: the user lacks permission for INFO")
 		return nil
 	case ops <= busyOps:
 		return nil
 	case !isTerminal(in):
-		return usagef("the server carries out %d commands a second for others, which bench would slow down: give --yes", ops)
+		return usagef("the server executes %d commands per second for other clients, which bench would slow down: use --yes", ops)
 	}
-	question := fmt.Sprintf("The server carries out %d commands a second for others, which this slows down. Go on", ops)
+	question := fmt.Sprintf("The server executes %d commands per second for other clients, which bench slows down. Continue", ops)
 	return agreed(ctx, in, stderr, question, errors.New("nothing was measured"))
 }
 

@@ -24,7 +24,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
+	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-off ", "P99")
 	noKeys(t, s, "")
 	b = on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
 	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
@@ -67,14 +67,14 @@ func TestBench_busy(t *testing.T) {
 	defer func() { close(stop); <-done }()
 	for end, n := time.Now().Add(promptly), 0; n <= busyOps; time.Sleep(time.Millisecond) {
 		if n, _ = opsPerSecond(t.Context(), rdb); time.Now().After(end) {
-			t.Fatalf("the server carries out %d commands a second", n)
+			t.Fatalf("the server executes %d commands a second", n)
 		}
 	}
-	says(t, on(t, s, "bench", "--duration", "100ms"), 2, "commands a second for others", "give --yes")
+	says(t, on(t, s, "bench", "--duration", "100ms"), 2, "commands per second for other clients", "use --yes")
 	noKeys(t, s, "")
-	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "hand-over ")
-	says(t, on(t, s, "bench", "--duration", "1h"), 2, "it must be from 100ms to 15s")
+	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "hand-off ")
+	says(t, on(t, s, "bench", "--duration", "1h"), 2, "must be at least 100ms and at most 15s")
 	s.AddUser(t, "jobs", "~orders:*", "&*", "+@all", "-info")
-	says(t, on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
-	says(t, on(t, s, "bench", "--duration", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a right")
+	says(t, on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "server load unknown")
+	says(t, on(t, s, "bench", "--duration", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a permission")
 }

@@ -174,14 +174,14 @@ type burstReport struct {
 
 // borderBurst shows what the usual algorithms let pass at worst, and what ours do, on a real clock.
 func borderBurst(ctx context.Context, s *stage) error {
-	s.out.line("%d calls a second may pass. Callers come just before the border of a second, and call without a pause.", perWindow)
+	s.out.line("%d calls per second are allowed. Callers start just before a second boundary, and call without a pause.", perWindow)
 	r := burstReport{most: map[string]int{}, hammered: map[string]int{}}
 	for _, a := range []struct {
 		name string
 		make func() algorithm
 	}{{"fixed window", fixedWindow}, {"sliding log", slidingLog}, {"sliding counter", slidingCounter}, {"token bucket", tokenBucket}, {"leaky bucket, as a queue", leakyQueue}} {
 		r.most[a.name] = burst(a.make())
-		s.out.line("%-26s  at most %3d pass in a second", a.name, r.most[a.name])
+		s.out.line("%-26s  admits at most %3d in a second", a.name, r.most[a.name])
 	}
 	r.hammered["log"] = hammered(loggingFirst())
 	r.hammered["bucket"] = hammered(forgetfulBucket())
@@ -267,12 +267,12 @@ func checkBursts(r burstReport) []claim {
 	algorithms := fmt.Sprintf("%d, %d and %d", r.most["fixed window"], r.most["sliding counter"], r.most["token bucket"])
 	return []claim{
 		claimf(min(r.most["fixed window"], r.most["sliding counter"], r.most["token bucket"]) >= 2*perWindow-2,
-			"a fixed window, a sliding counter and a token bucket of %d let twice as many pass at worst: %s", perWindow, algorithms),
-		claimf(r.most["sliding log"] == perWindow && r.most["leaky bucket, as a queue"] <= perWindow+1, "a log and a queue keep the limit: %d and %d", r.most["sliding log"], r.most["leaky bucket, as a queue"]),
-		claimf(r.hammered["log"] < 2*perWindow, "a log that adds before it looks: of calls at twice the rate %d pass in ten seconds, not %d", r.hammered["log"], 10*perWindow),
-		claimf(r.hammered["bucket"] > 15*perWindow, "a bucket that forgets when it was filled: %d pass, not %d", r.hammered["bucket"], 11*perWindow),
-		claimf(r.hammered["incr"] < 5*perWindow, "INCR, and EXPIRE where there was no key: the key expired in between, has no expiry now, and after %d calls none passes any more", r.hammered["incr"]),
-		claimf(r.limiter <= perWindow && r.took > perWindow/2, "our limiter with a burst of half and half the rate: never more than %d in a second, on the clock of Redis (at most %d)", perWindow, r.limiter),
-		claimf(r.window <= perWindow, "our window, which Java shares: never more than %d (at most %d)", perWindow, r.window),
+			"a fixed window, a sliding counter and a token bucket of %d admit up to twice as many: %s", perWindow, algorithms),
+		claimf(r.most["sliding log"] == perWindow && r.most["leaky bucket, as a queue"] <= perWindow+1, "a sliding log and a leaky bucket keep the limit: %d and %d", r.most["sliding log"], r.most["leaky bucket, as a queue"]),
+		claimf(r.hammered["log"] < 2*perWindow, "a sliding log that counts rejected calls: at twice the rate, %d are admitted in ten seconds, not %d", r.hammered["log"], 10*perWindow),
+		claimf(r.hammered["bucket"] > 15*perWindow, "a token bucket that loses its fill time: %d are admitted, not %d", r.hammered["bucket"], 11*perWindow),
+		claimf(r.hammered["incr"] < 5*perWindow, "INCR, then EXPIRE only for a new key: the key expired in between, lost its expiry, and after %d calls none is admitted", r.hammered["incr"]),
+		claimf(r.limiter <= perWindow && r.took > perWindow/2, "leasehold's rate limiter with half the rate and a burst of half: limit %d per second by the clock of Redis, at most %d admitted", perWindow, r.limiter),
+		claimf(r.window <= perWindow, "leasehold's Redisson-compatible rate limiter: limit %d per second, at most %d admitted", perWindow, r.window),
 	}
 }

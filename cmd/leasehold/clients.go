@@ -22,11 +22,20 @@ func clientsCommand() *cobra.Command {
 		Short: "List the clients that use locks",
 		Example: `  leasehold clients
   leasehold clients -o jsonl | jq -r .host | sort | uniq -c`,
-		Long: `List the clients of leasehold that use locks, also while they hold none: the
-application, its host and process, and since when. A client that died stays in the list
-for a minute. Clients of Redisson, and those without an entry (WithoutRegistry), are
-not in the list. If a primary of a cluster does not respond, the list lacks what it
-stores, as for leasehold ls.
+		Long: `List the clients of leasehold, with or without locks: application, host, process and
+start time. A client that died stays in the list for a minute. Redisson clients, and
+clients without a registry entry (WithoutRegistry), are not listed. If a primary of a
+cluster does not respond, clients lists what the others store, names the primary on
+standard error, and exits with 1.
+
+clients changes nothing.
+
+Permissions: see leasehold doctor --print-acl exporter.
+
+Exit codes:
+  0  all clients listed, even if there are none
+  1  Redis unavailable, or part of a cluster does not respond
+  2  wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,

@@ -31,23 +31,23 @@ type connection struct {
 // addFlags gives cmd the flags of a connection.
 func (c *connection) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVarP(&c.urls, "url", "u", nil, "URL of the server: redis, rediss (TLS), valkey, valkeys or unix (default $LEASEHOLD_REDIS_URL, else $REDIS_URL)")
-	f.StringVar(&c.authority, "cacert", "", "file with the authorities that vouch for the server (PEM)")
-	f.StringVar(&c.cert, "cert", "", "file with the certificate to show to the server (PEM)")
-	f.StringVar(&c.key, "key", "", "file with the key of that certificate (PEM)")
-	f.BoolVar(&c.insecure, "insecure", false, "do not verify the server's certificate")
+	f.StringArrayVarP(&c.urls, "url", "u", nil, "URL of the server: redis, rediss (TLS), valkey, valkeys or unix (default $LEASEHOLD_REDIS_URL, then $REDIS_URL)")
+	f.StringVar(&c.authority, "cacert", "", "file with the certificate authorities of the server, in PEM (default those of the system)")
+	f.StringVar(&c.cert, "cert", "", "file with the client certificate, in PEM (default none)")
+	f.StringVar(&c.key, "key", "", "file with the private key of --cert, in PEM (default none)")
+	f.BoolVar(&c.insecure, "insecure", false, "no verification of the server certificate")
 }
 
 // connectionHelp is what the help of each command says about connecting.
 const connectionHelp = `Connection:
-  The URL comes from --url, else from LEASEHOLD_REDIS_URL, else from REDIS_URL.
+  The URL comes from --url, LEASEHOLD_REDIS_URL or REDIS_URL, in that order.
       redis://[user:password@]host[:port][/db]       one server, or a cluster
-      rediss://…                                     the same by TLS
-      redis://sentinel:26379?master_set=NAME         by way of Sentinels; &addr=HOST:PORT names more of them
+      rediss://…                                     the same over TLS
+      redis://sentinel:26379?master_set=NAME         via Sentinel; &addr=HOST:PORT adds a Sentinel
       unix:///path/to/redis.sock?db=0                a Unix socket
-  Others can read a command line: keep passwords out of --url. A password that
-  the URL lacks is taken from REDISCLI_AUTH, user and password of the Sentinels
-  from LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD.`
+  Other users of the machine can read command lines, so do not put a password into
+  --url. If the URL has no password, REDISCLI_AUTH sets it. The variables
+  LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD are for Sentinel.`
 
 // addresses returns the URLs of the servers. In the environment, spaces separate them.
 func (c *connection) addresses() ([]string, error) {
@@ -56,7 +56,7 @@ func (c *connection) addresses() ([]string, error) {
 		urls = strings.Fields(cmp.Or(os.Getenv("LEASEHOLD_REDIS_URL"), os.Getenv("REDIS_URL")))
 	}
 	if len(urls) == 0 {
-		return nil, usagef("no server: give its URL by --url or in LEASEHOLD_REDIS_URL")
+		return nil, usagef("no server URL: set --url or LEASEHOLD_REDIS_URL")
 	}
 	return urls, nil
 }
@@ -65,7 +65,7 @@ func (c *connection) addresses() ([]string, error) {
 func (c *connection) address() (string, error) {
 	urls, err := c.addresses()
 	if err == nil && len(urls) > 1 {
-		err = usagef("%d URLs, but this needs one", len(urls))
+		err = usagef("%d URLs: want 1", len(urls))
 	}
 	if err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func (c *connection) options(address string) (rueidis.ClientOption, error) {
 func (c *connection) secure(config *tls.Config) error {
 	if config == nil {
 		if c.authority != "" || c.cert != "" || c.key != "" || c.insecure {
-			return usagef("--cacert, --cert, --key and --insecure are for TLS, and the URL does not say TLS: it begins with rediss:// then")
+			return usagef("--cacert, --cert, --key and --insecure require a TLS URL: use rediss://")
 		}
 		return nil
 	}
@@ -144,14 +144,14 @@ func (c *connection) secure(config *tls.Config) error {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return usagef("--cacert: %s has no certificate in PEM", c.authority)
+			return usagef("--cacert: no PEM certificate in %s", c.authority)
 		}
 	}
 	if c.cert == "" && c.key == "" {
 		return nil
 	}
 	if c.cert == "" || c.key == "" {
-		return usage(errors.New("--cert and --key need each other"))
+		return usage(errors.New("--cert and --key must be used together"))
 	}
 	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *connection) secure(config *tls.Config) error {
 func redacted(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Opaque != "" {
-		return "an address that is no URL"
+		return "an invalid URL"
 	}
 	u.User, u.Fragment = nil, ""
 	q := u.Query()

@@ -28,8 +28,8 @@ func TestConnect_user(t *testing.T) {
 		"in the URL":     {0, "", []string{"LEASEHOLD_REDIS_URL=redis://jobs:secret@" + s.Addr()}},
 		"beside the URL": {0, "", []string{"REDIS_URL=redis://jobs@" + s.Addr(), "REDISCLI_AUTH=secret"}},
 		"our variable":   {0, "", []string{"REDIS_URL=redis://127.0.0.1:1", "LEASEHOLD_REDIS_URL=redis://jobs@" + s.Addr(), "REDISCLI_AUTH=secret"}},
-		"wrong":          {exitBroken, "is the user or the password wrong?", []string{"LEASEHOLD_REDIS_URL=redis://jobs:mistake@" + s.Addr()}},
-		"none":           {exitBroken, "give the password in the URL, or in REDISCLI_AUTH", []string{"LEASEHOLD_REDIS_URL=redis://" + s.Addr()}},
+		"wrong":          {exitBroken, "check the user and the password", []string{"LEASEHOLD_REDIS_URL=redis://jobs:mistake@" + s.Addr()}},
+		"none":           {exitBroken, "set the password in the URL or in REDISCLI_AUTH", []string{"LEASEHOLD_REDIS_URL=redis://" + s.Addr()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,8 +48,8 @@ func TestConnect_tls(t *testing.T) {
 	connects(t, 0, env, "--cacert", ca, "--cert", cert, "--key", key)
 	connects(t, 0, env, "--insecure", "--cert", cert, "--key", key)
 	connects(t, exitBroken, env, "--cert", cert, "--key", key).stderr.await(t, "--cacert")
-	connects(t, exitUsage, env, "--cert", cert).stderr.await(t, "need each other")
-	connects(t, exitUsage, env, "--cacert", key).stderr.await(t, "no certificate")
+	connects(t, exitUsage, env, "--cert", cert).stderr.await(t, "must be used together")
+	connects(t, exitUsage, env, "--cacert", key).stderr.await(t, "no PEM certificate")
 }
 
 func TestConnect_sentinel(t *testing.T) {
@@ -82,8 +82,8 @@ func TestRedacted(t *testing.T) {
 	for address, want := range map[string]string{
 		"redis://user:secret@host:1/2?master_set=m":  "redis://host:1/2?master_set=m",
 		"redis://host:1?password=secret&db=2#secret": "redis://host:1?db=2",
-		"redis:user:secret@host":                     "an address that is no URL",
-		"redis://user:se%zzcret@host":                "an address that is no URL",
+		"redis:user:secret@host":                     "an invalid URL",
+		"redis://user:se%zzcret@host":                "an invalid URL",
 		"unix:///run/redis.sock?db=1":                "unix:///run/redis.sock?db=1",
 	} {
 		if got := redacted(address); got != want {

@@ -26,7 +26,7 @@ type crawlReport struct {
 
 // crawl has crawlers share what they have seen: a Bloom filter.
 func crawl(ctx context.Context, s *stage) error {
-	s.out.line("%d crawlers share a filter of the pages that they have seen: %d pages, %.0f %% false positives.", crawlers, pages, 100*falsely)
+	s.out.line("%d crawlers share a Bloom filter of visited pages: %d pages, %.0f %% false positives.", crawlers, pages, 100*falsely)
 	report, err := playCrawl(ctx, s)
 	if err != nil {
 		return err
@@ -113,10 +113,10 @@ func addresses(site string, from, n int) (all [][]byte) {
 
 func checkCrawl(r crawlReport) []claim {
 	return []claim{
-		claimf(r.forgotten == 0, "%d pages in %d bytes, and %d are forgotten, whichever crawler saw them", pages, r.bits/8, r.forgotten),
-		claimf(r.falsely > falsely/3 && r.falsely < falsely*1.5, "of %d pages that nobody has seen, %.2f %% are taken for seen; promised are %.0f %%", unknown, 100*r.falsely, 100*falsely),
-		claimf(r.again < pages/20, "so %d of %d pages were not visited", r.again, pages),
-		claimf(errors.Is(r.other, bloom.ErrConfigMismatch), "a crawler with other parameters is told, and never hears a false \"no\": %v", r.other),
-		claimf(errors.Is(r.lost, bloom.ErrNotInitialized), "and so is one whose filter is gone: %v", r.lost),
+		claimf(r.forgotten == 0, "%d pages in %d bytes, and %d false negatives, whichever crawler added them", pages, r.bits/8, r.forgotten),
+		claimf(r.falsely > falsely/3 && r.falsely < falsely*1.5, "of %d pages that were not added, %.2f %% are false positives; configured are %.0f %%", unknown, 100*r.falsely, 100*falsely),
+		claimf(r.again < pages/20, "%d of %d pages were skipped as false positives", r.again, pages),
+		claimf(errors.Is(r.other, bloom.ErrConfigMismatch), "a crawler with different parameters fails: %v", r.other),
+		claimf(errors.Is(r.lost, bloom.ErrNotInitialized), "a crawler whose filter was deleted fails: %v", r.lost),
 	}
 }

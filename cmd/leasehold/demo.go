@@ -20,17 +20,17 @@ type scene struct {
 
 var scenes = []scene{
 	{"sale", "A flash sale", flashSale},
-	{"ids", "Unique ids", uniqueIDs},
+	{"ids", "Unique IDs", uniqueIDs},
 	{"job", "A job that outlives its lease", longJob},
 	{"nested", "A call within a call", nestedCall},
 	{"stolen", "A stolen lock", stolenLock},
-	{"queue", "A queue", fairQueue},
+	{"queue", "A fair queue", fairQueue},
 	{"library", "A library", library},
 	{"quorum", "A quorum", quorum},
 	{"stale", "A stale holder", staleHolder},
 	{"gpus", "A few GPUs", shareGPUs},
-	{"burst", "A burst at the border", borderBurst},
-	{"crawl", "A crawl", crawl},
+	{"burst", "A burst at the window boundary", borderBurst},
+	{"crawl", "A web crawl", crawl},
 	{"team", "A team", team},
 	{"election", "An election", elections},
 }
@@ -60,16 +60,21 @@ func demoCommand() *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show locks at work, and check everything that is shown",
-		Long: `Show locks at work, and check all that is shown.
+		Short: "Show locks at work, and check the results",
+		Long: `Show locks at work, and check the results.
 
-The demo plays a few scenes. In each of them several clients compete, and the demo
-checks what it claims about them. It takes about ten seconds, because up to three scenes
-run at the same time. You need to install nothing: by default the demo brings a small
-Redis of its own, in memory.
+The demo plays short scenes. In each scene, several clients compete, and the demo checks
+what it prints about them. It takes about ten seconds, because up to three scenes run at
+the same time. Nothing must be installed: by default, the demo starts a small
+Redis-compatible server in memory.
 
-Its keys begin with "leasehold:demo:". The demo leaves none behind. It exits with 1 if
-a claim turns out to be false.`,
+Its keys begin with "leasehold:demo:", and it leaves none of them. With --url, it needs
+the permissions of an application on these keys.
+
+Exit codes:
+  0  all checks passed
+  1  a check failed
+  2  wrong arguments`,
 		Example: `  leasehold demo
   leasehold demo --only queue,quorum
   leasehold demo --url redis://127.0.0.1:6379`,
@@ -86,9 +91,9 @@ a claim turns out to be false.`,
 			return demo(cmd.Context(), out, address, scenes)
 		},
 	}
-	cmd.Flags().StringSliceVar(&only, "only", nil, "scenes to play: "+strings.Join(sceneNames(), ", ")+" (default: all)")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "scenes to play: "+strings.Join(sceneNames(), ", ")+" (default all)")
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(sceneNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
-	cmd.Flags().StringVar(&address, "url", "", "URL of a Redis or Valkey to use instead of the one in memory")
+	cmd.Flags().StringVar(&address, "url", "", "URL of a Redis or Valkey server (default a small server in memory)")
 	return cmd
 }
 
@@ -102,7 +107,7 @@ func demo(ctx context.Context, out *screen, address string, scenes []scene) erro
 			return err
 		}
 		defer server.Close()
-		place = "a small one in memory, at " + server.Addr()
+		place = "in memory, at " + server.Addr()
 		address = "redis://" + server.Addr()
 	}
 

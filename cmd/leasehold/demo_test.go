@@ -28,84 +28,84 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("exit code %d, want %d: %s\n%s", code, exitOK, &stderr, &stdout)
 	}
 	for _, want := range []string{
-		"Redis: a small one in memory",
+		"Redis: in memory",
 		"1. A flash sale",
-		"✓ without a lock it goes wrong: ",
-		"✓ with a lock: 10 phones sold, and there were 10",
-		"✓ 10 different phones to 10 different buyers",
-		"2. Unique ids",
-		"✓ 100 ids drawn, of 100",
+		"✓ without a lock, the shops oversold: ",
+		"✓ with a lock: 10 phones sold of 10",
+		"✓ 10 distinct phones to 10 distinct buyers",
+		"2. Unique IDs",
+		"✓ 100 of 100 IDs taken",
 		"✓ 0 duplicates",
 		"✓ 0 gaps from 1 to 100",
 		"3. A job that outlives its lease",
 		"✓ the watchdog renewed the lease ",
-		"got the lock 0 times",
-		"✓ the job held its lock for all of its 6.",
+		"acquired the lock 0 times",
+		"✓ the job held its lock for all 6.",
 		"4. A call within a call",
-		"✓ holds in Redis after lock, lock, unlock, unlock: [1 2 1 0]",
+		"✓ hold count in Redis after Lock, Lock, Unlock, Unlock: [1 2 1 0]",
 		"5. A stolen lock",
-		"✓ the context of the job ended: ",
-		"6. A queue",
-		"all are there  queue: A ",
-		"✓ in Redis they stood in the order in which they came: ABCDEFGH",
-		"✓ the living were served in that order, one at a time: ABDEGH",
-		"✓ F was out of the queue ",
-		"✓ C died without leaving",
-		"✓ D, behind it, was served ",
-		"✓ it cost no other customer any time",
-		"✓ heartbeats kept places: H waited for ",
-		"✓ 0 left in the queue at the end",
+		"✓ the job's context was canceled: ",
+		"6. A fair queue",
+		"all queued     queue: A ",
+		"✓ queued in Redis in the order of arrival: ABCDEFGH",
+		"✓ served in that order, one at a time: ABDEGH",
+		"✓ F left the queue ",
+		"✓ C died, and its queue entry stayed in Redis",
+		"✓ D, behind C, was served ",
+		"✓ no other customer was delayed",
+		"✓ heartbeats kept the queue position of H for ",
+		"✓ 0 waiters left in the queue",
 		"7. A library",
-		"edition 3: the librarian waited for ",
-		"✓ 0 readers met the librarian while it wrote",
-		"✓ 0 readers saw pages of two editions",
-		"✓ the librarian got in 3 times of 3, although readers kept coming, ",
-		"and 0 of them went in before it",
-		"✓ when it stopped writing and read on, at least ",
+		"edition 3: the librarian waited ",
+		"✓ 0 readers read during a write",
+		"✓ 0 readers saw pages of different editions",
+		"✓ the librarian acquired the write lock 3 of 3 times, each time within ",
+		"and 0 of them read before it",
+		"✓ after each downgrade, at least ",
 		"8. A quorum",
-		"✓ A got the lock on 5 servers of 5",
-		"✓ two died, and A still held it, by 3 votes, ",
-		"✓ A's Unlock did not need the dead servers\n",
-		"✓ B got it after that, on the 3 servers that were left",
-		"✓ a third died, and B's hold ended: ",
+		"✓ A acquired the lock on 5 of 5 servers",
+		"✓ two failed, and A held it with 3 votes for at least ",
+		"✓ A's Unlock did not need the failed servers\n",
+		"✓ B then acquired it on the 3 remaining servers",
+		"✓ a third failed, and B lost its hold: ",
 		"✓ two are no majority: A tried ",
-		"and got it 0 times: leasehold: trylock \"leader\": no usable reply from Redis: ",
+		"and acquired it 0 times: leasehold: trylock \"leader\": no usable reply from Redis: ",
 		"9. A stale holder",
-		"✓ without a guard it goes wrong: A wrote over what B had written, and of 180 euros 130 are there",
-		"✓ with a guard A was refused: ",
-		"✓ and 150 euros are there, as B wrote",
-		"✓ A began anew, with a new token, and 180 euros are there",
+		"✓ without a fencing check, A overwrote the write of B: of 180 euros, 130 are left",
+		"✓ with a fencing check, the stale write of A was rejected: ",
+		"✓ that account has 150 euros, as B wrote",
+		"✓ A started over with a new token, and the account has 180 euros",
 		"10. A few GPUs",
 		"✓ all 12 trainings ran, and at most ",
-		"✓ the training that needs all GPUs had its turn: 0 of ",
-		"✓ a process died with all GPUs; ",
-		"✓ a client that believes in another number of GPUs is told: leasehold: trylock \"gpus\": ",
-		"✓ at the end 3 of 3 GPUs are free",
-		"11. A burst at the border",
-		"fixed window                at most 200 pass in a second",
-		"sliding log                 at most 100 pass in a second",
-		"sliding counter             at most 199 pass in a second",
-		"token bucket                at most 199 pass in a second",
-		"✓ a fixed window, a sliding counter and a token bucket of 100 let twice as many pass at worst: ",
-		"✓ a log and a queue keep the limit: 100 and ",
-		"✓ a log that adds before it looks: ",
-		"✓ a bucket that forgets when it was filled: ",
-		"✓ INCR, and EXPIRE where there was no key: ",
-		"✓ our limiter with a burst of half and half the rate: never more than 100 in a second",
-		"✓ our window, which Java shares: never more than 100",
-		"12. A crawl",
-		", and 0 are forgotten, whichever crawler saw them",
-		"✓ of 6000 pages that nobody has seen, ",
-		"✓ a crawler with other parameters is told, ",
-		"✓ and so is one whose filter is gone: ",
+		"✓ the training that needs all GPUs was not starved: 0 later ones ",
+		"✓ a process died with all GPUs: they were free ",
+		"✓ a client with a different permit count fails: leasehold: trylock \"gpus\": ",
+		"✓ 3 of 3 GPUs are free at the end",
+		"11. A burst at the window boundary",
+		"fixed window                admits at most 200 in a second",
+		"sliding log                 admits at most 100 in a second",
+		"sliding counter             admits at most 199 in a second",
+		"token bucket                admits at most 199 in a second",
+		"✓ a fixed window, a sliding counter and a token bucket of 100 admit up to twice as many: ",
+		"✓ a sliding log and a leaky bucket keep the limit: 100 and ",
+		"✓ a sliding log that counts rejected calls: ",
+		"✓ a token bucket that loses its fill time: ",
+		"✓ INCR, then EXPIRE only for a new key: ",
+		"✓ leasehold's rate limiter with half the rate and a burst of half: limit 100 per second by the clock of Redis",
+		"✓ leasehold's Redisson-compatible rate limiter: limit 100 per second",
+		"12. A web crawl",
+		", and 0 false negatives, whichever crawler added them",
+		"✓ of 6000 pages that were not added, ",
+		"✓ a crawler with different parameters fails: ",
+		"✓ a crawler whose filter was deleted fails: ",
 		"13. A team",
-		"✓ 24 reports of 8 parts count 8 times",
-		"✓ and a latch that nobody has made is no open one: leasehold: wait \"never made\": ",
-		"✓ the worker that died is named, ",
-		"✓ and when another one has done its part, the job is done",
+		"✓ 24 reports of 8 parts counted 8 times",
+		"✓ a latch without a count is not a released one: leasehold: wait \"never made\": ",
+		"✓ the wait group reported the dead worker ",
+		"✓ the job completes after another worker has done the part",
 		"14. An election",
-		"✓ the leader is told ",
-		"✓ a third process sees who leads: ",
+		"✓ the leader detected the loss ",
+		"✓ a third process observed the leaders: ",
 		"✓ 0 keys left in Redis",
 		"✓ all ",
 	} {
@@ -187,7 +187,7 @@ func TestDemo_interruptedInTheQueue(t *testing.T) {
 func TestDemo_interruptedInTheQuorum(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
-	stdout := &trigger{on: "two of them die", call: interrupt} // 1
+	stdout := &trigger{on: "two of them fail", call: interrupt} // 1
 	err := demo(ctx, newScreen(stdout), "", []scene{{"quorum", "A quorum", quorum}})
 	if !errors.Is(err, context.Canceled) { // 2: and goleak
 		t.Errorf("the demo ended with %v, want %v:\n%s", err, context.Canceled, stdout)
@@ -202,7 +202,7 @@ func TestDemo_falseClaim(t *testing.T) {
 		s.check(claimf(true, "water is wet"), claimf(false, "pigs can fly"))
 		return nil
 	}}})
-	if err == nil || err.Error() != "1 of 3 claims are not true" {
+	if err == nil || err.Error() != "1 of 3 checks failed" {
 		t.Errorf("the demo ended with %v, want 1 of 3 claims not true", err)
 	}
 	if n := strings.Count(stdout.String(), "✗ pigs can fly"); n != 2 {
@@ -267,8 +267,8 @@ func TestDemo_atOnce(t *testing.T) {
 	if want := "\n1. First\n  one\n  ✓ two\n\n2. Second\n  ✓ three\n"; err != nil || !strings.Contains(stdout.String(), want) {
 		t.Errorf("%v, want %q:\n%s", err, want, &stdout)
 	}
-	if !strings.Contains(stdout.String(), "✓ all 3 claims are true") { // and that nothing is left
-		t.Errorf("a claim is not in the summary:\n%s", &stdout)
+	if !strings.Contains(stdout.String(), "✓ all 3 checks passed") { // and that nothing is left
+		t.Errorf("a check is not in the summary:\n%s", &stdout)
 	}
 }
 
@@ -335,10 +335,10 @@ func TestLibrary_wrongLocks(t *testing.T) {
 		lockOf func(*client.Client) lock.Locker
 		untrue string // a claim that must turn out so
 	}{
-		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "met the librarian"},
+		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "read during a write"},
 		{"readers first", func(c *client.Client) lock.Locker {
-			return c.NewRWLock("catalogue", lock.WithReaderPreference()).Read()
-		}, "of them went in before it"},
+			return c.NewRWLock("catalog", lock.WithReaderPreference()).Read()
+		}, "of them read before it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -364,7 +364,7 @@ func TestQuorum_anotherLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	untrue(t, checkQuorum(report), "meanwhile and got it")
+	untrue(t, checkQuorum(report), "in the meantime, and acquired it")
 }
 
 // A write that only looks guarded fails the check of the stale holder.
@@ -378,9 +378,9 @@ func TestStaleHolder_noGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	claims := checkStale(report)
-	untrue(t, claims, "with a guard A was refused")
+	untrue(t, claims, "with a fencing check, the stale write")
 	untrue(t, claims, "as B wrote")
-	untrue(t, claims, "A began anew")
+	untrue(t, claims, "A started over")
 }
 
 // Each check passes what is right, and fails what is wrong in one respect.

@@ -19,110 +19,129 @@ var doctorCodes = map[doctor.Status]int{
 	doctor.OK: exitOK, doctor.Unknown: exitOK, doctor.Warning: 1, doctor.Failure: 2,
 }
 
+// checkup is one call of doctor.
+type checkup struct {
+	via     connection
+	out     output
+	options doctor.Options
+	limit   time.Duration
+	acl     string // the role whose ACL rule to print
+}
+
 func doctorCommand() *cobra.Command {
-	var (
-		via     connection
-		out     output
-		options doctor.Options
-		limit   time.Duration
-		acl     string
-	)
+	c := &checkup{}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say whether a server is fit for locks",
+		Short: "Check whether a server is configured safely for locking",
 		Example: `  leasehold doctor --url redis://127.0.0.1:6379
   leasehold doctor --prefix orders: --for plain,fencing -o json
   leasehold doctor --role operator --prefix orders:
   leasehold doctor --print-acl page --prefix orders: --for plain,fair`,
-		Long: `Say whether a server is fit for locks, and if not, what to do. The doctor looks at the
-version and the role of the server, at eviction, clock, replicas, scripts and messages,
-and at the rights that the user lacks. At the end it takes a lock and gives it back.
+		Long: `Check whether a server is configured safely for locking, and print what to fix: version,
+role, eviction, clock, replicas, scripts, Pub/Sub, and the permissions of the user. At the
+end, doctor acquires and releases a lock.
 
-If the rights of the user are limited to names with a prefix, say which: --prefix.
---for names the kinds of locks and the options that the user needs. Without --for, each
-missing right is only a warning, as the doctor does not know whether the user needs it.
-It examines the rights for semaphore, latch, waitgroup, ratelimit, redisson-ratelimit and bloom only if
---for names them, and takes no lock if --for names nothing else.
+--prefix is the beginning of the lock names that the user may access. --for names the
+types of locks and the options that the user needs. Without --for, a missing permission
+is only a warning. The permissions for semaphore, latch, waitgroup, ratelimit,
+redisson-ratelimit and bloom are checked only if --for names them. If --for names nothing
+else, doctor acquires no lock.
 
---role says what the user is for, so that a missing permission is a failure:
-  application  locks; --for names its kinds and options (default plain)
-  operator     all commands of leasehold that show locks, or unlock by force
-  page         leasehold serve without --allow-unlock, and inspect: it changes nothing
-  exporter     leasehold ls, clients and top: it changes nothing
-For the last three, --for names the kinds that they show (default those of leasehold ls).
+--role names the purpose of the user, so that a missing permission is a failure:
+  application  locks of the types in --for (default plain)
+  operator     all commands that show locks, and force-unlock
+  page         leasehold serve without --allow-unlock, and inspect; changes nothing
+  exporter     leasehold ls, clients and top; changes nothing
+For the last three, --for names the types that they show (default those of leasehold ls).
 
---print-acl prints the ACL of a role, with the kinds of --for, and connects to nothing.
-The user keeps its passwords; a new one has none, and needs one before it can connect.
-For a cluster, --for names cluster as well.
+--print-acl prints the ACL rule of a role, for the types in --for, without connecting. The
+user keeps its passwords; a new user has none, and needs one to connect. For a cluster,
+--for names cluster as well.
 
-The doctor writes one key, whose name begins with the prefix and
-"leasehold-doctor:", and deletes it, or lets it expire if the user may not delete. It changes nothing else on the server.
+doctor writes one key, whose name begins with --prefix and "leasehold-doctor:". It deletes
+the key, or lets it expire if the user lacks permission for DEL. It changes nothing else.
 
-Exit code, as monitoring expects it:
-  0    all is well, as far as the user may ask
-  1    locks work, with a warning: they could work better
-  2    locks do not work, or can be lost; or doctor was called the wrong way
+Permissions: none required; what doctor is not allowed to check is reported as unknown.
+
+Exit codes, as for monitoring plugins:
+  0  ok, or unknown because of a missing permission
+  1  warning: locks work, with a limitation
+  2  failure: locks do not work, or can be lost; or wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, kind := range options.Kinds {
-				if !slices.Contains(doctor.Kinds(), kind) {
-					return usagef("--for %q: it must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
-				}
-			}
-			for flag, role := range map[string]string{"--role": options.Role, "--print-acl": acl} {
-				if role != "" && !slices.Contains(doctor.Roles(), role) {
-					return usagef("%s %q: must be one of %s", flag, role, strings.Join(doctor.Roles(), ", "))
-				}
-			}
-			if acl != "" {
-				if strings.ContainsFunc(options.Prefix, func(c rune) bool { return !unicode.IsGraphic(c) || unicode.IsSpace(c) || c == '"' || c == '\'' }) {
-					return usagef("--prefix %q: an ACL must be made by hand for a prefix with spaces or quotes", options.Prefix)
-				}
-				options.Role = acl
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), options.ACL())
+			if err := c.check(); err != nil {
 				return err
 			}
-			if options.Slow <= 0 {
-				return usagef("--slow %v: it must be more than 0", options.Slow)
-			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("it took more than %v", limit))
-			defer cancel()
-			began := time.Now()
-			done := newProgress(cmd.ErrOrStderr()).follow(func() string {
-				return fmt.Sprintf("checking the server for %s, at most %s", time.Since(began).Round(time.Second), limit)
-			})
-			report, err := examine(ctx, &via, options)
-			done()
-			if err != nil {
+			if c.acl != "" {
+				c.options.Role = c.acl
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), c.options.ACL())
 				return err
 			}
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
-			}
-			if err := out.write(cmd.OutOrStdout(), chart(report)); err != nil {
-				return err
-			}
-			if code := doctorCodes[report.Status]; code != exitOK {
-				return &exitError{code: code}
-			}
-			return nil
+			return c.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&options.Prefix, "prefix", "", "the beginning of the names to which the user has rights")
-	f.StringSliceVar(&options.Kinds, "for", nil, "what the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default: unknown)")
-	f.StringVar(&options.Role, "role", "", "what the user is for: "+strings.Join(doctor.Roles(), ", ")+" (default: unknown)")
-	f.StringVar(&acl, "print-acl", "", "print the ACL of this role, and examine nothing: "+strings.Join(doctor.Roles(), ", "))
-	f.DurationVar(&options.Slow, "slow", 100*time.Millisecond, "warn if a script, with the round trip, takes longer")
-	f.DurationVar(&limit, "timeout", 30*time.Second, "how long the examination may take")
+	f.StringVar(&c.options.Prefix, "prefix", "", "prefix of the lock names that the user may access (default none)")
+	f.StringSliceVar(&c.options.Kinds, "for", nil, "types of locks and options that the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default unknown)")
+	f.StringVar(&c.options.Role, "role", "", "role of the user: "+strings.Join(doctor.Roles(), ", ")+" (default unknown)")
+	f.StringVar(&c.acl, "print-acl", "", "role whose ACL rule to print, without connecting: "+strings.Join(doctor.Roles(), ", ")+" (default none)")
+	f.DurationVar(&c.options.Slow, "slow", 100*time.Millisecond, "maximum time of a script with its round trip, above which doctor warns")
+	f.DurationVar(&c.limit, "timeout", 30*time.Second, "maximum time for all checks")
 	for _, flag := range []string{"role", "print-acl"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(doctor.Roles(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	}
-	out.addFlag(cmd)
-	via.addFlags(cmd)
+	c.out.addFlag(cmd)
+	c.via.addFlags(cmd)
 	return cmd
+}
+
+// check returns an error if the flags are not valid.
+func (c *checkup) check() error {
+	for _, kind := range c.options.Kinds {
+		if !slices.Contains(doctor.Kinds(), kind) {
+			return usagef("--for %q: must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
+		}
+	}
+	for flag, role := range map[string]string{"--role": c.options.Role, "--print-acl": c.acl} {
+		if role != "" && !slices.Contains(doctor.Roles(), role) {
+			return usagef("%s %q: must be one of %s", flag, role, strings.Join(doctor.Roles(), ", "))
+		}
+	}
+	odd := func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == '"' || r == '\'' }
+	switch {
+	case c.acl != "" && strings.ContainsFunc(c.options.Prefix, odd):
+		return usagef("--prefix %q: spaces and quotes are not supported by --print-acl; write the ACL rule yourself", c.options.Prefix)
+	case c.acl == "" && c.options.Slow <= 0:
+		return usagef("--slow %v: must be positive", c.options.Slow)
+	}
+	return nil
+}
+
+// run examines the server within the limit, and prints the report.
+func (c *checkup) run(ctx context.Context, w, stderr io.Writer) error {
+	limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("timed out after %v", c.limit))
+	defer cancel()
+	began := time.Now()
+	done := newProgress(stderr).follow(func() string {
+		return fmt.Sprintf("checking the server for %s, at most %s", time.Since(began).Round(time.Second), c.limit)
+	})
+	report, err := examine(limited, &c.via, c.options)
+	done()
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := c.out.write(w, chart(report)); err != nil {
+		return err
+	}
+	if code := doctorCodes[report.Status]; code != exitOK {
+		return &exitError{code: code}
+	}
+	return nil
 }
 
 // examine connects, and examines the server. It returns an error for a mistake of the caller;

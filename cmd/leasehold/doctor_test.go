@@ -24,10 +24,10 @@ func TestDoctor(t *testing.T) {
 		"well":            {"--url " + well.URL(), 0, []string{": ok\n", "✓ lock"}},
 		"warning":         {"--url " + unlimited.URL(), 1, []string{": warning\n", "! memory", "→ CONFIG SET maxmemory-policy noeviction"}},
 		"failure":         {"--url " + evicting.URL(), 2, []string{": failure\n", "✗ memory", "→ CONFIG SET maxmemory-policy noeviction"}},
-		"rights":          {"--prefix orders: --for plain --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ rights plain", "→ ACL SETUSER jobs &redisson_lock__channel:{orders:*"}},
-		"no server":       {"--url redis://jobs:secret@127.0.0.1:1", 2, []string{"redis://127.0.0.1:1: failure\n", "✗ connection", "connection refused", "→ is the server running"}},
-		"a wrong user":    {"--url redis://jobs:secrets@" + well.Addr(), 2, []string{"→ is the user or the password wrong?"}},
-		"role":            {"--role operator --prefix orders: --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ rights plain", "✗ rights admin", "→ ACL SETUSER jobs ~leasehold_client:*"}},
+		"rights":          {"--prefix orders: --for plain --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ permissions plain", "→ ACL SETUSER jobs &redisson_lock__channel:{orders:*"}},
+		"no server":       {"--url redis://jobs:secret@127.0.0.1:1", 2, []string{"redis://127.0.0.1:1: failure\n", "✗ connection", "connection refused", "→ check that the server is running"}},
+		"a wrong user":    {"--url redis://jobs:secrets@" + well.Addr(), 2, []string{"→ check the user and the password"}},
+		"role":            {"--role operator --prefix orders: --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ permissions plain", "✗ permissions admin", "→ ACL SETUSER jobs ~leasehold_client:*"}},
 		"unknown role":    {"--role root --url " + well.URL(), 2, nil},
 		"unknown policy":  {"--prefix orders: --for plain --url redis://blind:secret@" + well.Addr(), 1, []string{"! memory", "the eviction policy is unknown"}},
 		"no ACL of":       {"--print-acl root", 2, nil},
@@ -35,7 +35,7 @@ func TestDoctor(t *testing.T) {
 		"ACL":             {"--print-acl page --prefix orders:", 0, []string{"ACL SETUSER leasehold-page on resetkeys resetchannels -@all ~orders:* "}},
 		"unknown kind":    {"--for barrier --url " + well.URL(), 2, nil},
 		"two servers":     {"--url redis://a --url redis://b", 2, nil},
-		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ see SLOWLOG GET"}},
+		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ check SLOWLOG GET"}},
 		"never slow":      {"--slow 0 --url " + well.URL(), 2, nil},
 		"unknown output":  {"-o yaml --url " + well.URL(), 2, nil},
 		"a word too many": {"redis://user:secret@a", 2, nil},
@@ -88,9 +88,9 @@ func TestCompletion(t *testing.T) {
 		"run --on-lost ": "ignore\n",
 		"doctor -o ":     "json\n",
 		"do":             "doctor\t",
-		"run ":           ":4\n",                   // no files where the name of a lock stands
-		"run name -- ":   ":0\n",                   // files behind it
-		"version --out":  "--output\thow to print", // with what it is
+		"run ":           ":4\n",                    // no files where the name of a lock stands
+		"run name -- ":   ":0\n",                    // files behind it
+		"version --out":  "--output\toutput format", // with what it is
 	} {
 		c := prepare(t, nil, append([]string{"__complete"}, strings.Split(args, " ")...)...).start()
 		c.ends(0)

@@ -23,16 +23,16 @@ func explain(err error) string {
 func advice(err error) string {
 	switch {
 	case errors.Is(err, lock.ErrWrongType):
-		return "choose another name, or the kind of lock that the others use: --shared and --exclusive are the two sides of one lock, and no other kind"
+		return "use another name, or the type of lock that the other users of this name use (--shared and --exclusive are the two sides of one type)"
 	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return "give the authority that signed the server's certificate by --cacert"
+		return "set --cacert to the certificate authority of the server"
 	}
 	if reply, ok := rueidis.IsRedisErr(redisError(err)); ok {
 		return adviceOnReply(reply.Error())
 	}
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" {
-		return "is the server running, and is the URL right?"
+		return "check that the server is running and the URL is correct"
 	}
 	return ""
 }
@@ -40,16 +40,16 @@ func advice(err error) string {
 // adviceOnReply returns what to do about an error reply of Redis.
 func adviceOnReply(reply string) string {
 	for code, do := range map[string]string{
-		"NOAUTH":                        "give the password in the URL, or in REDISCLI_AUTH",
-		"WRONGPASS":                     "is the user or the password wrong?",
-		"NOPERM":                        "the user lacks a right: leasehold doctor says which",
-		"The user executing the script": "the user lacks a right: leasehold doctor says which", // Redis before 7.2, without a code
-		"ACL failure in script":         "the user lacks a right: leasehold doctor says which", // later servers, without a code
-		"READONLY":                      "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
-		"OOM":                           "the server is full: raise maxmemory",
-		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; cluster-require-full-coverage no lets the others serve",
-		"LOADING":                       "the server is starting: try again",
-		"MISCONF":                       "the server cannot save its data: see its log",
+		"NOAUTH":                        "set the password in the URL or in REDISCLI_AUTH",
+		"WRONGPASS":                     "check the user and the password",
+		"NOPERM":                        "the user lacks a permission: run leasehold doctor",
+		"The user executing the script": "the user lacks a permission: run leasehold doctor", // Redis before 7.2, without a code
+		"ACL failure in script":         "the user lacks a permission: run leasehold doctor", // later servers, without a code
+		"READONLY":                      "this is a replica: connect to the primary, or via Sentinel (?master_set=NAME)",
+		"OOM":                           "the server is out of memory: raise maxmemory",
+		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; with cluster-require-full-coverage no, the others continue to serve",
+		"LOADING":                       "the server is starting: retry",
+		"MISCONF":                       "the server cannot save its data: check its log",
 	} {
 		if strings.Contains(reply, code) {
 			return do

@@ -52,7 +52,7 @@ var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
 func newProxies(header string, trusted []string) (*proxies, error) {
 	if !headerName.MatchString(header) {
-		return nil, fmt.Errorf("--user-header %q: it must be the name of a header, such as X-Forwarded-User", header)
+		return nil, fmt.Errorf("--user-header %q: want a header name such as X-Forwarded-User", header)
 	}
 	p := &proxies{header: header}
 	for _, text := range trusted {
@@ -61,7 +61,7 @@ func newProxies(header string, trusted []string) (*proxies, error) {
 			prefix, err = addr.Prefix(addr.BitLen())
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--trusted-proxy %q: it must be an IP address or a network, such as 10.0.0.0/8", text)
+			return nil, fmt.Errorf("--trusted-proxy %q: want an IP address or a network such as 10.0.0.0/8", text)
 		}
 		p.trusted = append(p.trusted, prefix)
 	}
@@ -72,14 +72,14 @@ func (p *proxies) admit(w http.ResponseWriter, r *http.Request) string {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	addr := peer.Addr().Unmap().WithZone("")
 	if err != nil || !slices.ContainsFunc(p.trusted, func(trusted netip.Prefix) bool { return trusted.Contains(addr) }) {
-		http.Error(w, "this page is behind a proxy, and the request does not come from it: leasehold serve --trusted-proxy names the proxy", http.StatusForbidden)
+		http.Error(w, "request not from a trusted proxy: open the page through the proxy, or set leasehold serve --trusted-proxy", http.StatusForbidden)
 		return ""
 	}
 	// With two, one can be what a browser has sent.
 	if users := r.Header.Values(p.header); len(users) == 1 && users[0] != "" {
 		return users[0]
 	}
-	http.Error(w, "the proxy must name one user in the header "+p.header, http.StatusUnauthorized)
+	http.Error(w, "the proxy must name exactly one user in the header "+p.header, http.StatusUnauthorized)
 	return ""
 }
 
@@ -112,10 +112,10 @@ func readPasswords(path string, logger *slog.Logger) (*passwords, error) {
 		}
 		user, hash, _ := strings.Cut(line, ":")
 		if _, err := bcrypt.Cost([]byte(hash)); err != nil || user == "" {
-			return nil, fmt.Errorf("--auth: %s:%d: it must be a user, a colon and a bcrypt hash, as htpasswd -B writes it", path, n)
+			return nil, fmt.Errorf("--auth: %s:%d: want a user, a colon and a bcrypt hash, as written by htpasswd -B", path, n)
 		}
 		if p.hashes[user] != nil {
-			return nil, fmt.Errorf("--auth: %s:%d: the user %s is there twice", path, n, shown(user))
+			return nil, fmt.Errorf("--auth: %s:%d: duplicate user %s", path, n, shown(user))
 		}
 		p.hashes[user], p.decoy = []byte(hash), []byte(hash)
 	}
@@ -123,7 +123,7 @@ func readPasswords(path string, logger *slog.Logger) (*passwords, error) {
 		return nil, fmt.Errorf("--auth: %s: %w", path, err)
 	}
 	if len(p.hashes) == 0 {
-		return nil, fmt.Errorf("--auth: %s has no user: htpasswd -B adds one", path)
+		return nil, fmt.Errorf("--auth: %s has no users: add one with htpasswd -B", path)
 	}
 	return p, nil
 }
@@ -134,10 +134,10 @@ func (p *passwords) admit(w http.ResponseWriter, r *http.Request) string {
 		return user
 	}
 	if given && r.Context().Err() == nil {
-		p.logger.WarnContext(r.Context(), "serve: wrong user or password", "user", user[:min(len(user), 100)], "address", r.RemoteAddr)
+		p.logger.WarnContext(r.Context(), "login failed", "user", user[:min(len(user), 100)], "address", r.RemoteAddr)
 	}
 	w.Header().Set("WWW-Authenticate", `Basic realm="leasehold", charset="UTF-8"`)
-	http.Error(w, "user and password, please", http.StatusUnauthorized)
+	http.Error(w, "user and password required", http.StatusUnauthorized)
 	return ""
 }
 

@@ -136,10 +136,10 @@ func TestServe_auth(t *testing.T) {
 		v.user, v.password = user, password
 		v.gets("", 401)
 	}
-	c.stderr.await(t, "wrong user or password\" user=mallory address=127.0.0.1:")
+	c.stderr.await(t, "login failed\" user=mallory address=127.0.0.1:")
 	v.user, v.password = "alice", "right"
 	for range 2 { // the second time the password is known
-		v.gets("", 200, "an unlock is recorded as that of alice.")
+		v.gets("", 200, "recorded under the name alice.")
 	}
 	v.password = "wrong"
 	v.gets("", 401)
@@ -147,7 +147,7 @@ func TestServe_auth(t *testing.T) {
 	if text := v.unlocks("orders:42"); !strings.Contains(text, "by alice: “stuck”") {
 		t.Errorf("the note says %s", text)
 	}
-	c.stderr.await(t, "unlocked by force\" lock=orders:42 address=127.0.0.1:")
+	c.stderr.await(t, "lock force-unlocked\" lock=orders:42 address=127.0.0.1:")
 	c.stderr.await(t, " operator=alice ")
 	if strings.Contains(c.stderr.String(), "right") {
 		t.Errorf("the log has a password: %s", c.stderr)
@@ -156,17 +156,17 @@ func TestServe_auth(t *testing.T) {
 	c.ends(exitInterrupted)
 
 	for says, file := range map[string]string{
-		":2: it must be a user, a colon and a bcrypt hash": users(t, "alice:"+hash, "bob:$apr1$zoOdmFvE$xkCzpgLMVGiTQEFBoBeuC/"),
-		":1: it must be a user":                            users(t, hash),
-		":1: it must be a user, a colon":                   users(t, ":"+hash),
-		":2: the user alice is there twice":                users(t, "alice:"+hash, "alice:"+hash),
-		"has no user":                                      users(t, "# none"),
-		"no such file":                                     filepath.Join(t.TempDir(), "nothing"),
+		":2: want a user, a colon and a bcrypt hash": users(t, "alice:"+hash, "bob:$apr1$zoOdmFvE$xkCzpgLMVGiTQEFBoBeuC/"),
+		":1: want a user":          users(t, hash),
+		":1: want a user, a colon": users(t, ":"+hash),
+		":2: duplicate user alice": users(t, "alice:"+hash, "alice:"+hash),
+		"has no user":              users(t, "# none"),
+		"no such file":             filepath.Join(t.TempDir(), "nothing"),
 	} {
 		rejects(t, on(t, s, "serve", "--auth", file), says)
 	}
 	open := on(t, s, "serve", "--listen", "0.0.0.0:0", "--auth", users(t, "alice:"+hash))
-	open.stderr.await(t, "passwords cross the network in the clear")
+	open.stderr.await(t, "passwords are sent unencrypted")
 	open.signal(os.Interrupt)
 	says(t, open, exitInterrupted)
 }
@@ -217,14 +217,14 @@ func TestServe_userHeader(t *testing.T) {
 	v.user, v.password = "alice@example.com", "secret"
 	v.header.Set(header, "root") // which the proxy replaces
 	v.header.Set("Origin", strings.TrimSuffix(v.url, "/"))
-	v.gets("", 200, "an unlock is recorded as that of alice@example.com.")
+	v.gets("", 200, "recorded under the name alice@example.com.")
 	if text := v.unlocks("orders:42"); !strings.Contains(text, "by alice@example.com: “stuck”") {
 		t.Errorf("the note says %s", text)
 	}
 	c.stderr.await(t, "forwarded_for=127.0.0.1 operator=alice@example.com ")
 
 	direct := visit(t, url) // from this machine, as the proxy
-	direct.gets("", 401, "the proxy must name one user in the header X-Forwarded-Email")
+	direct.gets("", 401, "the proxy must name exactly one user in the header X-Forwarded-Email")
 	direct.header = http.Header{header: {""}}
 	direct.gets("", 401)
 	direct.header = http.Header{header: {"root", "alice"}}
@@ -234,7 +234,7 @@ func TestServe_userHeader(t *testing.T) {
 	forged := visit(t, far)
 	forged.header = http.Header{header: {"root"}}
 	for _, path := range []string{"", "static/page.js", "events?view=locks"} {
-		forged.gets(path, 403, "--trusted-proxy names the proxy")
+		forged.gets(path, 403, "request not from a trusted proxy")
 	}
 	_, near := page(t, s, "--user-header", header, "--trusted-proxy", "192.0.2.1,127.0.0.1")
 	mine := visit(t, near)
@@ -242,12 +242,12 @@ func TestServe_userHeader(t *testing.T) {
 	mine.gets("", 200)
 
 	for args, want := range map[string]string{
-		"--user-header a:b":                                 "must be the name of a header",
-		"--user-header X-User --trusted-proxy far":          "must be an IP address or a network",
-		"--trusted-proxy 10.0.0.1":                          "--trusted-proxy is for --user-header",
-		"--user-header X-User --auth users":                 "give one of them",
-		"--user-header X-User --operator al --allow-unlock": "give one of them",
-		"--auth users --operator alice --allow-unlock":      "give one of them",
+		"--user-header a:b":                                 "want a header name",
+		"--user-header X-User --trusted-proxy far":          "want an IP address or a network",
+		"--trusted-proxy 10.0.0.1":                          "--trusted-proxy requires --user-header",
+		"--user-header X-User --auth users":                 "use one of them",
+		"--user-header X-User --operator al --allow-unlock": "use one of them",
+		"--auth users --operator alice --allow-unlock":      "use one of them",
 	} {
 		says(t, on(t, s, append([]string{"serve"}, strings.Fields(args)...)...), exitUsage, want)
 	}

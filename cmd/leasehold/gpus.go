@@ -30,7 +30,7 @@ type gpuReport struct {
 
 // shareGPUs has trainings share a few GPUs: a semaphore. One training needs all of them, and one holder dies.
 func shareGPUs(ctx context.Context, s *stage) error {
-	s.out.line("%d GPUs, %d trainings by %d clients. One training needs all GPUs. At last the process of a training dies.", gpus, trainings, trainers)
+	s.out.line("%d GPUs as a semaphore, and %d trainings by %d clients. One training needs all GPUs. At the end, a process dies with all GPUs.", gpus, trainings, trainers)
 	report, err := playGPUs(ctx, s)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
 				r.before++
 			}
 			bigRan = bigRan || n == gpus
-			s.out.progress("%d of %d GPUs are busy", running, gpus)
+			s.out.progress("%d of %d GPUs busy", running, gpus)
 			mu.Unlock()
 			defer func() {
 				mu.Lock()
@@ -125,9 +125,9 @@ func dieWithGPUs(ctx context.Context, s *stage, heir *client.Client) (time.Durat
 	if _, err := take(mortal, gpus).Lock(ctx); err != nil {
 		return 0, err
 	}
-	_ = kill(ctx) // it cannot give its GPUs back any more, and says so
+	_ = kill(ctx) // it cannot release its GPUs any more, and reports that
 	died := time.Now()
-	s.out.progress("a process died that has all GPUs")
+	s.out.progress("a process died while it held all GPUs")
 	hold, err := take(heir, gpus).Lock(ctx)
 	if err != nil {
 		return 0, err
@@ -139,9 +139,9 @@ func dieWithGPUs(ctx context.Context, s *stage, heir *client.Client) (time.Durat
 func checkGPUs(r gpuReport) []claim {
 	return []claim{
 		claimf(r.ran == trainings && r.most <= gpus, "all %d trainings ran, and at most %d GPUs were busy at once", r.ran, r.most),
-		claimf(r.before == 0, "the training that needs all GPUs had its turn: %d of those that came later went before it", r.before),
-		claimf(r.died > shortLease/2 && r.died < deadWithin, "a process died with all GPUs; %.1f s later they were back, as its lease of %.1f s was over", r.died.Seconds(), shortLease.Seconds()),
-		claimf(errors.Is(r.wrong, semaphore.ErrPermitCount), "a client that believes in another number of GPUs is told: %v", r.wrong),
-		claimf(r.free == gpus, "at the end %d of %d GPUs are free", r.free, gpus),
+		claimf(r.before == 0, "the training that needs all GPUs was not starved: %d later ones ran before it", r.before),
+		claimf(r.died > shortLease/2 && r.died < deadWithin, "a process died with all GPUs: they were free %.1f s later, when its lease of %.1f s expired", r.died.Seconds(), shortLease.Seconds()),
+		claimf(errors.Is(r.wrong, semaphore.ErrPermitCount), "a client with a different permit count fails: %v", r.wrong),
+		claimf(r.free == gpus, "%d of %d GPUs are free at the end", r.free, gpus),
 	}
 }

@@ -43,23 +43,28 @@ func historyCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "history NAME",
-		Short: "Show who held a lock in the last hour, as recorded by serve",
+		Short: "Show who held a lock in the last hour",
 		Example: `  leasehold serve --record
   leasehold history orders:42
   leasehold history orders:42 --from https://locks.example.com/ -o json`,
-		Long: `Show who held the lock called NAME in the last hour, and for how long. Redis stores
-only the present holders: history reads what a running leasehold serve has recorded in
-its memory. serve records while a browser follows a page, and all the time with
---record. It records the last 4,096 holds of all locks.
+		Long: `Show who held the lock NAME in the last hour, and for how long. Redis stores only the
+current holders, so history reads what a running leasehold serve has recorded. serve
+records while a browser is open, and continuously with --record. It keeps up to 4,096
+ended holds of all locks in memory.
 
-serve looks about once a second, and less often on a server with many keys. A hold that
-began and ended between two looks is missing, and times are those of the looks.
+serve checks the locks about once per second, and less often on a server with many keys.
+A hold that begins and ends between two checks is missing, and times are those of the
+checks.
 
---from is the URL of the page. It is taken from LEASEHOLD_SERVE_URL if not set. Others
-can read a command line: for serve --auth, put user and password into the URL there.
+--from is the URL of serve. Other users of the machine can read command lines, so put the
+user and password of serve --auth into LEASEHOLD_SERVE_URL.
 
-Exit code: 0, even if nothing was recorded of the lock; 1 if there is no serve at the
-URL; 2 if history was called the wrong way.`,
+history needs no connection to Redis, and no permissions there.
+
+Exit codes:
+  0  shown, even if nothing was recorded
+  1  serve is unreachable, or requires a password
+  2  wrong arguments`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,14 +80,14 @@ URL; 2 if history was called the wrong way.`,
 			case len(h.Holds) > 0:
 				return h.table(cmd.OutOrStdout())
 			case h.Recorded == nil:
-				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing was recorded: no browser has followed a page of %s; serve --record records all the time\n", redacted(page))
+				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing recorded: no browser has opened %s; serve --record records continuously\n", redacted(page))
 			default:
-				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing was recorded of %s in the last hour; serve has recorded since %s\n", shown(args[0]), h.Recorded.Local().Format(time.DateTime))
+				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing recorded for %s in the last hour; serve has recorded since %s\n", shown(args[0]), h.Recorded.Local().Format(time.DateTime))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "URL of the page of leasehold serve (default $LEASEHOLD_SERVE_URL, else "+defaultPage+")")
+	cmd.Flags().StringVar(&from, "from", "", "URL of leasehold serve (default $LEASEHOLD_SERVE_URL, then "+defaultPage+")")
 	out.addFlag(cmd)
 	return cmd
 }
@@ -91,7 +96,7 @@ URL; 2 if history was called the wrong way.`,
 func recorded(ctx context.Context, page, name string) (h historyJSON, err error) {
 	u, err := url.Parse(page)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return h, usagef("--from: must be a URL such as %s", defaultPage)
+		return h, usagef("--from: want a URL such as %s", defaultPage)
 	}
 	u = u.JoinPath("api", "history")
 	u.RawQuery = url.Values{"name": {name}}.Encode()
@@ -107,17 +112,17 @@ func recorded(ctx context.Context, page, name string) (h historyJSON, err error)
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		return h, fmt.Errorf("nothing was recorded, or it cannot be read: no leasehold serve at %s: %w", redacted(page), err)
+		return h, fmt.Errorf("cannot read the history: no leasehold serve at %s: %w", redacted(page), err)
 	}
 	defer reply.Body.Close()
 	switch {
 	case reply.StatusCode == http.StatusUnauthorized:
-		return h, fmt.Errorf("%s asks for a password: put user and password into LEASEHOLD_SERVE_URL, as in http://user:password@host/", redacted(page))
+		return h, fmt.Errorf("%s requires a password: put user and password into LEASEHOLD_SERVE_URL, as in http://user:password@host/", redacted(page))
 	case reply.StatusCode != http.StatusOK:
-		return h, fmt.Errorf("%s replied with %s: want the page of leasehold serve of this version", redacted(page), reply.Status)
+		return h, fmt.Errorf("%s replied with %s: want leasehold serve of this version", redacted(page), reply.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(reply.Body, 16<<20)).Decode(&h); err != nil {
-		return h, fmt.Errorf("%s is not the page of leasehold serve: %w", redacted(page), err)
+		return h, fmt.Errorf("%s is not leasehold serve: %w", redacted(page), err)
 	}
 	return h, nil
 }
@@ -131,11 +136,11 @@ func (h *historyJSON) table(w io.Writer) error {
 			began = "before " + began
 		}
 		if p.Until == nil {
-			ended = "holds it"
+			ended = "still held"
 		}
 		holder := shown(p.Client.Name) + " on " + shown(p.Client.Host)
 		if p.Client.Name == "" {
-			holder = "a client without an entry"
+			holder = "unregistered client"
 		}
 		number := "-"
 		if p.Client.PID > 0 {

@@ -51,7 +51,7 @@ func TestHistory(t *testing.T) {
 	page := serving(t, s, "--record")
 	c := on(t, s, "run", "orders:42", "--", "cat")
 	awaitHeld(t, s, "orders:42")
-	text := history(t, page, "orders:42", "holds it") // 1
+	text := history(t, page, "orders:42", "still held") // 1
 	if want := fmt.Sprintf("leasehold run on %s", host(t)); !strings.Contains(text, "HOLDER") || !strings.Contains(text, want) || !strings.Contains(text, "exclusive") {
 		t.Errorf("no %q: %s", want, text)
 	}
@@ -60,11 +60,11 @@ func TestHistory(t *testing.T) {
 	history(t, page, "orders:42", "released")
 	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=" + page}, "history", "orders:42", "-o", "json").start(), 0, `"recorded_since": "20`, `"ended": "released"`, `"held_ms": `, `"name": "leasehold run"`)
 
-	says(t, prepare(t, nil, "history", "other", "--from", page).start(), 0, "nothing was recorded of other in the last hour; serve has recorded since 20")
-	says(t, prepare(t, nil, "history", "other", "--from", serving(t, s)).start(), 0, "nothing was recorded: no browser has followed a page", "serve --record") // 2
+	says(t, prepare(t, nil, "history", "other", "--from", page).start(), 0, "nothing recorded for other in the last hour; serve has recorded since 20")
+	says(t, prepare(t, nil, "history", "other", "--from", serving(t, s)).start(), 0, "nothing recorded: no browser has opened", "serve --record") // 2
 
-	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://alice:secret@127.0.0.1:1/").start(), 1, "nothing was recorded, or it cannot be read: no leasehold serve at http://127.0.0.1:1/") // 3
-	says(t, prepare(t, nil, "history", "orders:42", "--from", "nonsense").start(), 2, "--from: must be a URL such as http://127.0.0.1:8126/")
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://alice:secret@127.0.0.1:1/").start(), 1, "cannot read the history: no leasehold serve at http://127.0.0.1:1/") // 3
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "nonsense").start(), 2, "--from: want a URL such as http://127.0.0.1:8126/")
 
 	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch user, password, _ := r.BasicAuth(); {
@@ -78,8 +78,8 @@ func TestHistory(t *testing.T) {
 	}))
 	defer guarded.Close()
 	address := strings.TrimPrefix(guarded.URL, "http://")
-	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=http://alice:secret@" + address + "/locks/"}, "history", "orders:42").start(), 0, "a client without an entry  -    write", "1m35s  released") // 4
-	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://"+address+"/locks/").start(), 1, "asks for a password: put user and password into LEASEHOLD_SERVE_URL")
+	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=http://alice:secret@" + address + "/locks/"}, "history", "orders:42").start(), 0, "unregistered client  -    write", "1m35s  released") // 4
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://"+address+"/locks/").start(), 1, "requires a password: put user and password into LEASEHOLD_SERVE_URL")
 	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://bob:secret@"+address+"/").start(), 1, "replied with 404 Not Found")
 }
 
@@ -114,10 +114,10 @@ func TestGone(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	says(t, on(t, s, "ls"), 0, "1, 1 gone")
-	says(t, on(t, s, "inspect", "orders:42"), 0, "; gone: its client has no entry")
+	says(t, on(t, s, "inspect", "orders:42"), 0, "; gone: no registry entry")
 	says(t, on(t, s, "inspect", "orders:42", "-o", "json"), 0, `"gone": true`)
 	page := serving(t, s)
-	for path, want := range map[string]string{"locks": "1 gone", "lock?name=orders:42": "gone: its client has no entry"} {
+	for path, want := range map[string]string{"locks": "1 gone", "lock?name=orders:42": "gone: no registry entry"} {
 		if text := body(t, page+path); !strings.Contains(text, want) {
 			t.Errorf("%s does not say %q: %s", path, want, text)
 		}

@@ -15,8 +15,8 @@ const (
 // uniqueIDs lets several clients draw numbers from one counter as fast as they
 // can. They read it and write it back, which takes two commands and so a lock.
 func uniqueIDs(ctx context.Context, s *stage) error {
-	s.out.line("%d clients draw %d ids each from one counter, as fast as they can.", drawers, draws)
-	s.out.line("To draw an id: read the counter, write the counter plus one.")
+	s.out.line("%d clients each take %d IDs from one counter, as fast as they can.", drawers, draws)
+	s.out.line("To take an ID: read the counter, then write the counter plus one.")
 	clients, err := s.openMany(ctx, drawers)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func drawID(ctx context.Context, s *stage) (int, error) {
 		return 0, err
 	}
 	id := last + 1
-	s.out.progress("id %d", id)
+	s.out.progress("ID %d", id)
 	return id, s.data.setNumber(ctx, "ids", id)
 }
 
@@ -68,9 +68,9 @@ func checkIDs(drawn [][]int, want int) []claim {
 		last = id
 	}
 	return []claim{
-		claimf(len(all) == want, "%d ids drawn, of %d", len(all), want),
+		claimf(len(all) == want, "%d of %d IDs taken", len(all), want),
 		claimf(len(different) == len(all), "%d duplicates", len(all)-len(different)),
 		claimf(gaps == 0, "%d gaps from 1 to %d", gaps, last),
-		claimf(growing, "every client saw its ids grow"),
+		claimf(growing, "the IDs of every client increased"),
 	}
 }

@@ -18,53 +18,59 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// inspection is one call of inspect.
+type inspection struct {
+	via    connection
+	out    output
+	limits limitFlag
+}
+
 func inspectCommand() *cobra.Command {
-	var (
-		via    connection
-		out    output
-		limits limitFlag
-	)
+	i := &inspection{}
 	cmd := &cobra.Command{
 		Use:   "inspect NAME",
-		Short: "Show the holders and the waiters of a lock, or how a limiter or a filter stands",
+		Short: "Show one lock, rate limiter or Bloom filter",
 		Example: `  leasehold inspect orders:42
   leasehold inspect api:alice --limit 10/1s --limit 1000/24h/aligned
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
-		Long: `Show all that Redis knows of the lock called NAME. Of each holder: when it asked for
-the lock, on which host, in which process, and what is left of its lease. The waiters,
-in their order. The fencing token of the holder, if it uses fencing, and the register of
-the tokens. The operator that last unlocked the lock by force.
+		Long: `Show what Redis stores about NAME: a lock, a key of a rate limiter (<limiter>:<key>), a
+Redisson-compatible rate limiter, or a Bloom filter. NAME is the name of the key,
+including the key prefix.
 
-The time since a holder asked includes its wait: a holder that asked an hour ago may
-have got the lock a second ago. Redis does not know when a holder got the lock;
-leasehold watch shows it of those to come.
+For a lock, inspect shows each holder with host, process and request time, the
+remaining lease time, the waiters in their order, the fencing token, the highest token,
+and the last force-unlock. The time since the request includes the wait, because Redis
+does not store when the lock was granted. For a plain lock, Redis stores which processes
+wait, and not how many of their goroutines. For a read/write lock, it stores only the
+writer that readers wait for.
 
-NAME is the name of the key, with the prefix of the application if it has one. Of a
-plain lock, Redis knows which processes wait, and not how many of their goroutines. Of
-a read/write lock, it knows the writer that readers let pass.
+For a key of a rate limiter, inspect shows the used quota. Redis does not store the
+limits: pass each limit of the application as --limit, in its order, to see the
+remaining requests and when the next one is available. 10/1m is 10 per minute, 10/1m/20
+has a burst of 20, and 10/24h/aligned counts in days of UTC. Times are by the clock of
+the server. For a Bloom filter, inspect estimates the number of elements and the
+false-positive rate from its bits; for one over 4 MB, from a sample of 4 MB.
 
-NAME can also be a key of a rate limiter (<limiter>:<key>), a window or a Bloom filter.
-Times are by the clock of the server. Redis has what is owed of a key, and not the limits:
-with each limit of the application as --limit, in its order, inspect says how many units
-are left, and when the next one comes. 10/1m is 10 a minute; 10/1m/20 has a burst of 20;
-10/24h/aligned counts in days of UTC. Of a filter it counts the bits that are set, of
-one over 4 MB in a sample of 4 MB, by commands for 64 KB each, and estimates from them
-how many elements it has, and how often it is wrong.
+A name without a key is shown as free, with a warning on standard error. Another warning
+says that NAME exists both with and without braces: like in Redisson, x and {x} share
+their auxiliary keys, such as the queue and the tokens.
 
-A name without a trace on the server is shown as free. A line on standard error says so.
-Another one warns if there is also {NAME}, or NAME without its braces: as with Redisson,
-x and {x} share the keys beside their own, such as the queue and the tokens.
+inspect changes nothing.
 
-Exit code: 0, also if the lock is free; 1 if the key holds no lock, or if Redis gave no
-answer; 2 if inspect was called the wrong way.
+Permissions: see leasehold doctor --print-acl page.
+
+Exit codes:
+  0  shown, even if the lock is free
+  1  the key is not a lock, a limiter or a filter, or Redis is unavailable
+  2  wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
+			return i.via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.RedissonRateLimit, admin.Bloom)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
+			return i.via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
 				l, err := a.Inspect(cmd.Context(), args[0])
 				if err != nil {
 					return noLock(args[0], err)
@@ -72,34 +78,38 @@ answer; 2 if inspect was called the wrong way.
 				if twin := besides(cmd.Context(), a, rdb, args[0]); twin != "" {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", twin)
 				}
-				switch {
-				case len(limits) > 0 && l.Limit == nil:
-					return fmt.Errorf("nothing is owed of %s, or it is no key of a rate limiter: --limit says nothing of it", shown(args[0]))
-				case out.format.value == "json":
-					j := toJSON(l)
-					if len(limits) > 0 {
-						left, next := standing(l.Limit, limits)
-						j.Limit.Left, j.Limit.NextMS = &left, milliseconds(next)
-					}
-					return writeJSON(cmd.OutOrStdout(), j)
-				}
-				if l.Limit != nil {
-					return stateTable(cmd.OutOrStdout(), l, limits)
-				}
-				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
-					return err
-				}
-				if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
-				}
-				return nil
+				return i.show(l, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
 	}
-	cmd.Flags().Var(&limits, "limit", "a limit of the rate limiter whose key NAME is; can be given several times")
-	out.addFlag(cmd)
-	via.addFlags(cmd)
+	cmd.Flags().Var(&i.limits, "limit", "limit of the rate limiter, such as 10/1m; repeat it for each limit (default none)")
+	i.out.addFlag(cmd)
+	i.via.addFlags(cmd)
 	return cmd
+}
+
+// show writes l, a lock, a limiter or a filter, as the flags say.
+func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
+	switch {
+	case len(i.limits) > 0 && l.Limit == nil:
+		return fmt.Errorf("%s is not a rate limiter key with used quota: remove --limit", shown(l.Name))
+	case i.out.format.value == "json":
+		j := toJSON(l)
+		if len(i.limits) > 0 {
+			left, next := standing(l.Limit, i.limits)
+			j.Limit.Left, j.Limit.NextMS = &left, milliseconds(next)
+		}
+		return writeJSON(w, j)
+	case l.Limit != nil:
+		return stateTable(w, l, i.limits)
+	}
+	if err := detail(l).table(w); err != nil {
+		return err
+	}
+	if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
+		fmt.Fprintln(stderr, "leasehold:", i.via.nothing(l.Name))
+	}
+	return nil
 }
 
 // besides returns a warning if both x and {x} are names of locks, limiters or filters. By the rule of Redisson's names the two share
@@ -119,14 +129,14 @@ func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name strin
 	if err != nil || l.Kind == "" || l.Kind == admin.Semaphore && l.Ambiguous != "" {
 		return ""
 	}
-	return fmt.Sprintf("there is also %s, of the kind %s: x and {x} share the keys beside their own, so some of what is shown may belong to it", shown(twin), kindOf(l))
+	return fmt.Sprintf("%s also exists (%s): x and {x} share their auxiliary keys, so some of this output may belong to it", shown(twin), kindOf(l))
 }
 
 // nothing says that a name without a trace on the server may be the wrong one.
 func (c *connection) nothing(name string) string {
-	text := fmt.Sprintf("there is no trace of %s on %s: it is free if name, server and database are right; leasehold ls shows the locks that are held", shown(name), c.server())
+	text := fmt.Sprintf("no key for %s on %s: free, or the name, server or database is wrong; leasehold ls lists the held locks", shown(name), c.server())
 	if strings.ContainsAny(name, "*?[") {
-		text = fmt.Sprintf("there is no trace of %s on %s: inspect takes a name; for a pattern use leasehold ls", shown(name), c.server())
+		text = fmt.Sprintf("no key for %s on %s: inspect takes a name; use leasehold ls for a pattern", shown(name), c.server())
 	}
 	return text
 }
@@ -135,7 +145,7 @@ func (c *connection) nothing(name string) string {
 func noLock(name string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrWrongType):
-		return fmt.Errorf("the key %s holds something that is no lock; it was left as it is", shown(name))
+		return fmt.Errorf("key %s is not a lock; nothing was changed", shown(name))
 	case errors.Is(err, lock.ErrBadName):
 		return usage(err)
 	}
@@ -155,9 +165,9 @@ func (d detail) table(w io.Writer) error {
 	case d.Locked(), d.Kind == admin.Semaphore:
 		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
 	case d.Kind == admin.Latch && d.Left > 0:
-		s.print("%s: a latch, %d to count down\n", s.in(bold, shown(d.Name)), d.Left)
+		s.print("%s: a latch, count %d\n", s.in(bold, shown(d.Name)), d.Left)
 	case d.Kind == admin.Latch:
-		s.print("%s: a latch, open\n", s.in(bold, shown(d.Name)))
+		s.print("%s: a latch, released\n", s.in(bold, shown(d.Name)))
 	case d.Kind == admin.WaitGroup:
 		s.print("%s: %s\n", s.in(bold, shown(d.Name)), waitGroupOf(admin.Lock(d)))
 	default:
@@ -169,7 +179,7 @@ func (d detail) table(w io.Writer) error {
 		count := ""
 		switch {
 		case d.Kind == admin.Semaphore:
-			count = ", " + permits(int64(h.Count))
+			count = ", " + plural(int64(h.Count), "permit")
 		case h.Count > 1:
 			count = fmt.Sprintf(", held %d times", h.Count)
 		}
@@ -182,17 +192,17 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "\t%s\n", since(h))
 	}
 	if d.Leader != nil {
-		fmt.Fprintf(t, "says\t%s\n", shown(d.Leader.Value))
+		fmt.Fprintf(t, "value\t%s\n", shown(d.Leader.Value))
 		fmt.Fprintf(t, "\t%s\n", saidBy(admin.Lock(d)))
 	}
 	if d.Locked() {
-		lease := "no expiry: somebody has taken it away (PERSIST)"
+		lease := "no expiry: a client removed it (PERSIST)"
 		if d.Lease >= 0 {
 			lease = left(d.Lease) + " left"
 		}
 		fmt.Fprintf(t, "lease\t%s\n", lease)
 	}
-	head := "waits"
+	head := "waiters"
 	for _, line := range waitersOf((*admin.Lock)(&d)) {
 		fmt.Fprintf(t, "%s\t%s\n", head, line)
 		head = ""
@@ -203,10 +213,10 @@ func (d detail) table(w io.Writer) error {
 		head = ""
 	}
 	if d.HighestToken > 0 {
-		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.HighestToken)
+		fmt.Fprintf(t, "%s\thighest %d; the next token is larger\n", head, d.HighestToken)
 	}
 	if f := d.ForceUnlock; f != nil {
-		fmt.Fprintf(t, "forced\t%s ago, by %s\n", ago(f.At), shown(f.By))
+		fmt.Fprintf(t, "force-unlocked\t%s ago, by %s\n", ago(f.At), shown(f.By))
 		if f.Reason != "" {
 			fmt.Fprintf(t, "\t%s\n", shown(f.Reason))
 		}
@@ -215,7 +225,7 @@ func (d detail) table(w io.Writer) error {
 		}
 	}
 	if d.Ambiguous != "" {
-		fmt.Fprintf(t, "unsure\t%s\n", d.Ambiguous)
+		fmt.Fprintf(t, "ambiguous\t%s\n", d.Ambiguous)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -242,7 +252,7 @@ func waitersOf(l *admin.Lock) (lines []string) {
 			for _, name := range slices.Sorted(maps.Keys(counts)) {
 				parts = append(parts, fmt.Sprintf("%d of %s", counts[name], name))
 			}
-			lines = append(lines, fmt.Sprintf("%d. to %d. count as dead: %s", i+1, i+dead, strings.Join(parts, ", ")))
+			lines = append(lines, fmt.Sprintf("%d. to %d. timed out: %s", i+1, i+dead, strings.Join(parts, ", ")))
 			i += dead
 			continue
 		}
@@ -254,9 +264,9 @@ func waitersOf(l *admin.Lock) (lines []string) {
 		}
 		switch {
 		case w.WaiterTimeout == 0:
-			line += "; counts as dead"
+			line += "; timed out"
 		case l.IsGone(w):
-			line += "; gone: its client has no entry"
+			line += "; gone: no registry entry"
 		}
 		if w.WaiterTimeout > 0 {
 			soonest, keep = min(soonest, w.WaiterTimeout), keep+1
@@ -266,9 +276,9 @@ func waitersOf(l *admin.Lock) (lines []string) {
 	switch keep {
 	case 0:
 	case 1:
-		lines = append(lines, fmt.Sprintf("counts as dead if not heard of for %s", left(soonest)))
+		lines = append(lines, fmt.Sprintf("waiter timeout in %s", left(soonest)))
 	default:
-		lines = append(lines, fmt.Sprintf("each counts as dead if not heard of for %s or more", left(soonest)))
+		lines = append(lines, fmt.Sprintf("first waiter timeout in %s", left(soonest)))
 	}
 	return lines
 }
@@ -278,71 +288,71 @@ func ahead(l admin.Lock) string {
 	if l.Mode != lock.Exclusive || l.HighestToken == l.Token {
 		return ""
 	}
-	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.HighestToken-l.Token)
+	return fmt.Sprintf(", or up to %d larger after hand-offs within the process", l.HighestToken-l.Token)
 }
 
-// saidBy tells since when the leader says something, and for how long it stands there.
+// saidBy tells how long the leader has led, and when its value expires.
 func saidBy(l admin.Lock) string {
-	text := fmt.Sprintf("has led for %s, token %d", ago(l.Leader.Since), l.Leader.Token)
+	text := fmt.Sprintf("leader for %s, token %d", ago(l.Leader.Since), l.Leader.Token)
 	switch {
 	case !l.Locked():
-		text = "the word of a leader that is gone"
+		text = "of an earlier leader; no leader now"
 	case l.Leader.Token > 0 && l.Token > l.Leader.Token:
-		text = "the word of a leader before the holder"
+		text = "of an earlier leader; the holder published none"
 	}
-	return fmt.Sprintf("%s; it stands for %s more unless it is said again", text, short(l.Leader.Left))
+	return fmt.Sprintf("%s; expires in %s unless published again", text, short(l.Leader.Left))
 }
 
 // waitGroupOf returns words for the workers of a wait group.
 func waitGroupOf(l admin.Lock) string {
-	return fmt.Sprintf("a wait group, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
+	return fmt.Sprintf("a wait group, %d active, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
 }
 
 // heldAs returns words for the way in which a lock is held.
 func heldAs(l admin.Lock) string {
 	switch l.Mode {
 	case lock.Read:
-		return fmt.Sprintf("a read/write lock, read by %d", l.Holding)
+		return "a read/write lock, held by " + plural(int64(l.Holding), "reader")
 	case lock.Write:
-		return "a read/write lock, written"
+		return "a read/write lock, held by a writer"
 	case lock.Worker:
 		return waitGroupOf(l)
 	}
 	if l.Kind == admin.Semaphore {
-		return fmt.Sprintf("a semaphore of %s, %d free", permits(l.Permits), l.Free)
+		return fmt.Sprintf("a semaphore of %s, %d free", plural(l.Permits, "permit"), l.Free)
 	}
 	return fmt.Sprintf("a %s lock, held", l.Kind)
 }
 
-// permits returns n permits in words.
-func permits(n int64) string {
+// plural returns n of what word names.
+func plural(n int64, word string) string {
 	if n == 1 {
-		return "1 permit"
+		return "1 " + word
 	}
-	return fmt.Sprintf("%d permits", n)
+	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // role returns the word for the way in which a holder holds the lock.
 func role(h lock.Holder) string {
 	switch h.Mode {
 	case lock.Read:
-		return "reads"
+		return "reader"
 	case lock.Write:
-		return "writes"
+		return "writer"
 	case lock.Worker:
-		return "works"
+		return "worker"
 	}
-	return "holds"
+	return "holder"
 }
 
-// since returns words for the time at which h asked for the lock.
+// since returns words for the time at which h requested the lock.
 func since(h lock.Holder) string {
 	if h.Since.IsZero() {
-		return "nobody says when it asked"
+		return "request time unknown"
 	}
-	text := fmt.Sprintf("asked %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
-	if h.Mode == lock.Worker { // a worker of a wait group waits for nobody
+	text := fmt.Sprintf("requested %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
+	if h.Mode == lock.Worker { // a worker of a wait group does not wait
 		return text
 	}
-	return text + " (this includes its wait)"
+	return text + " (includes the wait)"
 }

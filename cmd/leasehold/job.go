@@ -29,7 +29,7 @@ type jobReport struct {
 // longJob works under a lock for much longer than its lease lasts, and a rival
 // wants the lock all the time. The watchdog renews the lease.
 func longJob(ctx context.Context, s *stage) error {
-	s.out.line("A job of %v under a lease of %v, and a rival that keeps trying to get the lock.", jobTime, shortLease)
+	s.out.line("A job of %v under a lease of %v, and a rival that keeps trying to acquire the lock.", jobTime, shortLease)
 	var report jobReport
 	var renewals atomic.Int64
 	worker, err := s.open(ctx,
@@ -54,7 +54,7 @@ func longJob(ctx context.Context, s *stage) error {
 	var running sync.WaitGroup
 	running.Go(func() {
 		report.tries, report.granted, rivalErr = keepTrying(rivalCtx, rival.NewLock("job"), func(tries int) {
-			s.out.progress("the job runs for %.1f s; %d tries of the rival; the lease ends in %.1f s",
+			s.out.progress("job running for %.1f s; %d attempts by the rival; the lease expires in %.1f s",
 				time.Since(start).Seconds(), tries, time.Until(hold.Until()).Seconds())
 		})
 	})
@@ -110,14 +110,14 @@ func keepTrying(ctx context.Context, l lock.Locker, progress func(tries int)) (t
 func checkJob(r jobReport) []claim {
 	claims := []claim{
 		claimf(r.renewals >= int64(jobTime/shortLease), "the watchdog renewed the lease %d times", r.renewals),
-		claimf(r.tries > 0 && r.granted == 0, "the rival tried %d times and got the lock %d times", r.tries, r.granted),
+		claimf(r.tries > 0 && r.granted == 0, "the rival tried %d times and acquired the lock %d times", r.tries, r.granted),
 	}
 	if r.err != nil {
 		return append(claims, claimf(false, "the job lost its lock after %.1f s: %v", r.took.Seconds(), r.err))
 	}
-	claims = append(claims, claimf(r.took >= jobTime, "the job held its lock for all of its %.1f s", r.took.Seconds()))
+	claims = append(claims, claimf(r.took >= jobTime, "the job held its lock for all %.1f s", r.took.Seconds()))
 	if r.next != nil {
-		return append(claims, claimf(false, "the rival did not get the lock after the job: %v", r.next))
+		return append(claims, claimf(false, "the rival did not acquire the lock after the job: %v", r.next))
 	}
-	return append(claims, claimf(true, "the rival got the lock after the job, at its first try"))
+	return append(claims, claimf(true, "the rival acquired the lock after the job, at its first attempt"))
 }

@@ -24,17 +24,17 @@ const (
 	joinTime       = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
 )
 
-// library has a catalogue of two pages, which must be of the same edition. The
-// readers come in together. The librarian, which revises the catalogue, comes in alone.
+// library has a catalog of two pages, which must be of the same edition. The
+// readers come in together. The librarian, which revises the catalog, comes in alone.
 func library(ctx context.Context, s *stage) error {
-	s.out.line("A catalogue of two pages, which must be of the same edition; %d readers that keep coming, and a librarian.", readers)
-	s.out.line("To read: page 1, a pause, page 2. To revise: write page 1, a pause, write page 2; then let readers in, and read.")
+	s.out.line("A catalog of two pages that must match, %d readers that keep arriving, and a librarian: a read/write lock.", readers)
+	s.out.line("To read: page 1, pause, page 2. To revise: write page 1, pause, write page 2, downgrade to a read lock, and read.")
 	clients, err := s.openMany(ctx, branches)
 	if err != nil {
 		return err
 	}
 	report, err := visitLibrary(ctx, s, func(reader int) lock.Locker {
-		return clients[reader%branches].NewRWLock("catalogue").Read()
+		return clients[reader%branches].NewRWLock("catalog").Read()
 	})
 	if err != nil {
 		return err
@@ -64,8 +64,8 @@ type revision struct {
 	joined  int // readers that came in while it read on
 }
 
-// catalogue is the data that the lock guards, and how many are inside.
-type catalogue struct {
+// catalog is the data that the lock guards, and how many are inside.
+type catalog struct {
 	s      *stage
 	lock   *rwlock.Lock   // of the librarian
 	waits  chan time.Time // when the librarian is told to wait
@@ -80,14 +80,14 @@ type catalogue struct {
 // visitLibrary has the readers come until the librarian has done its work. A reader
 // locks what lockOf returns.
 func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Locker) (libraryReport, error) {
-	c := &catalogue{s: s, waits: make(chan time.Time, 1)}
+	c := &catalog{s: s, waits: make(chan time.Time, 1)}
 	librarian, err := s.open(ctx, client.WithObserver(lock.Observer{
 		Waiting: func(context.Context, lock.Event) { c.waits <- time.Now() },
 	}))
 	if err != nil {
 		return libraryReport{}, err
 	}
-	c.lock = librarian.NewRWLock("catalogue", lock.WithWait(librarianWaits))
+	c.lock = librarian.NewRWLock("catalog", lock.WithWait(librarianWaits))
 
 	err = each(ctx, readers+1, func(ctx context.Context, i int) error {
 		if i == readers {
@@ -104,7 +104,7 @@ func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Lo
 }
 
 // read is one visit of a reader.
-func (c *catalogue) read(ctx context.Context, l lock.Locker) error {
+func (c *catalog) read(ctx context.Context, l lock.Locker) error {
 	r := reading{asked: time.Now()}
 	err := lock.Do(ctx, l, func(ctx context.Context) (err error) {
 		r.entered = time.Now()
@@ -117,8 +117,8 @@ func (c *catalogue) read(ctx context.Context, l lock.Locker) error {
 	return err
 }
 
-// pages reads the catalogue. The result is right only if there is no write meanwhile.
-func (c *catalogue) pages(ctx context.Context) (pages [2]int, err error) {
+// pages reads the catalog. The result is right only if there is no write meanwhile.
+func (c *catalog) pages(ctx context.Context) (pages [2]int, err error) {
 	defer c.enter(false)()
 	if pages[0], err = c.s.data.number(ctx, "page 1"); err != nil {
 		return pages, err
@@ -131,7 +131,7 @@ func (c *catalogue) pages(ctx context.Context) (pages [2]int, err error) {
 }
 
 // reviseAll is the work of the librarian. After it the library closes.
-func (c *catalogue) reviseAll(ctx context.Context) error {
+func (c *catalog) reviseAll(ctx context.Context) error {
 	defer c.closed.Store(true)
 	for edition := 1; edition <= editions; edition++ {
 		if err := sleep(ctx, betweenTime); err != nil {
@@ -140,20 +140,20 @@ func (c *catalogue) reviseAll(ctx context.Context) error {
 		r, err := c.revise(ctx, edition)
 		switch {
 		case errors.Is(err, lock.ErrNotAcquired) && ctx.Err() == nil:
-			c.s.out.line("edition %d: the librarian gave up: %v", edition, err)
+			c.s.out.line("edition %d: the librarian timed out: %v", edition, err)
 			return nil
 		case err != nil:
 			return err
 		}
 		c.report.revisions = append(c.report.revisions, r)
-		c.s.out.line("edition %d: the librarian waited for %d ms, wrote alone, and read on; %d readers joined it",
+		c.s.out.line("edition %d: the librarian waited %d ms, wrote, and downgraded; %d readers joined",
 			edition, r.waited().Milliseconds(), r.joined)
 	}
 	return nil
 }
 
 // revise writes an edition, and then reads on, so that no other write comes between.
-func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err error) {
+func (c *catalog) revise(ctx context.Context, edition int) (r revision, err error) {
 	ctx = lock.ContextWithNewOwner(ctx) // the two holds are of one owner, and the first of them ends first
 	writing, err := c.lock.Write().Lock(ctx)
 	if err != nil {
@@ -180,8 +180,8 @@ func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err er
 	return r, reading.Unlock(ctx)
 }
 
-// write writes the catalogue. That is right only if all others are outside.
-func (c *catalogue) write(ctx context.Context, edition int) error {
+// write writes the catalog. That is right only if all others are outside.
+func (c *catalog) write(ctx context.Context, edition int) error {
 	defer c.enter(true)()
 	if err := c.s.data.setNumber(ctx, "page 1", edition); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (c *catalogue) write(ctx context.Context, edition int) error {
 
 // joined returns how many others come in to read while owner reads. It waits some time
 // for them.
-func (c *catalogue) joined(ctx context.Context, owner string) (most int, err error) {
+func (c *catalog) joined(ctx context.Context, owner string) (most int, err error) {
 	for start := time.Now(); ; {
 		state, err := c.lock.Inspect(ctx) // a snapshot: all of them are inside at once
 		if err != nil {
@@ -214,13 +214,13 @@ func (c *catalogue) joined(ctx context.Context, owner string) (most int, err err
 }
 
 // enter notes that one more is inside.
-func (c *catalogue) enter(writes bool) (leave func()) {
+func (c *catalog) enter(writes bool) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if writes {
 		c.writing = true
 		c.report.met += c.inside
-		c.s.out.progress("the librarian writes")
+		c.s.out.progress("librarian writing")
 		return func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -232,7 +232,7 @@ func (c *catalogue) enter(writes bool) (leave func()) {
 	if c.writing {
 		c.report.met++
 	}
-	c.s.out.progress("%d read", c.inside)
+	c.s.out.progress("%d reading", c.inside)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -282,12 +282,12 @@ func checkLibrary(r libraryReport) []claim {
 		}
 	}
 	return []claim{
-		claimf(r.most > 1, "%d readings, up to %d at the same time", len(r.readings), r.most),
-		claimf(r.met == 0, "%d readers met the librarian while it wrote", r.met),
-		claimf(mixed == 0, "%d readers saw pages of two editions", mixed),
-		claimf(len(r.revisions) == editions, "the librarian got in %d times of %d, although readers kept coming, after %d ms at most",
+		claimf(r.most > 1, "%d reads, up to %d at the same time", len(r.readings), r.most),
+		claimf(r.met == 0, "%d readers read during a write", r.met),
+		claimf(mixed == 0, "%d readers saw pages of different editions", mixed),
+		claimf(len(r.revisions) == editions, "the librarian acquired the write lock %d of %d times, each time within %d ms, while readers kept arriving",
 			len(r.revisions), editions, longest.Milliseconds()),
-		claimf(came > 0 && past == 0, "%d readers came while it waited, and %d of them went in before it", came, past),
-		claimf(fewest > 1, "when it stopped writing and read on, at least %d readers came in together with it", fewest),
+		claimf(came > 0 && past == 0, "%d readers arrived while it waited, and %d of them read before it", came, past),
+		claimf(fewest > 1, "after each downgrade, at least %d readers read together with it", fewest),
 	}
 }

@@ -33,7 +33,7 @@ func listStates(w io.Writer, columns int, all []admin.Lock) error {
 	return t.write(w, columns)
 }
 
-// stateOf says in one line how a limiter or a filter stands.
+// stateOf returns the state of a limiter or a filter in one line.
 func stateOf(l admin.Lock) (text string) {
 	switch {
 	case l.Limit != nil:
@@ -43,14 +43,14 @@ func stateOf(l admin.Lock) (text string) {
 		}
 		text = strings.Join(parts, "; ")
 		if l.Limit.Ahead > 0 {
-			text += fmt.Sprintf("; the last in line waits %s", short(l.Limit.Ahead))
+			text += fmt.Sprintf("; the last waiter waits %s", short(l.Limit.Ahead))
 		}
 	case l.RedissonLimit != nil && l.RedissonLimit.PerClient:
-		text = l.RedissonLimit.String() + " for each client of Redisson"
+		text = l.RedissonLimit.String() + " per Redisson client"
 	case l.RedissonLimit != nil:
-		text = fmt.Sprintf("%s of %s left", number(l.RedissonLimit.Left), l.RedissonLimit.String())
+		text = fmt.Sprintf("%s of %s remaining", number(l.RedissonLimit.Left), l.RedissonLimit.String())
 		if l.RedissonLimit.Next > 0 {
-			text += ", the next in " + short(l.RedissonLimit.Next)
+			text += ", next in " + short(l.RedissonLimit.Next)
 		}
 	case l.Filter != nil:
 		f := l.Filter
@@ -60,20 +60,20 @@ func stateOf(l admin.Lock) (text string) {
 		}
 	}
 	if l.Ambiguous != "" {
-		text += "; unsure: see inspect"
+		text += "; ambiguous: see inspect"
 	}
 	return text
 }
 
-// owedOf says what is owed of a limit.
+// owedOf returns the used quota of a limit in words.
 func owedOf(o admin.Usage) string {
 	switch {
 	case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
-		return "nothing owed"
+		return "unused"
 	case o.Aligned:
-		return fmt.Sprintf("%s taken, counted anew in %s", number(o.Used), short(o.End))
+		return fmt.Sprintf("%s used, resets in %s", number(o.Used), short(o.End))
 	}
-	return "full again in " + short(o.Full)
+	return "refills in " + short(o.Full)
 }
 
 // elementsOf returns about how many elements a filter has.
@@ -81,7 +81,7 @@ func elementsOf(f *admin.FilterState) string {
 	n := f.Elements()
 	switch {
 	case n == math.MaxInt64:
-		return "countless"
+		return "too many to count"
 	case !f.Exact && n > 0:
 		return "about " + number(n)
 	}
@@ -128,7 +128,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%d MB", n)
 }
 
-// stateTable writes how a limiter or a filter stands. limits are those of the limiter, as far as the caller knows them.
+// stateTable writes the state of a limiter or a filter. limits are those of the limiter, as far as the caller knows them.
 func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	s := newScreen(w)
 	var text strings.Builder
@@ -139,19 +139,19 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	case l.Limit != nil:
 		what = limitLines(l.Limit, limits, line)
 	case l.RedissonLimit != nil:
-		what = "a rate limiter of Redisson's kind, " + l.RedissonLimit.String()
+		what = "a Redisson-compatible rate limiter, " + l.RedissonLimit.String()
 		if l.RedissonLimit.PerClient {
-			line("left", "each client of Redisson has this rate for itself; what is left to each is not known")
+			line("remaining", "unknown: each Redisson client has its own quota")
 			break
 		}
-		line("left", "%s", number(l.RedissonLimit.Left))
+		line("remaining", "%s", number(l.RedissonLimit.Left))
 		line("next", "%s", when(l.RedissonLimit.Next))
-		line("all", "%s", when(l.RedissonLimit.Reset))
+		line("reset", "%s", when(l.RedissonLimit.Reset))
 	case l.Filter != nil:
 		what = filterLines(l.Filter, line)
 	}
 	if l.Ambiguous != "" {
-		line("unsure", "%s", l.Ambiguous)
+		line("ambiguous", "%s", l.Ambiguous)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -168,39 +168,39 @@ func when(d time.Duration) string {
 	return "in " + short(d)
 }
 
-// limitLines describes what is owed of a key.
+// limitLines describes the used quota of a key.
 func limitLines(s *admin.LimitState, limits []ratelimit.Limit, line func(head, format string, args ...any)) (what string) {
 	for i, o := range s.Usage {
 		line(fmt.Sprintf("limit %d", i+1), "%s", owedOf(o))
 	}
 	if s.Ahead > 0 {
-		line("in line", "the turn of the last is in %s", short(s.Ahead))
+		line("queue", "the last waiter is admitted in %s", short(s.Ahead))
 	}
 	if limits == nil {
-		line("left", "not known: the limits are not in Redis (--limit 10/1m says one)")
+		line("remaining", "unknown: pass the limits of the application, such as --limit 10/1m")
 	} else {
 		left, next := standing(s, limits)
-		line("left", "%s", number(left))
+		line("remaining", "%s", number(left))
 		line("next", "%s", when(next))
 	}
-	line("all", "%s", when(s.Reset))
+	line("reset", "%s", when(s.Reset))
 	return "a key of a rate limiter"
 }
 
 // filterLines describes a filter.
 func filterLines(f *admin.FilterState, line func(head, format string, args ...any)) (what string) {
-	line("has", "%s elements, as %s of the bits are set%s", elementsOf(f), percent(f.Fill), map[bool]string{false: " in a sample"}[f.Exact])
-	line("wrong", "%s of what was never added is taken for an element; %s with %s elements", wrong(f), percent(f.P), number(f.Expected))
-	line("bits", "%s, %d for an element, %s in memory", number(f.Size), f.Hashes, size(f.Bytes))
+	line("elements", "%s, estimated from the %s of bits that are set%s", elementsOf(f), percent(f.Fill), map[bool]string{false: " in a sample"}[f.Exact])
+	line("error", "%s false positives; %s with %s elements", wrong(f), percent(f.P), number(f.Expected))
+	line("bits", "%s, %d per element, %s in memory", number(f.Size), f.Hashes, size(f.Bytes))
 	if f.Missing > 0 {
-		line("missing", "%d of %d shards: their elements are taken for new", f.Missing, f.Shards)
+		line("missing", "%d of %d shards: their elements are reported as absent", f.Missing, f.Shards)
 	}
 	what = fmt.Sprintf("a Bloom filter for %s elements", number(f.Expected))
 	switch {
 	case f.Shards > 0:
-		what += fmt.Sprintf(", made of %d", f.Shards)
+		what += fmt.Sprintf(", made of %d shards", f.Shards)
 	case f.OneOf > 0:
-		what += fmt.Sprintf(", one of %d that make another", f.OneOf)
+		what += fmt.Sprintf(", one of %d shards of another filter", f.OneOf)
 	}
 	return what
 }
@@ -251,7 +251,7 @@ func (f *limitFlag) Type() string { return "rate/time" }
 func (f *limitFlag) Set(text string) error {
 	words := strings.Split(text, "/")
 	if len(words) < 2 || len(words) > 3 {
-		return errors.New("it must be like 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
+		return errors.New("want a limit such as 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
 	}
 	var l ratelimit.Limit
 	var err1, err2, err3 error
@@ -261,7 +261,7 @@ func (f *limitFlag) Set(text string) error {
 		l.Burst, err3 = strconv.ParseInt(words[2], 10, 64)
 	}
 	if errors.Join(err1, err2, err3) != nil || l.Rate < 1 || l.Per <= 0 || l.Burst < 0 {
-		return errors.New("it must be like 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
+		return errors.New("want a limit such as 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
 	}
 	*f = append(*f, l)
 	return nil

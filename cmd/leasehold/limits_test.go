@@ -61,18 +61,18 @@ func TestLs_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	limited(t, s)
-	matchesText(t, on(t, s, "ls"), `NAME  KIND  HOLDER  ASKED  LEASE  WAITING\n`)
+	matchesText(t, on(t, s, "ls"), `NAME  KIND  HOLDER  REQUESTED  LEASE  WAITING\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "ratelimit"), `NAME +KIND +STATE\n`+
-		`api:alice +ratelimit  full again in (24m00s|23m5\ds); 4 taken, counted anew in \d+d\d\dh\n`+
-		`mail:partner  ratelimit  full again in (45m00s|44m5\ds); the last in line waits (30m00s|29m5\ds)\n`)
+		`api:alice +ratelimit  refills in (24m00s|23m5\ds); 4 used, resets in \d+d\d\dh\n`+
+		`mail:partner  ratelimit  refills in (45m00s|44m5\ds); the last waiter waits (30m00s|29m5\ds)\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "redisson-ratelimit"), `NAME +KIND +STATE\n`+
-		`calls  redisson-ratelimit  5 of 5 per 1m left; unsure: see inspect\n`+
-		`java   redisson-ratelimit  1000 per 1s for each client of Redisson\n`+
-		`sms    redisson-ratelimit  0 of 10 per 1h left, the next in (1h00m|59m5\ds)\n`)
+		`calls  redisson-ratelimit  5 of 5 per 1m remaining; ambiguous: see inspect\n`+
+		`java   redisson-ratelimit  1000 per 1s per Redisson client\n`+
+		`sms    redisson-ratelimit  0 of 10 per 1h remaining, next in (1h00m|59m5\ds)\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "bloom"), `NAME +KIND +STATE\n`+
 		`crawl  bloom  about (9|1,0)\d\d of 8,000 elements, under 0\.1 % false positives, 2 shards\n`+
 		`seen   bloom  (99|1,00)\d of 5,000 elements, under 0\.1 % false positives\n`)
-	says(t, on(t, s, "ls", "x*", "--kind", "redisson-ratelimit"), 0, "nothing of the kind redisson-ratelimit that matches x* is on "+s.URL()+"\n")
+	says(t, on(t, s, "ls", "x*", "--kind", "redisson-ratelimit"), 0, "no key of type redisson-ratelimit matches x* on "+s.URL()+"\n")
 
 	var all []lockJSON
 	for _, kind := range []string{"ratelimit", "redisson-ratelimit", "bloom"} {
@@ -102,8 +102,8 @@ func TestComplete_unheld(t *testing.T) {
 	complete := func(args ...string) *tool {
 		return prepare(t, []string{"REDIS_URL=" + s.URL()}, append([]string{"__complete"}, args...)...).start()
 	}
-	says(t, complete("inspect", "se"), 0, "seat\tplain, billing on ", "sealed\tlatch, 3 to count down\n", "seen\tbloom, ")
-	says(t, complete("inspect", ""), 0, "api:alice\tratelimit, full again in ", "sms\tredisson-ratelimit, 0 of 10 per 1h left", "crawl\tbloom, ", ":4\n")
+	says(t, complete("inspect", "se"), 0, "seat\tplain, billing on ", "sealed\tlatch, count 3\n", "seen\tbloom, ")
+	says(t, complete("inspect", ""), 0, "api:alice\tratelimit, refills in ", "sms\tredisson-ratelimit, 0 of 10 per 1h remaining", "crawl\tbloom, ", ":4\n")
 	says(t, complete("ls", "--kind", "redisson-ratelimit", "s"), 0, "sms\tredisson-ratelimit, ")
 	locks := complete("unlock", "se")
 	says(t, locks, 0, "seat\tplain, ")
@@ -120,21 +120,21 @@ func TestInspect_braces(t *testing.T) {
 	warns := func(name, what string) {
 		t.Helper()
 		i := on(t, s, "inspect", name)
-		if says(t, i, 0); strings.Contains(i.stderr.String(), "there is also ") != (what != "") || !strings.Contains(i.stderr.String(), what) {
+		if says(t, i, 0); strings.Contains(i.stderr.String(), " also exists (") != (what != "") || !strings.Contains(i.stderr.String(), what) {
 			t.Errorf("inspect %s warns: %q, want %q", name, i.stderr, what)
 		}
 	}
 	mustLock(t, c.NewFairLock("x"))
 	warns("x", "")
-	warns("{x}", "there is also x, of the kind fair: x and {x} share")
+	warns("{x}", "x also exists (fair): x and {x} share")
 	mustLock(t, c.NewLock("{x}"))
-	warns("x", "there is also {x}, of the kind plain")
+	warns("x", "{x} also exists (plain")
 	if _, err := c.NewRedissonRateLimiter("y").Init(t.Context(), 5, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	mustLock(t, c.NewRWLock("{y}").Read())
-	warns("y", "there is also {y}, of the kind rw")
-	warns("{y}", "there is also y, of the kind redisson-ratelimit")
+	warns("y", "{y} also exists (rw")
+	warns("{y}", "y also exists (redisson-ratelimit")
 	s.Do(t, "SET", "{z}", "text")
 	mustLock(t, c.NewLock("z"))
 	warns("z", "")
@@ -143,7 +143,7 @@ func TestInspect_braces(t *testing.T) {
 	j := on(t, s, "inspect", "x", "-o", "json")
 	says(t, j, 0)
 	var l lockJSON
-	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || !strings.Contains(j.stderr.String(), "there is also {x}") {
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || !strings.Contains(j.stderr.String(), "{x} also exists (") {
 		t.Errorf("%v, %q", err, j.stderr)
 	}
 }
@@ -153,34 +153,34 @@ func TestInspect_unheld(t *testing.T) {
 	s := redistest.Start(t)
 	limited(t, s)
 	matchesText(t, on(t, s, "inspect", "api:alice"), `api:alice: a key of a rate limiter\n`+
-		`limit 1  full again in .*\nlimit 2  4 taken, counted anew in .*\nleft     not known: the limits are not in Redis \(--limit 10/1m says one\)\nall      in .*\n`)
+		`limit 1    refills in .*\nlimit 2    4 used, resets in .*\nremaining  unknown: pass the limits of the application, such as --limit 10/1m\nreset      in .*\n`)
 	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h", "--limit", "1000/8760h/aligned"), `api:alice: a key of a rate limiter\n`+
-		`limit 1  .*\nlimit 2  .*\nleft     6\nnext     now\nall      in .*\n`)
-	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4"), `(?s).*\nleft     0\nnext     in (6m00s|5m5\ds)\n.*`)
-	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "4/1h/1"), `(?s).*\nin line  the turn of the last is in .*\nleft     0\nnext     in (45m00s|44m5\ds)\n.*`)
-	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "1000/1h"), `(?s).*\nleft     0\nnext     in (30m00s|29m5\ds)\n.*`)
-	matchesText(t, on(t, s, "inspect", "sms"), `sms: a rate limiter of Redisson's kind, 10 per 1h\nleft  0\nnext  in .*\nall   in .*\n`)
-	matchesText(t, on(t, s, "inspect", "calls"), `(?s).*\nleft    5\nnext    now\nall     now\nunsure  nobody has taken a unit of it: .*\n`)
-	matchesText(t, on(t, s, "inspect", "java"), `java: .*1000 per 1s\nleft  each client of Redisson has this rate for itself; .*\n`)
+		`limit 1    .*\nlimit 2    .*\nremaining  6\nnext       now\nreset      in .*\n`)
+	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4"), `(?s).*\nremaining  0\nnext       in (6m00s|5m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "4/1h/1"), `(?s).*\nqueue      the last waiter is admitted in .*\nremaining  0\nnext       in (45m00s|44m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "1000/1h"), `(?s).*\nremaining  0\nnext       in (30m00s|29m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "sms"), `sms: a Redisson-compatible rate limiter, 10 per 1h\nremaining  0\nnext       in .*\nreset      in .*\n`)
+	matchesText(t, on(t, s, "inspect", "calls"), `(?s).*\nremaining  5\nnext       now\nreset      now\nambiguous  unused: only .*\n`)
+	matchesText(t, on(t, s, "inspect", "java"), `java: .*1000 per 1s\nremaining  unknown: each Redisson client has its own quota\n`)
 	matchesText(t, on(t, s, "inspect", "seen"), `seen: a Bloom filter for 5,000 elements\n`+
-		`has    (99|1,00)\d elements, as \d+ % of the bits are set\n`+
-		`wrong  under 0\.1 % of what was never added is taken for an element; 1 % with 5,000 elements\n`+
-		`bits   47,925, 7 for an element, 5991 bytes in memory\n`)
+		`elements  (99|1,00)\d, estimated from the \d+ % of bits that are set\n`+
+		`error     under 0\.1 % false positives; 1 % with 5,000 elements\n`+
+		`bits      47,925, 7 per element, 5991 bytes in memory\n`)
 	s.Do(t, "HSET", "{full}:config", "size", "80", "hashIterations", "1", "expectedInsertions", "55", "falseProbability", "0.5")
 	s.Do(t, "SET", "full", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
-	matchesText(t, on(t, s, "inspect", "full"), `(?s).*\nhas    countless elements, as 100 % of the bits are set\nwrong  100 % .*; 50 % with 55 elements\n.*`)
+	matchesText(t, on(t, s, "inspect", "full"), `(?s).*\nelements  too many to count, estimated from the 100 % of bits that are set\nerror     100 % false positives; 50 % with 55 elements\n.*`)
 	s.Do(t, "DEL", "crawl:{1}:config")
-	matchesText(t, on(t, s, "inspect", "crawl"), `(?s)crawl: a Bloom filter for 8,000 elements, made of 2\n.*\nmissing  1 of 2 shards: their elements are taken for new\n`)
-	matchesText(t, on(t, s, "inspect", "crawl:{0}"), `(?s)crawl:\{0\}: a Bloom filter for 4,000 elements, one of 2 that make another\n.*`)
+	matchesText(t, on(t, s, "inspect", "crawl"), `(?s)crawl: a Bloom filter for 8,000 elements, made of 2 shards\n.*\nmissing   1 of 2 shards: their elements are reported as absent\n`)
+	matchesText(t, on(t, s, "inspect", "crawl:{0}"), `(?s)crawl:\{0\}: a Bloom filter for 4,000 elements, one of 2 shards of another filter\n.*`)
 	j := on(t, s, "inspect", "api:alice", "-o", "json", "--limit", "10/1h")
 	says(t, j, 0)
 	var l lockJSON
 	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "ratelimit" || *l.Limit.Left != 6 || *l.Limit.NextMS != 0 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	says(t, on(t, s, "inspect", "sms", "--limit", "10/1h"), 1, "nothing is owed of sms, or it is no key of a rate limiter")
+	says(t, on(t, s, "inspect", "sms", "--limit", "10/1h"), 1, "sms is not a rate limiter key with used quota: remove --limit")
 	for _, bad := range []string{"10", "x/1h", "10/x", "0/1h", "10/1h/x", "10/1h/2/3", "10/0s"} {
-		says(t, on(t, s, "inspect", "api:alice", "--limit", bad), 2, "it must be like 10/1m")
+		says(t, on(t, s, "inspect", "api:alice", "--limit", bad), 2, "want a limit such as 10/1m")
 	}
 }
 
@@ -222,7 +222,7 @@ func TestStanding(t *testing.T) {
 		left, next := standing(is.Limit, limits)
 		// Time goes by between the two, and the key counts it in ms.
 		if left != d.Remaining || !d.OK && (d.RetryAfter-next > promptly || next-d.RetryAfter > 5*time.Millisecond) || d.OK && left > 0 && next != 0 {
-			t.Errorf("%+v: %d are left, the next in %v, and the limiter says %+v", limits, left, next, d)
+			t.Errorf("%+v: %d are left, next in %v, and the limiter says %+v", limits, left, next, d)
 		}
 	}
 }
@@ -249,13 +249,13 @@ func TestLs_election(t *testing.T) {
 	}
 	knows(t, s.Client(t), c)
 	mustLock(t, c.NewLock("orders"))
-	says(t, on(t, s, "ls"), 0, "boss    election  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
+	says(t, on(t, s, "ls"), 0, "boss    election  billing on "+host(t)+", value http://10.0.0.7:8080  ", "orders  plain ")
 	names := on(t, s, "ls", "--kind", "election", "-o", "name")
 	says(t, names, 0)
 	if text := names.stdout.String(); text != "boss\n" {
 		t.Errorf("%q", text)
 	}
-	says(t, on(t, s, "inspect", "boss"), 0, "says   http://10.0.0.7:8080\n       has led for ", ", token ", " more unless it is said again\n")
+	says(t, on(t, s, "inspect", "boss"), 0, "value   http://10.0.0.7:8080\n        leader for ", ", token ", " expires in ", " unless published again\n")
 	j := on(t, s, "inspect", "boss", "-o", "json")
 	says(t, j, 0)
 	var l lockJSON
@@ -266,7 +266,7 @@ func TestLs_election(t *testing.T) {
 	<-done
 	s.Do(t, "HSET", "leasehold_leader:{boss}", "token", "1", "value", "x", "since", "1")
 	s.Do(t, "HDEL", "leasehold_leader:{boss}", "over")
-	says(t, on(t, s, "inspect", "boss"), 0, "boss: free\n", "the word of a leader that is gone")
+	says(t, on(t, s, "inspect", "boss"), 0, "boss: free\n", "of an earlier leader; no leader now")
 }
 
 // A time has its two largest units, also where rounding leads to a larger one.

@@ -11,7 +11,7 @@ import (
 
 // lockHeads returns the heads of a list of locks.
 func lockHeads(wide bool) []string {
-	heads := []string{"NAME", "KIND", "HOLDER", "ASKED", "LEASE", "WAITING"}
+	heads := []string{"NAME", "KIND", "HOLDER", "REQUESTED", "LEASE", "WAITING"}
 	if wide {
 		heads = append(heads, "COUNT", "PID", "LABEL", "OWNER")
 	}
@@ -71,9 +71,9 @@ func holderOf(l admin.Lock) (first lock.Holder, says string) {
 	}
 	switch {
 	case l.Kind == admin.Latch:
-		return first, fmt.Sprintf("%d to count down", l.Left)
+		return first, fmt.Sprintf("count %d", l.Left)
 	case len(l.Lost) > 0:
-		return first, fmt.Sprintf("%d at work, %d lost", l.Holding, len(l.Lost))
+		return first, fmt.Sprintf("%d active, %d lost", l.Holding, len(l.Lost))
 	case l.Holding > 1:
 		return first, fmt.Sprintf("%s +%d", brief(first.Client), l.Holding-1)
 	case leads(l):
@@ -81,7 +81,7 @@ func holderOf(l admin.Lock) (first lock.Holder, says string) {
 		if len(said) > mostSaid {
 			said = append(said[:mostSaid-1], '…')
 		}
-		return first, fmt.Sprintf("%s, says %s", brief(first.Client), string(said))
+		return first, fmt.Sprintf("%s, value %s", brief(first.Client), string(said))
 	}
 	return first, brief(first.Client)
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"math"
 	"slices"
@@ -15,102 +17,118 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// listing is one call of ls.
+type listing struct {
+	via  connection
+	out  output
+	kind choice
+}
+
 func lsCommand() *cobra.Command {
-	var (
-		via  connection
-		out  output
-		kind choice
-	)
+	l := &listing{}
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
-		Short: "List locks: their holders, when these asked for them, and how many wait; and limiters and filters",
+		Short: "List locks, rate limiters and Bloom filters",
 		Example: `  leasehold ls
   leasehold ls --kind redisson-ratelimit
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
-		Long: `List the locks that are held, on one server or on a whole cluster.
+		Long: `List the held locks of a server, or of all primaries of a cluster. Locks of Redisson are
+listed too. A latch is listed until it is released, and a wait group while it has active
+or lost workers. A lock whose leader has published a value is listed as an election. A
+fair lock of Redisson without waiters looks like a plain lock, and is listed as one.
 
-PATTERN is a pattern of Redis for the names: * is any text, ? any character, [ab] one
-of these. Quote it, or the shell expands it. A name is that of the key, with the prefix
-of the application if it has one.
+PATTERN is a Redis pattern for names: * matches any text, ? any character, and [ab] one
+of these. Quote it to protect it from the shell. Names include the key prefix.
 
-ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
-leaves out all other keys. A fair lock that Redisson holds and nobody waits
-for looks like a plain lock. A latch
-is listed while it is closed, a wait group while members are at work, or are lost. A lock
-whose holder says something as a leader is shown as an election.
+--kind selects one type of lock, or lists limiters or filters with their state:
+  ratelimit           keys of rate limiters with used quota
+  redisson-ratelimit  Redisson-compatible rate limiters
+  bloom               Bloom filters, with the number of elements estimated from 64 KB
 
-Rate limiters and filters are listed only if --kind names them, with how they stand:
-ratelimit has the keys of which a limiter is owed something, as there can be one for
-each user; window the rate limiters that Redisson shares; bloom the Bloom filters, with
-an estimate of their elements from 64 KB of their bits.
+REQUESTED is the time since the holder requested the lock, by the clock of its machine.
+It includes the wait, because Redis does not store when the lock was granted. WAITING is
+the number of waiters, with the number that are gone: their clients have no registry
+entry, because they were killed or never had one.
 
-ASKED is the time since the holder asked for the lock, by the clock of its machine. It
-includes the wait: Redis does not know when the holder got the lock.
+ls changes nothing. It sends SCAN in small steps, which takes time on a server with many
+keys but hardly slows down other clients. -o jsonl and name print lines unsorted, as they
+arrive; the other formats are sorted, and show progress on a terminal after two seconds.
+If a primary of a cluster does not respond, ls lists what the others store, names the
+primary on standard error, and exits with 1.
 
-ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
-takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
-line; the other formats are sorted, and tell on a terminal how far they are after two
-seconds. WAITING tells how many of the waiters are gone: their clients have no entry
-any more, because they were killed, or never had one. If a primary of a cluster does not respond, ls lists
-what the others store, names the missing one on standard error, and exits with 1.
+On a terminal, long names and holders are shortened in the middle to fit the width. With
+-o wide, in a file and in a pipe, they are complete.
 
-On a terminal, a table has at most as many columns as the terminal: long names and
-holders are shortened in the middle. wide, and a table in a file or a pipe, are whole.
+Permissions: see leasehold doctor --print-acl exporter.
+
+Exit codes:
+  0  all locks listed, even if there are none
+  1  Redis unavailable, or part of a cluster does not respond
+  2  wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin, kind.kind())
+			return l.via.completeNames(cmd, args, begin, l.kind.kind())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := admin.Query{Idle: true, Kind: kind.kind()}
+			q := admin.Query{Idle: true, Kind: l.kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
-			w := cmd.OutOrStdout()
-			shows := newProgress(cmd.ErrOrStderr())
-			var scanned atomic.Uint64 // the bits of the share of the keys
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				locks := a.Locks(cmd.Context(), q)
-				switch out.format.value {
-				case "jsonl":
-					return forEach(locks, func(l admin.Lock) error { return jsonLine(w, toJSON(l)) })
-				case "name":
-					return forEach(locks, func(l admin.Lock) error {
-						_, err := fmt.Fprintln(w, shown(l.Name))
-						return err
-					})
-				}
-				done := shows.follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
-				all, lacks := sorted(locks)
-				done()
-				if lacks != nil && !incomplete(lacks) {
-					return lacks
-				}
-				if out.format.value == "json" {
-					list := make([]lockJSON, len(all))
-					for i, l := range all {
-						list[i] = toJSON(l)
-					}
-					return cmp.Or(writeJSON(w, list), lacks)
-				}
-				if len(all) == 0 && lacks == nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
-				}
-				wide := out.format.value == "wide"
-				if unheld(q.Kind) {
-					return cmp.Or(listStates(w, columnsOf(w, wide), all), lacks)
-				}
-				return cmp.Or(listLocks(w, columnsOf(w, wide), all, wide), lacks)
-			}, admin.WithProgress(func(share float64) { scanned.Store(math.Float64bits(share)) }))
+			return l.list(cmd.Context(), q, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
-	out.addFlag(cmd, "wide", "jsonl", "name")
-	via.addFlags(cmd)
+	l.kind.initKinds()
+	l.kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
+	l.out.addFlag(cmd, "wide", "jsonl", "name")
+	l.via.addFlags(cmd)
 	return cmd
+}
+
+// list writes what matches q to w, line by line or as a whole.
+func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) error {
+	var scanned atomic.Uint64 // the bits of the share of the keys
+	each := map[string]func(admin.Lock) error{
+		"jsonl": func(one admin.Lock) error { return jsonLine(w, toJSON(one)) },
+		"name": func(one admin.Lock) error {
+			_, err := fmt.Fprintln(w, shown(one.Name))
+			return err
+		},
+	}[l.out.format.value]
+	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
+		locks := a.Locks(ctx, q)
+		if each != nil { // whose lines come at once
+			return forEach(locks, each)
+		}
+		done := newProgress(stderr).follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
+		all, lacks := sorted(locks)
+		done()
+		if lacks != nil && !incomplete(lacks) {
+			return lacks
+		}
+		if len(all) == 0 && lacks == nil && l.out.format.value != "json" {
+			fmt.Fprintln(stderr, "leasehold:", l.via.noMatch(q))
+		}
+		return cmp.Or(l.write(w, q.Kind, all), lacks)
+	}, admin.WithProgress(func(share float64) { scanned.Store(math.Float64bits(share)) }))
+}
+
+// write writes the locks as a table, or as JSON.
+func (l *listing) write(w io.Writer, kind admin.Kind, all []admin.Lock) error {
+	wide := l.out.format.value == "wide"
+	switch {
+	case l.out.format.value == "json":
+		list := make([]lockJSON, len(all))
+		for i, one := range all {
+			list[i] = toJSON(one)
+		}
+		return writeJSON(w, list)
+	case unheld(kind):
+		return listStates(w, columnsOf(w, wide), all)
+	}
+	return listLocks(w, columnsOf(w, wide), all, wide)
 }
 
 // incomplete reports whether err only says that some servers of a cluster do not respond: a list has what the others store.
@@ -143,13 +161,13 @@ func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 func (c *connection) noMatch(q admin.Query) string {
 	switch pattern := q.Match; {
 	case unheld(q.Kind):
-		return fmt.Sprintf("nothing of the kind %s that matches %s is on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
+		return fmt.Sprintf("no key of type %s matches %s on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
 	case pattern == "":
 		return "no lock is held on " + c.server()
 	case strings.ContainsAny(pattern, "*?["):
-		return fmt.Sprintf("no lock that is held matches %s on %s", shown(pattern), c.server())
+		return fmt.Sprintf("no held lock matches %s on %s", shown(pattern), c.server())
 	default:
-		return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
+		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
 	}
 }
 

@@ -1,24 +1,24 @@
 // Command leasehold is the command-line tool of the lock library. The
 // repository's docs/operate/tool.md describes it.
 //
-//	leasehold run NAME -- COMMAND    runs a command while it holds a lock
-//	leasehold ls [PATTERN]           lists locks
-//	leasehold inspect NAME           shows the holders and the waiters of a lock
-//	leasehold unlock NAME            unlocks a lock by force, and tells its holder
-//	leasehold resize NAME PERMITS    changes how many permits a semaphore has
-//	leasehold top [PATTERN]          shows locks in a terminal, again and again
-//	leasehold watch NAME...          prints what happens to locks
+//	leasehold run NAME -- COMMAND    runs a command while holding a lock
+//	leasehold ls [PATTERN]           lists locks, rate limiters and Bloom filters
+//	leasehold inspect NAME           shows the holders and waiters of a lock
+//	leasehold unlock NAME            force-unlocks a lock and notifies its holder
+//	leasehold resize NAME PERMITS    changes the permit count of a semaphore
+//	leasehold top [PATTERN]          shows a live table of locks in the terminal
+//	leasehold watch NAME...          prints lock events as JSON lines
 //	leasehold clients                lists the clients that use locks
 //	leasehold serve                  serves a web page that shows locks
 //	leasehold history NAME           shows who held a lock in the last hour
-//	leasehold bench                  measures what locks cost on a server
-//	leasehold doctor                 says whether a server is fit for locks
+//	leasehold bench                  measures lock operations on a server
+//	leasehold doctor                 checks whether a server is configured safely for locking
 //	leasehold demo                   shows locks at work; needs nothing installed
 //	leasehold completion SHELL       prints a completion script
 //	leasehold version                prints the version
 //
-// It exits with 0 if all went well, 1 if it did not, 2 if it was called the
-// wrong way, and 130 if it was interrupted. exit.go has the codes of run.
+// The exit code is 0 on success, 1 on failure, 2 for wrong arguments, and 130 if
+// it was interrupted. exit.go has the codes of run.
 package main
 
 import (
@@ -69,7 +69,7 @@ var renamed = map[string]string{"as": "operator", "every": "interval", "time": "
 func leasehold() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "leasehold",
-		Short:         "Locks in Redis",
+		Short:         "Distributed locks on Redis and Valkey",
 		Version:       thisVersion().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/spf13/pflag"
 )
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(mainTests{m}) }
@@ -60,5 +62,33 @@ func TestRun_noServer(t *testing.T) {
 		if strings.Contains(stdout.String()+stderr.String(), "secret") {
 			t.Errorf("--url %s: the password is shown:\n%s%s", url, &stdout, &stderr)
 		}
+	}
+}
+
+// The help has one form: a short text that fits a list, and what the exit codes are. A flag has a noun phrase.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, cmd := range leasehold().Commands() {
+		if len(cmd.Short) > 60 || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: %q is too long, or a sentence", cmd.Name(), cmd.Short)
+		}
+		if cmd.Long != "" && !strings.Contains(cmd.Long, "\nExit codes") {
+			t.Errorf("%s: the help has no exit codes", cmd.Name())
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if width := len([]rune(strings.TrimSuffix(line, "\n"))); width > 100 {
+				t.Errorf("%s: %d columns: %s", cmd.Name(), width, line)
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			n++
+			if strings.HasSuffix(f.Usage, ".") || regexp.MustCompile(`^(how|what|which|who|if|do not|the) `).MatchString(f.Usage) || strings.Contains(f.Usage, "(default: ") {
+				t.Errorf("%s --%s: %q is no noun phrase with (default d)", cmd.Name(), f.Name, f.Usage)
+			}
+		})
+	}
+	if n < 80 {
+		t.Errorf("%d flags were found", n)
 	}
 }

@@ -55,7 +55,7 @@ func TestDeadPrimary(t *testing.T) {
 		says(t, on(t, living, strings.Fields(args)...), 1, why, "billing")
 	}
 
-	says(t, on(t, living, "doctor", "--slow", "1h"), 2, ": failure\n", "✗ connection of "+dead.Addr(), "this primary does not respond: ", "✓ connection", "✓ memory of "+living.Addr(), "✓ lock")
+	says(t, on(t, living, "doctor", "--slow", "1h"), 2, ": failure\n", "✗ connection of "+dead.Addr(), "primary does not respond: ", "✓ connection", "✓ memory of "+living.Addr(), "✓ lock")
 
 	b := browse(t, living)
 	for path, shows := range map[string]string{"": "at least ", "locks": there, "clients": "billing", "graph": "Unknown.", "limits": "Unknown."} {
@@ -77,8 +77,8 @@ func TestPage_unavailable(t *testing.T) {
 		b.open(path)
 		b.badge("on", "live")
 		s.Freeze(t)
-		b.badge("off", "Redis does not respond")
-		b.shows("Redis does not respond as it should.")
+		b.badge("off", "cannot read from Redis")
+		b.shows("Cannot read from Redis.")
 		if path == "" {
 			b.shows("unknown")
 			b.picture("unavailable", 390, 844)

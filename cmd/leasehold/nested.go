@@ -21,7 +21,7 @@ type nestedReport struct {
 // context of the hold carries the owner, so the second Lock does not wait for
 // the first one. Redis counts.
 func nestedCall(ctx context.Context, s *stage) error {
-	s.out.line("A call locks and, with the lock held, makes another call that locks as well.")
+	s.out.line("A call holds a lock, and makes another call that acquires the same lock (reentry).")
 	c, err := s.open(ctx)
 	if err != nil {
 		return err
@@ -72,11 +72,11 @@ func (r *nestedReport) count(ctx context.Context, l *reentrant.Lock, hold lock.H
 func checkNested(r nestedReport) []claim {
 	stranger := fmt.Sprint(r.stranger)
 	if r.stranger == nil {
-		stranger = "it got the lock"
+		stranger = "it acquired the lock"
 	}
 	return []claim{
-		claimf(slices.Equal(r.counts, []int{1, 2, 1, 0}), "holds in Redis after lock, lock, unlock, unlock: %v", r.counts),
+		claimf(slices.Equal(r.counts, []int{1, 2, 1, 0}), "hold count in Redis after Lock, Lock, Unlock, Unlock: %v", r.counts),
 		claimf(r.tokens[0] != 0 && r.tokens[0] == r.tokens[1], "both holds have the same fencing token, %d and %d", r.tokens[0], r.tokens[1]),
-		claimf(errors.Is(r.stranger, lock.ErrNotAcquired), "a call without the owner's context is refused: %s", stranger),
+		claimf(errors.Is(r.stranger, lock.ErrNotAcquired), "a call without the owner's context does not acquire it: %s", stranger),
 	}
 }

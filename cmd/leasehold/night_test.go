@@ -34,8 +34,8 @@ func TestNight(t *testing.T) {
 	}
 	text := string(out)
 	for _, want := range []string{
-		"orders:42  plain  leasehold run on ", "waits  1. leasehold run on ", ", runs import-orders", ", runs ship-orders",
-		"unlocked; a message was sent to its holder (leasehold run on ", "works on beside the next holder: end it there", "The stuck process ended with 123", "unlock orders:42 --yes --operator alice --reason 'stuck, ticket 815'\n", "by alice: stuck, ticket 815", "It was told ", "ship-orders runs", "bill-orders runs", "orders:42: free",
+		"orders:42  plain  leasehold run on ", "waiters  1. leasehold run on ", ", runs import-orders", ", runs ship-orders",
+		"unlocked; notification sent to the holder (leasehold run on ", "keeps running alongside the next holder", "The stuck process ended with 123", "unlock orders:42 --yes --operator alice --reason 'stuck, ticket 815'\n", "by alice: stuck, ticket 815", "It was notified ", "ship-orders runs", "bill-orders runs", "orders:42: free",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q", want)

@@ -105,7 +105,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	c := billing(t, rdb)
 	mustLock(t, c.NewLock("orders:1"))
 	h := mustLock(t, c.NewLock("orders:2"))
-	mustLock(t, c.NewRWLock("catalogue").Read())
+	mustLock(t, c.NewRWLock("catalog").Read())
 	mustLock(t, c.NewLock("odd\x1b[31m\nname"))
 	for _, words := range [][]string{{"HSET", "java", redissonOwner, "1"}, {"HSET", "visits", "today", "1"}, {"SET", "text", "x"}} {
 		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words[0]).Keys(words[1]).Args(words[2:]...).Build()).Error(); err != nil {
@@ -130,7 +130,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	rw := call("ls", "--kind", "rw", "-o", "json")
 	says(t, rw, 0)
 	var list []lockJSON
-	if err := json.Unmarshal([]byte(rw.stdout.String()), &list); err != nil || len(list) != 1 || list[0].Name != "catalogue" || list[0].Holders[0].Client.Name != "billing" || list[0].Holders[0].Since == nil || *list[0].LeaseMS <= 0 {
+	if err := json.Unmarshal([]byte(rw.stdout.String()), &list); err != nil || len(list) != 1 || list[0].Name != "catalog" || list[0].Holders[0].Client.Name != "billing" || list[0].Holders[0].Since == nil || *list[0].LeaseMS <= 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	lines := call("ls", "java", "-o", "jsonl")
@@ -144,8 +144,8 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	if none.stdout.String() != "[]\n" {
 		t.Errorf("%q", none.stdout)
 	}
-	says(t, call("ls", "nothing:*"), 0, "NAME ", "leasehold: no lock that is held matches nothing:* on "+url+"\n")
-	says(t, call("ls", "orders"), 0, "no lock called orders is held on "+url+"; for all names that begin so: leasehold ls 'orders*'\n")
+	says(t, call("ls", "nothing:*"), 0, "NAME ", "leasehold: no held lock matches nothing:* on "+url+"\n")
+	says(t, call("ls", "orders"), 0, "lock orders is not held on "+url+"; for all names with this prefix: leasehold ls 'orders*'\n")
 	says(t, call("clients"), 0, "NAME ", "billing", host(t), "zone=a")
 	says(t, call("clients", "-o", "wide"), 0, c.ID())
 	clients := call("clients", "-o", "jsonl")
@@ -155,7 +155,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 		t.Errorf("%+v, %v", who, err)
 	}
 	says(t, call("__complete", "inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
-	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalogue\trw, billing on ")
+	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalog\trw, billing on ")
 	says(t, call("__complete", "run", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
 	says(t, call("__complete", "run", "orders:1", "--", ""), 0, ":0\n")
 }
@@ -170,24 +170,24 @@ func TestOperate_wrongly(t *testing.T) {
 		code int
 		says string
 	}{
-		"ls --kind cuckoo":                      {2, "it must be one of any, plain, fair, rw, semaphore"},
+		"ls --kind cuckoo":                      {2, "must be one of any, plain, fair, rw, semaphore"},
 		"ls a b":                                {2, "accepts at most 1 arg"},
-		"ls -o yaml":                            {2, "it must be one of table, json, wide, jsonl, name"},
+		"ls -o yaml":                            {2, "must be one of table, json, wide, jsonl, name"},
 		"inspect":                               {2, "accepts 1 arg"},
 		"inspect a{b":                           {2, "bad lock name"},
-		"inspect text":                          {1, "the key text holds something that is no lock; it was left as it is"},
-		"unlock text --yes":                     {1, "the key text holds something that is no lock; it was left as it is"},
-		"unlock orders:1 --yes":                 {1, "orders:1: nobody holds it; nothing was changed"},
+		"inspect text":                          {1, "key text is not a lock; nothing was changed"},
+		"unlock text --yes":                     {1, "key text is not a lock; nothing was changed"},
+		"unlock orders:1 --yes":                 {1, "orders:1 is not held; nothing was changed"},
 		"unlock orders:1 --operator a\nb":       {2, "WithOperator"},
 		"clients x":                             {2, "unknown command"},
-		"ls --url " + as:                        {1, "the user lacks a right: leasehold doctor says which"},
-		"inspect else --url " + as:              {1, "the user lacks a right"},
-		"ls --url redis://a:secret@127.0.0.1:1": {1, "connection refused; is the server running"},
+		"ls --url " + as:                        {1, "the user lacks a permission: run leasehold doctor"},
+		"inspect else --url " + as:              {1, "the user lacks a permission"},
+		"ls --url redis://a:secret@127.0.0.1:1": {1, "connection refused; check that the server is running"},
 	} {
 		words := strings.Split(args, " ")
 		says(t, on(t, s, words...), test.code, test.says)
 	}
-	says(t, prepare(t, nil, "ls").start(), 2, "no server: give its URL by --url or in LEASEHOLD_REDIS_URL")
+	says(t, prepare(t, nil, "ls").start(), 2, "no server URL: set --url or LEASEHOLD_REDIS_URL")
 }
 
 func TestInspect(t *testing.T) {
@@ -195,8 +195,8 @@ func TestInspect(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	c := billing(t, rdb)
-	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "leasehold: there is no trace of orders:1 on "+s.URL()+": it is free if ")
-	says(t, on(t, s, "inspect", "orders:*"), 0, "orders:*: free\n", "inspect takes a name; for a pattern use leasehold ls\n")
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "leasehold: no key for orders:1 on "+s.URL()+": free, or ")
+	says(t, on(t, s, "inspect", "orders:*"), 0, "orders:*: free\n", "inspect takes a name; use leasehold ls for a pattern\n")
 	h := mustLock(t, c.NewFairLock("orders:1", lock.WithFencing()))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -210,9 +210,9 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	knows(t, rdb, c)
-	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holds  billing on "+host(t)+", pid ", "zone=a", "asked ", " ago, at ", "(this includes its wait)\n",
-		"owner "+h.Owner(), " left\n", "waits  1. billing on ", "counts as dead if not heard of for ",
-		fmt.Sprintf("token  %d, or up to 64 more after hand-offs within the process\n       register %d; the next token is larger\n", h.Token(), h.Token()+64))
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holder   billing on "+host(t)+", pid ", "zone=a", "requested ", " ago, at ", "(includes the wait)\n",
+		"owner "+h.Owner(), " left\n", "waiters  1. billing on ", "waiter timeout in ",
+		fmt.Sprintf("token    %d, or up to 64 larger after hand-offs within the process\n         highest %d; the next token is larger\n", h.Token(), h.Token()+64))
 	j := on(t, s, "inspect", "orders:1", "-o", "json")
 	says(t, j, 0)
 	var l lockJSON
@@ -223,7 +223,7 @@ func TestInspect(t *testing.T) {
 	<-done
 	s.Do(t, "HSET", "java", "mode", "read", redissonOwner, "2")
 	s.Do(t, "SET", "{java}:"+redissonOwner+":rwlock_timeout:1", "1")
-	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, read by 1\n", "Redisson "+redissonOwner[:36]+", thread 84", "nobody says when it asked, held 2 times", "no expiry")
+	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, held by 1 reader\n", "Redisson "+redissonOwner[:36]+", thread 84", "request time unknown, held 2 times", "no expiry")
 }
 
 // unlock takes a lock only from the holder that it has shown, tells the holder, and leaves a note. Off a
@@ -235,8 +235,8 @@ func TestUnlock(t *testing.T) {
 	c := billing(t, rdb, seldom)
 	h := mustLock(t, c.NewLock("orders:1"))
 	knows(t, rdb, c)
-	says(t, on(t, s, "unlock", "orders:1"), 2, "holds  billing on ", "no terminal to ask at: give --yes")
-	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", redissonOwner), 1, "does not hold it (any more); nothing was changed")
+	says(t, on(t, s, "unlock", "orders:1"), 2, "holder  billing on ", "not a terminal, nothing was changed; use --yes")
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", redissonOwner), 1, "is not held by owner "+redissonOwner+"; nothing was changed")
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
@@ -248,7 +248,7 @@ func TestUnlock(t *testing.T) {
 		}
 		hears = n > 0
 	}
-	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--operator", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; a message was sent to its holder (billing on "+host(t)+", pid ", "works on beside the next holder: end it there")
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--operator", "alice", "--reason", "stuck since 3"), 0, "holder  billing on ", "unlocked; notification sent to the holder (billing on "+host(t)+", pid ", "keeps running alongside the next holder")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
@@ -257,7 +257,7 @@ func TestUnlock(t *testing.T) {
 
 	// All readers that it has shown.
 	a, b := mustLock(t, c.NewRWLock("rw").Read()), mustLock(t, billing(t, s.Client(t)).NewRWLock("rw").Read())
-	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, read by 2\n", " its 2 holders")
+	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, held by 2 readers\n", "2 holders")
 	if held(t, s, "rw") {
 		t.Error("it is held still")
 	}
@@ -289,7 +289,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 		return prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr()}, "unlock", "rw", "--yes").start()
 	}
 	cut := unlock(func() redistest.Action { return redistest.Action{DropReply: true} }, order[1])
-	says(t, cut, 1, "1 of 3 holders lost it; ", "unknown outcome for holder billing on ")
+	says(t, cut, 1, "1 of 3 holders removed; ", "unknown outcome for holder billing on ")
 	if text := cut.stderr.String(); strings.Contains(text, "TLS") {
 		t.Errorf("a connection that broke says that the server wants TLS: %s", text)
 	}
@@ -298,7 +298,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 	c := unlock(func() redistest.Action { close(asked); return redistest.Action{HoldReply: t.Context().Done()} }, order[2])
 	<-asked
 	c.signal(os.Interrupt)
-	says(t, c, 130, "unknown outcome for holder billing on ", "ended by a signal (interrupt)")
+	says(t, c, 130, "unknown outcome for holder billing on ", "interrupted by a signal (interrupt)")
 }
 
 // A shell is told no name that it could not type: it would cut it, or print what moves its cursor.
@@ -358,7 +358,7 @@ func TestUnlock_run(t *testing.T) {
 	}
 	next := on(t, s, "run", name, "--", "echo", "mine")
 	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
-	says(t, on(t, s, "unlock", name, "--yes", "--operator", "alice"), 0, ", runs sleep", "unlocked; a message was sent to its holder (leasehold run on ")
+	says(t, on(t, s, "unlock", name, "--yes", "--operator", "alice"), 0, ", runs sleep", "unlocked; notification sent to the holder (leasehold run on ")
 	says(t, stuck, 123, "by alice")
 	says(t, next, 0, "mine")
 }

@@ -17,7 +17,7 @@ type output struct{ format choice }
 // formats that cmd knows.
 func (o *output) addFlag(cmd *cobra.Command, more ...string) {
 	o.format.init("table", append([]string{"table", "json"}, more...)...)
-	o.format.addFlag(cmd, "output", "o", "how to print it")
+	o.format.addFlag(cmd, "output", "o", "output format")
 }
 
 // tabular has a table for people. Its JSON is for programs.
@@ -64,7 +64,7 @@ func (c *choice) String() string { return c.value }
 // Set takes one of the values.
 func (c *choice) Set(value string) error {
 	if !slices.Contains(c.values, value) {
-		return fmt.Errorf("it must be one of %s", strings.Join(c.values, ", "))
+		return fmt.Errorf("must be one of %s", strings.Join(c.values, ", "))
 	}
 	c.value = value
 	return nil

@@ -75,7 +75,7 @@ func fall(t *testing.T, s *redistest.Server) {
 	n.waits("transfer:eu:7", n.owner(ledger, 4*time.Minute))
 	n.waits("transfer:eu:7", n.owner(search, time.Minute))
 	for i, c := range []string{search, billing, payments} {
-		n.reads("catalogue", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
+		n.reads("catalog", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
 	}
 	n.holds("stock:berlin:aisle-4", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", 26*time.Second)
 	n.holds("stock:oslo:aisle-1", n.owner(search, 41*time.Second), 5*time.Second)
@@ -134,14 +134,14 @@ func TestPage_looks(t *testing.T) {
 		b.scheme(scheme)
 		b.do(chromedp.EmulateViewport(1440, 900))
 		for name, page := range map[string]struct{ path, shows string }{
-			"overview":           {"", "Asked longest ago"},
+			"overview":           {"", "Oldest request"},
 			"locks":              {"locks?sort=since", "stock:berlin:aisle-4"},
-			"lock":               {"lock?name=orders:42", "Waiting, in this order"},
+			"lock":               {"lock?name=orders:42", "Waiters, in queue order"},
 			"graph":              {"graph", "Possible deadlock."},
 			"limits":             {"limits", "seen:urls"},
 			"redisson-ratelimit": {"lock?name=sms", "10 per 1h"},
 			"filter":             {"lock?name=seen:urls", "False positives"},
-			"election":           {"lock?name=billing:leader", "Leads for"},
+			"election":           {"lock?name=billing:leader", "Leader for"},
 			"clients":            {"clients", "payments"},
 		} {
 			s.Do(t, "FLUSHALL")
@@ -242,7 +242,7 @@ func TestPage_phone(t *testing.T) {
 		for name, page := range map[string]struct{ path, shows string }{
 			"overview": {"", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
 			"locks":    {"locks", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
-			"lock":     {"lock?name=production:payments:reconciliation:batch:2026-11-26:x2x9k", "40 waiters that count as dead: 40 of cron on cron-28812345-abcde"},
+			"lock":     {"lock?name=production:payments:reconciliation:batch:2026-11-26:x2x9k", "40 waiters timed out: 40 of cron on cron-28812345-abcde"},
 			"clients":  {"clients", "payments-reconciliation-worker-7d9f8b6c5d-x2x9k"},
 		} {
 			b.open(page.path)
@@ -302,7 +302,7 @@ func TestPage_keys(t *testing.T) {
 		t.Errorf("after the dialog the focus is at %s", at())
 	}
 	b.do(chromedp.KeyEvent(kb.Enter))
-	b.shows("Waiting, in this order")
+	b.shows("Waiters, in queue order")
 
 	b.open("lock?name=odd%20%27name%27") // 3
 	b.eval(`navigator.clipboard.writeText = (text) => { window.copied = text; }`)
@@ -396,17 +396,17 @@ func TestPage_unlock(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Enter))
 	tabTo(b, "orders:42")
 	b.do(chromedp.KeyEvent(kb.Enter))
-	b.shows("Unlock by force…")
-	b.shows("Waiting, in this order")
-	tabTo(b, "Unlock by force…")
+	b.shows("Force-unlock…")
+	b.shows("Waiters, in queue order")
+	tabTo(b, "Force-unlock…")
 	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:4"), chromedp.KeyEvent(kb.Enter))
-	b.shows("Nothing was changed: the name that was typed is another one.")
+	b.shows("Nothing was changed: the typed name does not match.")
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
-	tabTo(b, "Unlock by force…")
+	tabTo(b, "Force-unlock…")
 	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:42"), chromedp.KeyEvent(kb.Enter))
-	b.shows("Unlocked. A message was sent to 1 holder.")
+	b.shows("Unlocked. Notification sent to 1 holder.")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
@@ -469,24 +469,24 @@ func TestPage_latchAndWaitGroup(t *testing.T) {
 	}
 	b := browse(t, s)
 	b.open("locks")
-	b.shows("3 to count down")
+	b.shows("count 3")
 	if got := b.eval(`[...document.querySelectorAll("tbody tr")].map(r => r.querySelectorAll(".lease").length).join()`); got != "0,1" {
 		t.Errorf("leases of the latch and of the wait group: %s", got)
 	}
 	if _, err := l.CountDown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("2 to count down")
+	b.shows("count 2")
 	follow(b, `a[href*="name=workers"]`)
-	b.shows("2 at work")
+	b.shows("2 active")
 	if err := members[0].Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("1 at work, 1 lost")
+	b.shows("1 active, 1 lost")
 	if err := members[1].Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("0 at work, 1 done, 1 lost")
+	b.shows("0 active, 1 done, 1 lost")
 	b.quiet()
 }
 
@@ -505,24 +505,24 @@ func TestPage_limits(t *testing.T) {
 	}
 	b := browse(t, s)
 	b.open("limits")
-	b.shows("10 of 10 per 1h left")
+	b.shows("10 of 10 per 1h remaining")
 	if _, err := w.Take(t.Context(), 7); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("3 of 10 per 1h left")
+	b.shows("3 of 10 per 1h remaining")
 	b.until(`document.querySelector("tr[data-key*=sms] progress").value === 0.7`)
 	if _, err := f.Add(t.Context(), []byte("a"), []byte("b")); err != nil {
 		t.Fatal(err)
 	}
 	b.shows("2 of 100 elements")
 	follow(b, `a[href*="name=sms"]`)
-	b.shows("the units taken, and when")
+	b.shows("the used permits, with the time of each")
 	if _, err := w.Take(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("0 of 10 per 1h left; the next in ")
+	b.shows("0 of 10 per 1h remaining; next in ")
 	follow(b, ".crumb a")
-	b.shows("2 limits and filters")
+	b.shows("2 limiters and filters")
 	b.quiet()
 }
 

@@ -148,7 +148,7 @@ func waited(t *testing.T, s *redistest.Server) bool {
 	t.Helper()
 	c := on(t, s, "inspect", "nightly")
 	c.ends(exitOK)
-	return strings.Contains(c.stdout.String(), "waits")
+	return strings.Contains(c.stdout.String(), "waiters")
 }
 
 // words splits a line as a shell does, with single quotes alone.

@@ -65,7 +65,7 @@ func playSession(t *testing.T) []row {
 		{"host-3", "orders:42 -- ./ship-orders", ""},
 		{"host-4", "orders:42 -- ./bill-orders", ""},
 		{"host-2", "nightly -- ./report.sh", "nightly"},
-		{"host-5", "--shared catalogue -- ./read.sh", "catalogue"},
+		{"host-5", "--shared catalog -- ./read.sh", "catalog"},
 	} {
 		c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, append([]string{"run", "-q"}, strings.Fields(job.args)...)...)
 		c.cmd.Dir = dir

@@ -39,8 +39,8 @@ type queueReport struct {
 // at a time. The counter is a fair lock, so it serves them in the order in which they came,
 // also where they come by several clients. One of them gives up waiting, and one dies.
 func fairQueue(ctx context.Context, s *stage) (err error) {
-	s.out.line("Customers A to H come, one after the other and by several clients, to a counter that serves one at a time.")
-	s.out.line("In the queue, F gives up and C dies. A customer without a heartbeat for %v counts as dead.", patience)
+	s.out.line("Customers A to H arrive one by one, through several clients, at a counter that serves one at a time: a fair lock.")
+	s.out.line("In the queue, F cancels and C dies. A customer without a heartbeat for %v counts as dead (waiter timeout).", patience)
 	q, err := openQueue(ctx, s)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (q *queue) tell(ctx context.Context, r *queueReport) error {
 				return err
 			}
 		}
-		line, err := q.show(ctx, "all are there")
+		line, err := q.show(ctx, "all queued")
 		if err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func (q *queue) tell(ctx context.Context, r *queueReport) error {
 			return err
 		}
 		r.served += next.name
-		if _, err := q.show(ctx, next.name+" is served"); err != nil {
+		if _, err := q.show(ctx, next.name+" served"); err != nil {
 			return err
 		}
 	}
@@ -211,7 +211,7 @@ func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
 	if err != nil {
 		return err
 	}
-	_, err = q.show(ctx, c.name+" gave up")
+	_, err = q.show(ctx, c.name+" canceled")
 	return err
 }
 
@@ -248,7 +248,7 @@ func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 		if done(line) {
 			return nil
 		}
-		q.out.progress("in line: %s", q.text(line))
+		q.out.progress("queue: %s", q.text(line))
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
@@ -268,7 +268,7 @@ func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 // heartbeat.
 func (q *queue) text(line lock.State) string {
 	if len(line.Waiters) == 0 {
-		return "nobody"
+		return "empty"
 	}
 	var all []string
 	for _, w := range line.Waiters {
@@ -315,13 +315,13 @@ func (r *queueReport) measure(all []*customer) {
 
 func checkQueue(r queueReport) []claim {
 	return []claim{
-		claimf(r.line == customers, "in Redis they stood in the order in which they came: %s", r.line),
-		claimf(r.served == living && r.overlaps == 0, "the living were served in that order, one at a time: %s", r.served),
-		claimf(r.leftAfter < patience, "F was out of the queue %d ms after it gave up", r.leftAfter.Milliseconds()),
-		claimf(r.deadStays, "C died without leaving, and its place stayed in Redis"),
-		claimf(r.deadCost < 2*patience, "D, behind it, was served %.2f s after its death; a patience is %.2f s", r.deadCost.Seconds(), patience.Seconds()),
-		claimf(r.changes < patience, "it cost no other customer any time: the other changes at the counter took %d ms together", r.changes.Milliseconds()),
-		claimf(r.lastWait > patience, "heartbeats kept places: H waited for %.1f s, more than a patience", r.lastWait.Seconds()),
-		claimf(r.atEnd == 0, "%d left in the queue at the end", r.atEnd),
+		claimf(r.line == customers, "queued in Redis in the order of arrival: %s", r.line),
+		claimf(r.served == living && r.overlaps == 0, "served in that order, one at a time: %s", r.served),
+		claimf(r.leftAfter < patience, "F left the queue %d ms after it canceled", r.leftAfter.Milliseconds()),
+		claimf(r.deadStays, "C died, and its queue entry stayed in Redis"),
+		claimf(r.deadCost < 2*patience, "D, behind C, was served %.2f s after C died; the waiter timeout is %.2f s", r.deadCost.Seconds(), patience.Seconds()),
+		claimf(r.changes < patience, "no other customer was delayed: all other hand-offs together took %d ms", r.changes.Milliseconds()),
+		claimf(r.lastWait > patience, "heartbeats kept the queue position of H for %.1f s, longer than the waiter timeout", r.lastWait.Seconds()),
+		claimf(r.atEnd == 0, "%d waiters left in the queue", r.atEnd),
 	}
 }

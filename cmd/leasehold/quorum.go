@@ -42,8 +42,8 @@ type quorumReport struct {
 // quorum has one lock on five servers, which die one after the other. While three of
 // them live, a holder keeps the lock, and others can get it.
 func quorum(ctx context.Context, s *stage) error {
-	s.out.line("One lock on five small servers in memory, also with --url: three of them are going to die.")
-	s.out.line("They do not tell for how long they have been up. But a dead one never comes back, so WithDurableServers is safe here.")
+	s.out.line("One lock on five small servers in memory, even with --url. Three of them fail.")
+	s.out.line("These servers do not report their uptime. A failed server never restarts, so WithDurableServers is safe here.")
 	report, err := playQuorum(ctx, s, "leader", "leader")
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *quorumReport) twoDie(ctx context.Context, s *stage, sites sites, a, b l
 	died := time.Now()
 	sites[0].die()
 	sites[1].die()
-	s.out.line("A has it on %d servers, and two of them die.", r.first)
+	s.out.line("A holds it on %d servers, and two of them fail.", r.first)
 	r.tries[0], r.grants[0], err = during(ctx, b, func() error {
 		r.votes, err = awaitVotes(ctx, s.out, hold, siteCount-2)
 		r.until, r.lost = hold.Until().Sub(died), hold.Err()
@@ -110,9 +110,9 @@ func (r *quorumReport) thirdDies(ctx context.Context, s *stage, sites sites, a, 
 	r.then = len(multilock.Holds(hold))
 	died := time.Now()
 	sites[2].die()
-	s.out.line("B has it on %d servers, and a third one dies.", r.then)
+	s.out.line("B holds it on %d servers, and a third one fails.", r.then)
 	r.tries[1], r.grants[1], err = during(ctx, a, func() error {
-		s.out.progress("B does not know yet")
+		s.out.progress("B has not detected it yet")
 		limit := time.NewTimer(ballotLimit)
 		defer limit.Stop()
 		select {
@@ -155,7 +155,7 @@ func awaitVotes(ctx context.Context, out *screen, hold lock.Hold, n int) (votes 
 		if votes == n || hold.Err() != nil || time.Since(start) > ballotLimit {
 			return votes, context.Cause(ctx)
 		}
-		out.progress("%d of %d votes, certain for %.1f s", votes, siteCount, time.Until(hold.Until()).Seconds())
+		out.progress("%d of %d votes, guaranteed for %.1f s", votes, siteCount, time.Until(hold.Until()).Seconds())
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
 			return votes, err
 		}
@@ -221,21 +221,21 @@ func (all sites) close(ctx context.Context) {
 
 func checkQuorum(r quorumReport) []claim {
 	claims := []claim{
-		claimf(r.first == siteCount, "A got the lock on %d servers of %d", r.first, siteCount),
+		claimf(r.first == siteCount, "A acquired the lock on %d of %d servers", r.first, siteCount),
 		claimf(r.lost == nil && r.votes == siteCount-2 && r.until > quorumLease,
-			"two died, and A still held it, by %d votes, for %d ms after that at least; a lease is %d ms", r.votes, r.until.Milliseconds(), quorumLease.Milliseconds()),
-		claimf(r.tries[0] > 0 && r.grants[0] == 0, "B tried %d times meanwhile and got it %d times", r.tries[0], r.grants[0]),
-		claimf(r.unlock == nil, "A's Unlock did not need the dead servers%s", but(r.unlock)),
+			"two failed, and A held it with %d votes for at least %d ms more; the lease is %d ms", r.votes, r.until.Milliseconds(), quorumLease.Milliseconds()),
+		claimf(r.tries[0] > 0 && r.grants[0] == 0, "B tried %d times in the meantime, and acquired it %d times", r.tries[0], r.grants[0]),
+		claimf(r.unlock == nil, "A's Unlock did not need the failed servers%s", but(r.unlock)),
 	}
 	if r.next != nil {
-		return append(claims, claimf(false, "B did not get it after that: %v", r.next))
+		return append(claims, claimf(false, "B did not acquire it after that: %v", r.next))
 	}
 	return append(claims,
-		claimf(r.then == siteCount-2, "B got it after that, on the %d servers that were left", r.then),
-		claimf(errors.Is(r.cause, lock.ErrLost), "a third died, and B's hold ended: %s", said(r.cause)),
-		claimf(r.told < 2*quorumLease, "that was %d ms after the death, when the lease on the dead server ended; a lease is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
+		claimf(r.then == siteCount-2, "B then acquired it on the %d remaining servers", r.then),
+		claimf(errors.Is(r.cause, lock.ErrLost), "a third failed, and B lost its hold: %s", said(r.cause)),
+		claimf(r.told < 2*quorumLease, "that was %d ms after the failure, when the lease on that server expired; the lease is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
 		claimf(r.tries[1] > 1 && r.grants[1] == 0 && errors.Is(r.after, lock.ErrUnavailable),
-			"two are no majority: A tried %d times and got it %d times: %s", r.tries[1], r.grants[1], said(r.after)),
+			"two are no majority: A tried %d times, and acquired it %d times: %s", r.tries[1], r.grants[1], said(r.after)),
 	)
 }
 

@@ -28,24 +28,28 @@ func resizeCommand() *cobra.Command {
 	r := &resizer{}
 	cmd := &cobra.Command{
 		Use:     "resize NAME PERMITS",
-		Short:   "Change how many permits a semaphore has",
+		Short:   "Change the permit count of a semaphore",
 		Example: `  leasehold resize gpus 8`,
-		Long: `Set how many permits the semaphore called NAME has in all. On a terminal, resize shows
-the semaphore and asks first. Off a terminal it does nothing without --yes.
+		Long: `Set the permit count of the semaphore NAME to PERMITS. On a terminal, resize displays the
+semaphore and asks for confirmation. Elsewhere it requires --yes.
 
-Permits that are held stay held. If there are more of them than PERMITS, none is
-granted until enough are released. Waiters that can have their permits now get them.
+Held permits stay held. If more are held than PERMITS, none is granted until enough are
+released. With more permits, waiters acquire them at once.
 
-All users of a semaphore must give the same number. Those that give another one fail
-from then on: change leasehold run --permits, and the number in NewSemaphore. Their
-holds stay valid.
+All users of a semaphore must pass the same permit count. From then on, callers that pass
+another one fail: change leasehold run --permits, and the number in NewSemaphore. Their
+current holds stay valid.
 
-A semaphore that no owner holds is a number in Redis, and cannot be told from a counter
-of an application: check NAME before you say yes.
+A semaphore without holders is a number in Redis, and looks like a counter of an
+application: check NAME before you confirm.
 
-Exit code: 0 if the semaphore has PERMITS permits; 1 if there is none of this name, if
-you said no, or if resize failed; 2 if resize was called the wrong way, or off a
-terminal without --yes.
+Permissions: see leasehold doctor --print-acl operator --for semaphore, and
+leasehold doctor --print-acl application --for semaphore.
+
+Exit codes:
+  0  the semaphore has PERMITS permits
+  1  no semaphore of this name, you declined, or Redis is unavailable
+  2  wrong arguments, or no terminal and no --yes
 
 ` + connectionHelp,
 		Args: cobra.ExactArgs(2),
@@ -55,7 +59,7 @@ terminal without --yes.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 || n > semaphore.MaxPermits {
-				return usagef("PERMITS %s: it must be a number from 1 to %d", shown(args[1]), semaphore.MaxPermits)
+				return usagef("PERMITS %s: must be at least 1 and at most %d", shown(args[1]), semaphore.MaxPermits)
 			}
 			r.name, r.permits = args[0], n
 			return r.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
@@ -63,7 +67,7 @@ terminal without --yes.
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "no confirmation prompt")
 	r.addFlags(cmd)
 	return cmd
 }
@@ -74,18 +78,18 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 	case err != nil:
 		return noLock(r.name, err)
 	case l.Kind == "":
-		return fmt.Errorf("there is no semaphore %s on %s: its first user makes it, with the number of permits of that user", shown(r.name), r.server())
+		return fmt.Errorf("no semaphore %s on %s: the first user creates it, with its own permit count", shown(r.name), r.server())
 	case l.Kind != admin.Semaphore:
-		return fmt.Errorf("%s is no semaphore, but is of the kind %s; nothing was changed", shown(r.name), kindOf(l))
+		return fmt.Errorf("%s is not a semaphore, but a key of type %s; nothing was changed", shown(r.name), kindOf(l))
 	}
 	if err := detail(l).table(out); err != nil && !r.yes { // nobody would see what to say yes to
 		return err
 	}
 	if !r.yes {
 		if !isTerminal(in) {
-			return usagef("%s: nothing was changed, as there is no terminal to ask at: give --yes", shown(r.name))
+			return usagef("%s: not a terminal, nothing was changed; use --yes", shown(r.name))
 		}
-		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), permits(l.Permits), r.permits)
+		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), plural(l.Permits, "permit"), r.permits)
 		if err := agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(r.name))); err != nil {
 			return err
 		}
@@ -102,10 +106,10 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 		return err
 	}
 	if l.Free < 0 {
-		fmt.Fprintf(out, "%s has %s; %d more are held, and none is granted until they are released\n", shown(r.name), permits(l.Permits), -l.Free)
+		fmt.Fprintf(out, "%s has %s; %d more are held, and none is granted until these are released\n", shown(r.name), plural(l.Permits, "permit"), -l.Free)
 		return nil
 	}
-	fmt.Fprintf(out, "%s has %s, %d free\n", shown(r.name), permits(l.Permits), l.Free)
+	fmt.Fprintf(out, "%s has %s, %d free\n", shown(r.name), plural(l.Permits, "permit"), l.Free)
 	return nil
 }
 

@@ -13,11 +13,11 @@ func TestResize(t *testing.T) {
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
 	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(0)
-	idle := "gpus: a semaphore of 4 permits, 4 free\nunsure  the key has only a number: it is an idle semaphore, or a counter of an application\n"
+	idle := "gpus: a semaphore of 4 permits, 4 free\nambiguous  the key is a number: an idle semaphore, or a counter of an application\n"
 	says(t, on(t, s, "inspect", "gpus"), 0, idle)
 	says(t, on(t, s, "inspect", "gpus", "-o", "json"), 0, `"permits": 4`)
-	says(t, on(t, s, "unlock", "gpus", "--yes"), 1, "nobody holds it; nothing was changed")
-	says(t, on(t, s, "resize", "gpus", "8"), 2, "nothing was changed, as there is no terminal to ask at: give --yes")
+	says(t, on(t, s, "unlock", "gpus", "--yes"), 1, "gpus is not held; nothing was changed")
+	says(t, on(t, s, "resize", "gpus", "8"), 2, "not a terminal, nothing was changed; use --yes")
 	says(t, on(t, s, "resize", "gpus", "8", "--yes"), 0, idle, "gpus has 8 permits, 8 free")
 	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(exitBroken)
 
@@ -25,7 +25,7 @@ func TestResize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says(t, on(t, s, "resize", "gpus", "3", "--yes"), 0, "gpus has 3 permits; 2 more are held, and none is granted until they are released")
+	says(t, on(t, s, "resize", "gpus", "3", "--yes"), 0, "gpus has 3 permits; 2 more are held, and none is granted until these are released")
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,11 @@ func TestResize(t *testing.T) {
 		code int
 		text string
 	}{
-		"none 4 --yes":          {1, "there is no semaphore none on " + s.URL()},
-		"orders 4 --yes":        {1, "orders is no semaphore, but is of the kind plain; nothing was changed"},
-		"text 4 --yes":          {1, "the key text holds something that is no lock"},
-		"gpus 0 --yes":          {2, "PERMITS 0: it must be a number from 1 to"},
-		"gpus 2147483648 --yes": {2, "from 1 to 2147483647"},
+		"none 4 --yes":          {1, "no semaphore none on " + s.URL()},
+		"orders 4 --yes":        {1, "orders is not a semaphore, but a key of type plain; nothing was changed"},
+		"text 4 --yes":          {1, "key text is not a lock"},
+		"gpus 0 --yes":          {2, "PERMITS 0: must be at least 1 and at most"},
+		"gpus 2147483648 --yes": {2, "at most 2147483647"},
 		"gpus four --yes":       {2, "PERMITS four"},
 		"gpus --yes":            {2, "accepts 2 arg"},
 		"gpus 5 --yes extra":    {2, "accepts 2 arg"},

@@ -44,29 +44,29 @@ const leastLease = 10 * lock.MinLease
 func (l *locking) check(servers int) error {
 	switch {
 	case l.waits && l.noWait:
-		return usagef("--wait and --no-wait exclude each other")
+		return usagef("--wait and --no-wait exclude each other: use one of them")
 	case l.shared && l.exclusive, l.shared && l.fair, l.exclusive && l.fair:
-		return usagef("--shared, --exclusive and --fair exclude each other")
+		return usagef("--shared, --exclusive and --fair exclude each other: use one of them")
 	case l.counts && (l.shared || l.exclusive || l.fair || l.quorum || l.fencing):
-		return usagef("--permits goes with none of --shared, --exclusive, --fair, --quorum and --fencing")
+		return usagef("--permits cannot be combined with --shared, --exclusive, --fair, --quorum or --fencing")
 	case l.counts && (l.permits < 1 || l.permits > semaphore.MaxPermits):
-		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MaxPermits)
+		return usagef("--permits %d: must be at least 1 and at most %d", l.permits, semaphore.MaxPermits)
 	case l.fair && l.quorum:
 		return usagef("--fair and --quorum exclude each other: a quorum has no queue")
 	case l.wait < 0:
-		return usagef("--wait %v: it must not be less than 0", l.wait)
+		return usagef("--wait %v: must not be negative", l.wait)
 	case l.lease < leastLease:
-		return usagef("--lease %v: the least is %v", l.lease, leastLease)
+		return usagef("--lease %v: must be at least %v", l.lease, leastLease)
 	case servers > 1 && !l.quorum:
-		return usagef("%d URLs: a lock on several servers needs --quorum", servers)
+		return usagef("%d URLs: a lock on several servers requires --quorum", servers)
 	case l.quorum && (servers < 3 || servers%2 == 0):
-		return usagef("--quorum with %d URLs: an odd number is needed, and three at least", servers)
+		return usagef("--quorum with %d URLs: want an odd number, at least 3", servers)
 	case !l.quorum && l.durable:
-		return usagef("--durable-servers goes with --quorum")
+		return usagef("--durable-servers requires --quorum")
 	case l.maxHold != 0 && l.maxHold < lock.MinLease:
-		return usagef("--max-hold %v: it must be at least %v", l.maxHold, lock.MinLease)
+		return usagef("--max-hold %v: must be at least %v", l.maxHold, lock.MinLease)
 	case l.voteTimeout <= 0:
-		return usagef("--server-timeout %v: it must be more than 0", l.voteTimeout)
+		return usagef("--server-timeout %v: must be positive", l.voteTimeout)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (w *wait) open(ctx context.Context, addresses []string, deadline time.Time)
 		locks = append(locks, v)
 	}
 	for _, err := range errs {
-		w.trouble("%v; going on without it", err)
+		w.trouble("%v; continuing without this server", err)
 	}
 	o.Locker = locks[0]
 	if w.quorum {
@@ -262,12 +262,12 @@ func (w *wait) observer() lock.Observer {
 	return lock.Observer{Waiting: func(context.Context, lock.Event) { w.begins() }}
 }
 
-// closeClient closes c and then its connection. Closing c takes back what an ended call has
-// left in Redis. A server that does not answer keeps the connection open, and the end of the
+// closeClient closes c and then its connection. Closing c removes what a canceled call has
+// left in Redis. A server that does not respond keeps the connection open, and the end of the
 // process does not wait for it.
 func (r *runner) closeClient(ctx context.Context, c *client.Client, rdb rueidis.Client) {
 	if err := c.Close(ctx); err != nil {
-		r.happens("%v; what is left in Redis is gone when the lease of %v ends", err, r.lease)
+		r.happens("%v; keys left in Redis expire within %v", err, r.lease)
 		return
 	}
 	rdb.Close()

@@ -86,7 +86,7 @@ func (r *runner) blockedByItself(s situation) bool {
 
 // nested is the error of such a wait.
 func (r *runner) nested() error {
-	return fmt.Errorf("%q is held by the leasehold run that started this one, which would wait for itself; use --reenter to run under that hold", r.name)
+	return fmt.Errorf("%q is held by an outer leasehold run, so this run would wait for itself; use --reenter to run under the outer hold", r.name)
 }
 
 // reentered is the hold of a run above this one. Redis does not count it again, and its end changes nothing there: the
@@ -116,7 +116,7 @@ func (r *runner) reenter(ctx context.Context, o *opened) (*reentered, error) {
 	case modes == nil:
 		return nil, nil //nolint:nilnil // there is nothing to re-enter, which is no error
 	case r.exclusive && !slices.Contains(modes, lock.Write):
-		return nil, fmt.Errorf("%q is held with --shared by the leasehold run that started this one, which would wait for itself with --exclusive", r.name)
+		return nil, fmt.Errorf("%q is held with --shared by an outer leasehold run, so this run would wait for itself; use --exclusive for the outer run", r.name)
 	}
 	h := &reentered{ancestor: a, name: r.name, locks: o, lease: r.lease}
 	if h.until, err = h.check(ctx); err != nil {

@@ -55,6 +55,9 @@ func TestRun_reenter(t *testing.T) {
 				if flag != "" && want == 0 && !strings.Contains(inner, "inner "+outer+"\n") {
 					t.Errorf("the outer hold is %q, the inner one %q", outer, inner)
 				}
+				if want != 0 {
+					c.stderr.await(t, "wait for itself") // it has a pipe to itself
+				}
 				if said := c.stderr.String(); (want == 0) != (said == "") || want != 0 && (!strings.Contains(said, "wait for itself") || strings.Count(said, "\n") != 1) {
 					t.Errorf("run says %q", said)
 				}

@@ -86,15 +86,15 @@ func (r *runner) run(ctx context.Context) error {
 func (r *runner) checkOwn() error {
 	switch {
 	case r.killAfter < 0:
-		return usagef("--kill-after %v: it must not be less than 0", r.killAfter)
+		return usagef("--kill-after %v: must not be negative", r.killAfter)
 	case r.minHold < 0:
-		return usagef("--min-hold %v: it must not be less than 0", r.minHold)
+		return usagef("--min-hold %v: must not be negative", r.minHold)
 	case r.maxHold > 0 && r.onLost.value == keepRunning:
-		return usagef("--max-hold stops the command, and --on-lost %s does not", keepRunning)
+		return usagef("--max-hold requires a signal to stop the command: --on-lost is %s", keepRunning)
 	case 0 < r.maxHold && r.maxHold < r.minHold:
-		return usagef("--min-hold %v: it must not be more than --max-hold %v", r.minHold, r.maxHold)
+		return usagef("--min-hold %v: must be at most --max-hold %v", r.minHold, r.maxHold)
 	case r.conflictCode < 0 || r.conflictCode > 255:
-		return usagef("--conflict-exit-code %d: it must be from 0 to 255", r.conflictCode)
+		return usagef("--conflict-exit-code %d: must be at least 0 and at most 255", r.conflictCode)
 	}
 	return nil
 }
@@ -255,15 +255,15 @@ func (r *runner) attend(h *under, signals <-chan os.Signal) (status child.Status
 		case <-lost:
 			lost, most = nil, nil
 			if sayLost == 0 {
-				r.trouble("%v; the command goes on", h.Err())
+				r.trouble("%v; the command continues (--on-lost ignore)", h.Err())
 				break
 			}
-			r.trouble("%v; the command is told to stop (%v)", h.Err(), sayLost)
+			r.trouble("%v; stopping the command (%v)", h.Err(), sayLost)
 			r.send(p.Signal(sayLost))
 			kill = time.After(r.killAfter)
 		case <-most:
 			most, ended = nil, true
-			r.trouble("%q was held for the %v of --max-hold; the command is told to stop (%v)", r.name, r.maxHold, sayLost)
+			r.trouble("%q: maximum hold of %v reached; stopping the command (%v)", r.name, r.maxHold, sayLost)
 			r.send(p.Signal(sayLost))
 			kill = time.After(r.killAfter)
 		case status = <-exited:
@@ -286,7 +286,7 @@ func (r *runner) attend(h *under, signals <-chan os.Signal) (status child.Status
 				giveUp = time.After(killLimit)
 			}
 		case <-giveUp:
-			r.trouble("what the command has left behind cannot be ended")
+			r.trouble("processes left by the command do not end")
 			return status, ended, nil
 		}
 	}
@@ -298,7 +298,7 @@ func (r *runner) stopped(h *under, sig syscall.Signal, together bool, latest tim
 	const clock = "15:04:05"
 	switch {
 	case together:
-		r.trouble("%s, and leasehold with it: %q is lost unless both continue before %s, as with fg or bg", words, r.name, h.Until().Local().Format(clock))
+		r.trouble("%s, and so is leasehold: %q is lost unless both continue before %s (fg or bg)", words, r.name, h.Until().Local().Format(clock))
 	case r.maxHold > 0:
 		r.trouble("%s; %q stays held until it continues, or until %s because of --max-hold", words, r.name, latest.Local().Format(clock))
 	default:
@@ -309,7 +309,7 @@ func (r *runner) stopped(h *under, sig syscall.Signal, together bool, latest tim
 // send writes a message if a signal could not be sent. An empty process group is no trouble.
 func (r *runner) send(err error) {
 	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
-		r.trouble("the command cannot be sent a signal: %v", err)
+		r.trouble("cannot send a signal to the command: %v", err)
 	}
 }
 
@@ -343,7 +343,7 @@ func (r *runner) keep(h *under, signals <-chan os.Signal, until time.Time) {
 	if left <= 0 {
 		return
 	}
-	r.happens("the command is over; keeping %q for another %v", r.name, left.Round(time.Millisecond))
+	r.happens("the command ended; holding %q for another %v", r.name, left.Round(time.Millisecond))
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	for {
@@ -360,7 +360,7 @@ func (r *runner) keep(h *under, signals <-chan os.Signal, until time.Time) {
 	}
 }
 
-// release gives the lock back and closes the connections. It ignores signals, as it is short and
+// release releases the lock and closes the connections. It ignores signals, because it is short and
 // has a limit. It reports whether the lock was lost before.
 func (r *runner) release(ctx context.Context, o *opened, h *under) (lost bool) {
 	ctx, cancel := r.closing(ctx)
@@ -370,11 +370,11 @@ func (r *runner) release(ctx context.Context, o *opened, h *under) (lost bool) {
 	lost = known || errors.Is(err, lock.ErrLost)
 	switch {
 	case lost && !known:
-		r.trouble("%v; it was no longer held when the command was over", err)
+		r.trouble("%v; the lock was lost before its release", err)
 	case err != nil && !lost:
-		r.trouble("%v; Redis lets it go when its lease of %v ends", err, r.lease)
+		r.trouble("%v; the lock becomes free when its lease of %v expires", err, r.lease)
 	case err == nil:
-		r.happens("gave %q back", r.name)
+		r.happens("released %q", r.name)
 	}
 	o.close(ctx)
 	return lost

@@ -34,7 +34,7 @@ func TestRun_quorum(t *testing.T) {
 	servers[0].Kill(t) // 1
 	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", `echo "ready $LEASEHOLD_OWNER|$LEASEHOLD_FENCING_TOKEN."; exec sleep 60`)...).start()
 	c.stdout.await(t, "ready ")
-	c.stderr.await(t, "going on without it")
+	c.stderr.await(t, "continuing without this server")
 	for range 5 { // 2: in whatever order they answer
 		prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
 	}

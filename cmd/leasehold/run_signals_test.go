@@ -42,7 +42,7 @@ func TestRun_signalWhileWaiting(t *testing.T) {
 				holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
 				holder.stdout.await(t, "ready")
 				c := on(t, s, append(run, lock, "--", "echo", "ran")...)
-				c.stderr.await(t, "another owner has")
+				c.stderr.await(t, "another owner holds")
 				c.signal(signal)
 				c.ends(128 + int(signal))
 				if c.stdout.String() != "" {
@@ -64,7 +64,7 @@ func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	holder := on(t, s, "run", lock, "--", "sh", "-c", "echo ready; read line")
 	holder.stdout.await(t, "ready")
 	c := on(t, s, "run", "-v", lock, "--", "echo", "ran")
-	c.stderr.await(t, "another owner has")
+	c.stderr.await(t, "another owner holds")
 	for _, signal := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
 		c.signal(signal)
 	}
@@ -190,8 +190,8 @@ func TestRun_signalWhileLost(t *testing.T) {
 				"sh", "-c", `trap "" USR1; trap "exit 7" `+name+`; echo ready; while :; do sleep 0.01; done`)
 			c.stdout.await(t, "ready")
 			s.Do(t, "DEL", lock)
-			c.stderr.await(t, "told to stop") // 1
-			c.signal(signal)                  // 2
+			c.stderr.await(t, "stopping the command") // 1
+			c.signal(signal)                          // 2
 			c.ends(exitLost)
 			noKeys(t, s, lock)
 		})
@@ -278,7 +278,7 @@ func TestRun_minHold(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
 			c := on(t, s, "run", "-v", "--min-hold", "1h", lock, "--", "sh", "-c", "exit 5")
-			c.stderr.await(t, "keeping")
+			c.stderr.await(t, "the command ended; holding")
 			if !held(t, s, lock) {
 				t.Error("the lock is free")
 			}
@@ -291,7 +291,7 @@ func TestRun_minHold(t *testing.T) {
 		t.Parallel()
 		lock := lockName(t)
 		c := on(t, s, "run", "-v", "--min-hold", "1h", "--lease", "600ms", lock, "--", "sh", "-c", "exit 5")
-		c.stderr.await(t, "keeping")
+		c.stderr.await(t, "the command ended; holding")
 		s.Do(t, "DEL", lock)
 		c.ends(exitLost)
 	})

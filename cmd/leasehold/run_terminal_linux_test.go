@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -159,7 +158,7 @@ func TestTerminal_interrupt(t *testing.T) {
 			holder := on(t, s, "run", lock, "--", "sh", "-c", "echo ready; read line")
 			holder.stdout.await(t, "ready")
 			p := inTerminal(t, s, "run", "-v", lock, "--", "echo", "ran").begin()
-			p.stdout.await(t, "another owner has")
+			p.stdout.await(t, "another owner holds")
 			p.types(test.key)
 			p.ends(test.want)
 			holder.say("")
@@ -329,17 +328,18 @@ func TestTerminal_devTTY(t *testing.T) {
 	}
 }
 
-// A pager at the end of a pipeline reads its keys from /dev/tty.
+// A pager at the end of a pipeline reads its keys from /dev/tty, one by one and without an echo.
 func TestTerminal_pager(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("less"); err != nil {
-		t.Skip("there is no less")
-	}
 	s := redistest.Start(t)
 	lock := lockName(t)
 	s.Do(t, "HSET", lock+"listed", redissonOwner, "1")
-	p := inTerminal(t, s).begin("LESS=", "TERM=xterm")
-	p.types("$leasehold ls | $leasehold run " + lock + " -- less; echo code $?\n")
+	pager := filepath.Join(t.TempDir(), "pager")
+	if err := os.WriteFile(pager, []byte(`stty -icanon -echo </dev/tty; cat; key=$(dd bs=1 count=1 </dev/tty 2>/dev/null); stty icanon echo </dev/tty; test "$key" = q`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := inTerminal(t, s).begin()
+	p.types("$leasehold ls | $leasehold run " + lock + " -- sh " + pager + "; echo code $?\n")
 	p.stdout.await(t, "HOLDER")
 	p.types("q")
 	p.stdout.await(t, "code 0")
@@ -360,7 +360,7 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 		}
 	}
 	p.types(ctrlZ)
-	p.stdout.await(t, "the command is stopped, and leasehold with it: ")
+	p.stdout.await(t, "the command is stopped, and so is leasehold: ")
 	p.stdout.await(t, "Stopped")
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
@@ -409,7 +409,7 @@ func TestTerminal_colours(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := inTerminal(t, s, "doctor", "--slow", "1h").begin(test.env)
-			p.stdout.await(t, "taken and given back")
+			p.stdout.await(t, "acquired and released")
 			p.ends(0)
 			if got := strings.Contains(p.stdout.String(), "\x1b[32m✓"); got != test.want {
 				t.Errorf("colours: %v, want %v", got, test.want)
@@ -523,10 +523,10 @@ func TestTop(t *testing.T) {
 		}
 		s.Do(t, "DEL", "new:"+kind)
 	}
-	says(t, on(t, s, "top"), 2, "top needs a terminal")
+	says(t, on(t, s, "top"), 2, "top requires a terminal")
 	p := inTerminal(t, s, "top", "--interval", "1ms")
 	p.start()
-	p.stdout.await(t, "the least is 100ms")
+	p.stdout.await(t, "must be at least 100ms")
 	p.ends(exitUsage)
 }
 
@@ -587,15 +587,15 @@ func TestTop_keys(t *testing.T) {
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 0 waiting"},
-		{"", "7 to count down"},
-		{"", "0 at work, 1 lost"},
+		{"", "count 7"},
+		{"", "0 active, 1 lost"},
 		{"s", "by waiting"},
-		{"/orders:2\r", "with orders:2"},
+		{"/orders:2\r", "filter orders:2"},
 		{"\r", "orders:2: a plain lock, held"},
-		{"\x7f", "choose"},
-		{"/" + strings.Repeat("\x7f", len("orders:2")) + "done\r", "with done"},
-		{"\r", "done: a latch, 7 to count down"},
-		{"\x7f", "choose"},
+		{"\x7f", "select"},
+		{"/" + strings.Repeat("\x7f", len("orders:2")) + "done\r", "filter done"},
+		{"\r", "done: a latch, count 7"},
+		{"\x7f", "select"},
 	} {
 		if _, err := p.master.WriteString(step.keys); err != nil {
 			t.Fatal(err)
@@ -614,13 +614,13 @@ func TestTop_unheld(t *testing.T) {
 	s := redistest.Start(t)
 	limited(t, s)
 	for _, test := range []struct{ kind, term, shows string }{
-		{"redisson-ratelimit", "xterm", "3 of the kind redisson-ratelimit"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
+		{"redisson-ratelimit", "xterm", "3 of type redisson-ratelimit"}, {"bloom", "dumb", "2 of type bloom"}, {"ratelimit", "dumb", "2 of type ratelimit"},
 	} {
 		p := inTerminal(t, s, "top", "--interval", "100ms", "--kind", test.kind)
 		p.cmd.Env = append(p.cmd.Env, "TERM="+test.term)
 		p.start()
 		p.stdout.await(t, test.shows)
-		p.stdout.await(t, map[string]string{"redisson-ratelimit": "1000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
+		p.stdout.await(t, map[string]string{"redisson-ratelimit": "1000 per 1s per Redisson client", "bloom": "of 8,000 elements", "ratelimit": "refills in"}[test.kind])
 		if text := p.stdout.String(); test.kind == "redisson-ratelimit" && strings.Index(text, "sms") > strings.Index(text, "calls") {
 			t.Errorf("the fullest does not come first: %q", text)
 		}
@@ -635,11 +635,11 @@ func TestTop_unheld(t *testing.T) {
 	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
-		{"", "3 of the kind redisson-ratelimit"},
-		{"", "0 of 10 per 1h left"},
-		{"/sms\r", "with sms"},
-		{"\r", "a rate limiter of Redisson's kind"},
-		{"\x7f", "choose"},
+		{"", "3 of type redisson-ratelimit"},
+		{"", "0 of 10 per 1h remaining"},
+		{"/sms\r", "filter sms"},
+		{"\r", "a Redisson-compatible rate limiter"},
+		{"\x7f", "select"},
 	} {
 		if _, err := p.master.WriteString(step.keys); err != nil {
 			t.Fatal(err)
@@ -691,9 +691,9 @@ func TestTop_narrow(t *testing.T) {
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 36 waiting"},
 		{"", "LEASE        WAITING"}, // 1
-		{"/x2x9", "with x2x9"},       // 2
-		{strings.Repeat("\x7f", 4) + "shard=1", "with shard=1"},
-		{"\r", "choose"},
+		{"/x2x9", "filter x2x9"},     // 2
+		{strings.Repeat("\x7f", 4) + "shard=1", "filter shard=1"},
+		{"\r", "select"},
 		{"\r", "payments-reconciliation-worker-7d9f8b6c5d-p8zqf"}, // 3
 		{"G", "12. payments-reconciliation-worker"},
 		{"g", ": a fair lock, held"},
@@ -723,11 +723,11 @@ func TestTop_unlock(t *testing.T) {
 	p.start()
 	awaitDrawn(t, p, "1 held")
 	for _, step := range []struct{ keys, shows string }{
-		{"u", "Take orders:42 from its holder? Reason, or nothing:"},
+		{"u", "Force-unlock orders:42 and remove its holder? Reason (optional):"},
 		{"\x1b", "orders:42: nothing was changed"},
-		{"ustuck\r", "Take orders:42 from its holder? [y/N]"},
+		{"ustuck\r", "Force-unlock orders:42 and remove its holder? [y/N]"},
 		{"\r", "orders:42: nothing was changed"},
-		{"ustuck, ticket 815\x7f6\r", "Take orders:42 from its holder? [y/N]"},
+		{"ustuck, ticket 815\x7f6\r", "Force-unlock orders:42 and remove its holder? [y/N]"},
 	} {
 		p.types(step.keys)
 		awaitDrawn(t, p, step.shows)
@@ -747,10 +747,10 @@ func TestTop_unlock(t *testing.T) {
 		t.Errorf("the holder is told %v", err)
 	}
 	for _, step := range []struct{ keys, shows string }{
-		{"", "unlocked; a message was sent to its holder (billing on "},
+		{"", "unlocked; notification sent to the holder (billing on "},
 		{"", "stuck, ticket 816"}, // the note in the details
-		{"\x7f/done\r", "with done"},
-		{"u", "done: nobody holds it; nothing was changed"},
+		{"\x7f/done\r", "filter done"},
+		{"u", "done is not held; nothing was changed"},
 	} {
 		p.types(step.keys)
 		awaitDrawn(t, p, step.shows)
@@ -788,7 +788,7 @@ func TestTop_jobControl(t *testing.T) {
 	}
 	p.types("fg\n")
 	p.types("/42")
-	awaitDrawn(t, p, "with 42") // 2
+	awaitDrawn(t, p, "filter 42") // 2
 	p.types("\rq")
 	for limit := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
 		if after, err := term.GetState(int(p.slave.Fd())); err == nil && *after == *before {
@@ -814,7 +814,7 @@ func TestTop_noShell(t *testing.T) {
 	p.stdout.await(t, "1 held")
 	p.types(ctrlZ)
 	p.types("/42")
-	awaitDrawn(t, p, "with 42")
+	awaitDrawn(t, p, "filter 42")
 	p.types("\rq")
 	p.ends(exitOK)
 }

@@ -38,7 +38,7 @@ func TestRun_exitCodes(t *testing.T) {
 		"ended by a signal":        {"run %s -- kill -KILL $$", 137, ""},
 		"not found":                {"run %s -- no-such-program", 127, "no-such-program"},
 		"no program":               {"run %s -- /dev/null", 126, "/dev/null"},
-		"no server":                {"run %s --url " + nobody + " -- exit 0", 125, "127.0.0.1:1: connect: connection refused; is the server running"},
+		"no server":                {"run %s --url " + nobody + " -- exit 0", 125, "127.0.0.1:1: connect: connection refused; check that the server is running"},
 		"a URL that is none":       {"run %s --url http://user:secret@127.0.0.1 -- exit 0", 2, "See leasehold run --help."},
 		"no command":               {"run %s", 2, "no command"},
 		"nothing behind --":        {"run %s --", 2, "no command"},
@@ -47,13 +47,13 @@ func TestRun_exitCodes(t *testing.T) {
 		"a name that cannot be":    {"run {}%s -- exit 0", 2, "bad lock name"},
 		"wait less than nothing":   {"run %s --wait -1s -- exit 0", 2, "--wait"},
 		"wait and no wait":         {"run %s --wait 1s --no-wait -- exit 0", 2, "--no-wait exclude"},
-		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "the least is 100ms"},
+		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "must be at least 100ms"},
 		"an unknown signal":        {"run %s --on-lost stop -- exit 0", 2, "term"},
 		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
-		"no permits":               {"run %s --permits 0 -- exit 0", 2, "from 1 to"},
-		"a fair semaphore":         {"run %s --permits 2 --fair -- exit 0", 2, "--permits goes with none of"},
+		"no permits":               {"run %s --permits 0 -- exit 0", 2, "must be at least 1 and"},
+		"a fair semaphore":         {"run %s --permits 2 --fair -- exit 0", 2, "--permits cannot be combined with"},
 		"max less than min":        {"run %s --max-hold 1s --min-hold 2s -- exit 0", 2, "--min-hold 2s"},
-		"max and no end":           {"run %s --max-hold 1s --on-lost ignore -- exit 0", 2, "--max-hold stops the command"},
+		"max and no end":           {"run %s --max-hold 1s --on-lost ignore -- exit 0", 2, "--max-hold requires a signal"},
 		"a code that is none":      {"run %s -E 256 -- exit 0", 2, "255"},
 		"two servers":              {"run %s --url redis://a --url redis://b -- exit 0", 2, "--quorum"},
 		"a quorum of two":          {"run %s --quorum --url redis://a --url redis://b -- exit 0", 2, "odd"},
@@ -283,8 +283,8 @@ func TestRun_waits(t *testing.T) {
 			holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
 			holder.stdout.await(t, "ready") // 1
 			c := on(t, s, append(run, lock, "--", "echo", "ran")...)
-			c.stderr.await(t, "another owner has") // 2
-			holder.say("")                         // 3
+			c.stderr.await(t, "another owner holds") // 2
+			holder.say("")                           // 3
 			holder.ends(0)
 			c.ends(0)
 			if got := c.stdout.String(); got != "ran\n" {
@@ -397,7 +397,7 @@ func TestRun_program(t *testing.T) {
 		"denied":         {126, "", "permission denied"},
 		"bin/denied":     {126, "", "permission denied"},
 		dir:              {126, "", "is a directory"},
-		"carriage":       {127, "", `its interpreter "/bin/sh\r": no such file`},
+		"carriage":       {127, "", `interpreter "/bin/sh\r": no such file`},
 		"no-such":        {127, "", "not found"},
 		"./no-such":      {127, "", "no such file"},
 		"bin/plain/none": {126, "", "not a directory"},
@@ -459,7 +459,7 @@ func TestRun_maxHold(t *testing.T) {
 			c := on(t, s, append([]string{"run", "--max-hold", "3s", "-k", "50ms", lock, "--"}, command(kind, "TERM")...)...)
 			c.stdout.await(t, "ready")
 			c.ends(exitMaxHold)
-			if said := c.stderr.String(); !strings.Contains(said, "3s of --max-hold") || (kind == "stopped") != strings.Contains(said, "because of --max-hold") {
+			if said := c.stderr.String(); !strings.Contains(said, "maximum hold of 3s") || (kind == "stopped") != strings.Contains(said, "because of --max-hold") {
 				t.Errorf("run says %q", said)
 			}
 			noKeys(t, s, lock)

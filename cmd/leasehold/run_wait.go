@@ -42,7 +42,7 @@ func (w *wait) begins() {
 	case <-w.began:
 	default:
 		close(w.began)
-		w.happens("another owner has %q: waiting", w.name)
+		w.happens("another owner holds %q: waiting", w.name)
 	}
 }
 
@@ -102,7 +102,7 @@ func (w *wait) report(ctx context.Context) {
 
 // refused returns err, the error of a lock that was not acquired, with who holds it.
 func (r *runner) refused(ctx context.Context, o *opened, err error) error {
-	words := "another owner has it"
+	words := "another owner holds it"
 	if !r.quiet || len(r.above) > 0 {
 		s, err := r.inspect(ctx, o)
 		switch {

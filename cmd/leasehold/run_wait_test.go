@@ -21,7 +21,7 @@ func TestRun_holder(t *testing.T) {
 			run := append([]string{"run"}, strings.Fields(kind)...)
 			holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
 			holder.stdout.await(t, "ready")
-			whose := fmt.Sprintf("pid %d, runs sh, asked ", holder.cmd.Process.Pid)
+			whose := fmt.Sprintf("pid %d, runs sh, requested ", holder.cmd.Process.Pid)
 
 			c := on(t, s, append(run, "--no-wait", lock, "--", "true")...)
 			c.ends(exitNotObtained)
@@ -50,7 +50,7 @@ func TestRun_holder(t *testing.T) {
 		}
 		c := on(t, s, "run", "--no-wait", "--exclusive", lock, "--", "true")
 		c.ends(exitNotObtained)
-		c.stderr.await(t, fmt.Sprintf("pid %d, runs sh, asked ", holders[0].cmd.Process.Pid))
+		c.stderr.await(t, fmt.Sprintf("pid %d, runs sh, requested ", holders[0].cmd.Process.Pid))
 		c.stderr.await(t, ", and by 2 others")
 		for _, h := range holders {
 			h.say("")
@@ -68,7 +68,7 @@ func TestRun_waitsForServer(t *testing.T) {
 	for _, flags := range []string{"--no-wait", "--wait=0", "--wait=500ms"} {
 		c := on(t, s, "run", flags, lock, "--", "true")
 		c.ends(exitBroken)
-		c.stderr.await(t, "connection refused; is the server running")
+		c.stderr.await(t, "connection refused; check that the server is running")
 	}
 	c := on(t, s, "run", "--wait", "1h", lock, "--", "sh", "-c", "echo ready; read line")
 	c.stderr.await(t, "leasehold: waiting for Redis: cannot connect to "+s.URL()+": ")

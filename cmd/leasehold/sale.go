@@ -21,8 +21,8 @@ type sale struct{ phone, buyer int }
 // flashSale sells a few phones to many buyers, who come to several shops at
 // almost the same time. In the first round the buyers just buy; in the second they lock.
 func flashSale(ctx context.Context, s *stage) error {
-	s.out.line("%d phones, %d buyers, %d shops, each with a client of its own.", phones, buyers, shops)
-	s.out.line("To sell a phone: read the stock, think, write the stock, note the buyer.")
+	s.out.line("%d phones, %d buyers, and %d shops with one client each.", phones, buyers, shops)
+	s.out.line("To sell a phone: read the stock, pause, write the stock, record the buyer.")
 
 	books, err := sell(ctx, s, "unlocked", func(ctx context.Context, buyer int) error {
 		return buy(ctx, s, "unlocked", buyer)
@@ -80,7 +80,7 @@ func buy(ctx context.Context, s *stage, shelf string, buyer int) error {
 		return err
 	}
 	phone := phones - stock + 1
-	s.out.progress("%s: phone %d goes to buyer %d", shelf, phone, buyer)
+	s.out.progress("%s: phone %d sold to buyer %d", shelf, phone, buyer)
 	return s.data.add(ctx, shelf+" books", fmt.Sprint(phone, buyer))
 }
 
@@ -92,7 +92,7 @@ func readBooks(ctx context.Context, s *stage, shelf string) ([]sale, error) {
 	books := make([]sale, len(lines))
 	for i, line := range lines {
 		if _, err := fmt.Sscan(line, &books[i].phone, &books[i].buyer); err != nil {
-			return nil, fmt.Errorf("a line in the books %q: %w", line, err)
+			return nil, fmt.Errorf("invalid line %q in the books: %w", line, err)
 		}
 	}
 	return books, nil
@@ -106,7 +106,7 @@ func checkUnlockedSale(books []sale) []claim {
 		}
 	}
 	return []claim{
-		claimf(len(books) > phones, "without a lock it goes wrong: %d phones sold, and there were %d; phone 1 went to %d buyers", len(books), phones, first),
+		claimf(len(books) > phones, "without a lock, the shops oversold: %d phones sold of %d; phone 1 was sold to %d buyers", len(books), phones, first),
 	}
 }
 
@@ -119,8 +119,8 @@ func checkLockedSale(books []sale) []claim {
 		served[b.buyer]++
 	}
 	return []claim{
-		claimf(len(books) == phones, "with a lock: %d phones sold, and there were %d", len(books), phones),
+		claimf(len(books) == phones, "with a lock: %d phones sold of %d", len(books), phones),
 		claimf(inOrder, "in order, from phone 1 to phone %d", phones),
-		claimf(len(sold) == len(books) && len(served) == len(books), "%d different phones to %d different buyers", len(sold), len(served)),
+		claimf(len(sold) == len(books) && len(served) == len(books), "%d distinct phones to %d distinct buyers", len(sold), len(served)),
 	}
 }

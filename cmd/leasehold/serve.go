@@ -42,41 +42,47 @@ func serveCommand() *cobra.Command {
   leasehold serve --allow-unlock --operator alice
   leasehold serve --allow-unlock --auth /etc/leasehold/users
   leasehold serve --allow-unlock --user-header X-Forwarded-Email --host locks.example.com    behind oauth2-proxy`,
-		Long: `Serve a web page that shows the locks of a server or a cluster, until it is
-interrupted: who holds each, when it asked, who waits, which clients there are, and
-which clients may be deadlocked. The page follows what happens. All
-browsers together ask Redis once, and nobody asks while no browser is there, unless
---record says so. serve keeps in memory who held which lock, for the page of the lock and
-for leasehold history. /api/locks has the locks as JSON.
+		Long: `Serve a web page that shows the locks of a server or a cluster until serve is
+interrupted: holders, waiters, request times, clients, and possible deadlocks. The page
+updates itself. /api/locks returns the locks as JSON.
 
-The page only shows, unless --allow-unlock is given. Then every user that can open the page
-can unlock a lock by force, after typing its name.
+All browsers share one scan of Redis, and nothing is scanned while no browser is open,
+except with --record. serve keeps in memory who held which lock in the last hour, for the
+page and for leasehold history.
 
-serve listens on this machine alone, unless --listen says otherwise. It answers only
-requests for an IP address, for localhost and for the names of --host, so that no other
-site in a browser of yours can reach the page by a name of its own.
+The page is read-only unless --allow-unlock is given. Then every user who can open the
+page can force-unlock a lock after typing its name.
 
-serve asks for no password, unless one of these says so:
-  --auth FILE           a file of users and bcrypt hashes: htpasswd -cB FILE alice
-  --user-header NAME    the header in which a proxy names the user that it has checked
-An unlock is then recorded as that of the user, and the log of serve has a line for each
-with user and address. serve believes the header only from the proxies of --trusted-proxy,
-which are those on this machine if not set, and rejects all other requests. The proxy must
-remove the header from what browsers send. serve reads FILE once, at its start.
+serve listens on 127.0.0.1:8126 unless --listen sets another address. It accepts only
+requests for an IP address, for localhost and for the names in --host, to prevent DNS
+rebinding.
 
-Exit code: 1 if it could not listen or connect, 2 if it was called the wrong way,
-else 128+n for signal n.
+serve has no password by default. Choose one:
+  --auth FILE           users and bcrypt hashes, created by htpasswd -cB FILE alice;
+                        serve reads the file once, at its start
+  --user-header NAME    header in which an authenticating proxy names the user
+The audit record and the log then name the user of each force-unlock. The header is
+accepted only from the addresses in --trusted-proxy; other requests are rejected. The
+proxy must set or remove the header on every request.
+
+Permissions: see leasehold doctor --print-acl page, or with --allow-unlock,
+leasehold doctor --print-acl operator.
+
+Exit codes:
+  128+n  signal n ended serve
+  1      cannot listen, or Redis unavailable at the start
+  2      wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case s.as != "" && !s.unlocks:
-				return usagef("--operator is for --allow-unlock")
+				return usagef("--operator requires --allow-unlock")
 			case s.passwords != "" && s.header != "", s.as != "" && s.passwords+s.header != "":
-				return usagef("--operator, --auth and --user-header each say who the user is: give one of them")
+				return usagef("--operator, --auth and --user-header exclude each other: use one of them")
 			case cmd.Flags().Changed("trusted-proxy") && s.header == "":
-				return usagef("--trusted-proxy is for --user-header")
+				return usagef("--trusted-proxy requires --user-header")
 			}
 			gate, err := s.gate(cmd.ErrOrStderr())
 			if err != nil {
@@ -89,13 +95,13 @@ else 128+n for signal n.
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.listen, "listen", "127.0.0.1:8126", "address and port to listen on")
-	f.StringSliceVar(&s.hosts, "host", nil, "names under which browsers may ask for the page, besides localhost and IP addresses")
-	f.BoolVar(&s.unlocks, "allow-unlock", false, "let visitors unlock locks by force")
-	f.BoolVar(&s.records, "record", false, "look at the locks all the time, not only while a browser follows a page, and record who holds them")
-	f.StringVar(&s.as, "operator", "", "who unlocks, for the note and for the holder (default: your user and this machine)")
-	f.StringVar(&s.passwords, "auth", "", "file with the users that may open the page, and the bcrypt hashes of their passwords")
-	f.StringVar(&s.header, "user-header", "", "header in which a proxy names the user, who may open the page")
-	f.StringSliceVar(&s.proxies, "trusted-proxy", []string{"127.0.0.0/8", "::1"}, "addresses or networks (CIDR) of the proxies whose --user-header counts")
+	f.StringSliceVar(&s.hosts, "host", nil, "allowed host names of the page, in addition to localhost and IP addresses (default none)")
+	f.BoolVar(&s.unlocks, "allow-unlock", false, "force-unlock by visitors")
+	f.BoolVar(&s.records, "record", false, "continuous recording of holds, even while no browser is open")
+	f.StringVar(&s.as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
+	f.StringVar(&s.passwords, "auth", "", "htpasswd file with the users allowed to open the page, with bcrypt hashes (default none)")
+	f.StringVar(&s.header, "user-header", "", "header in which an authenticating proxy names the user (default none)")
+	f.StringSliceVar(&s.proxies, "trusted-proxy", []string{"127.0.0.0/8", "::1"}, "addresses or networks (CIDR) of the proxies whose --user-header is accepted")
 	s.connection.addFlags(cmd)
 	return cmd
 }
@@ -157,9 +163,9 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 	switch {
 	case addr.IP.IsLoopback():
 	case s.passwords != "":
-		fmt.Fprintln(stderr, "leasehold: other machines can reach the page, and passwords cross the network in the clear: put a proxy with TLS before it")
+		fmt.Fprintln(stderr, "leasehold: other machines can reach the page, and passwords are sent unencrypted: put a TLS proxy in front of it")
 	case gate == nil:
-		fmt.Fprintln(stderr, "leasehold: other machines can reach the page, and it asks for no password: give --auth, or put a proxy before it that does")
+		fmt.Fprintln(stderr, "leasehold: other machines can reach the page without a password: use --auth, or put an authenticating proxy in front of it")
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- web.Serve(l) }()
@@ -208,7 +214,7 @@ func (s *server) onlyFor(h http.Handler) http.Handler {
 		_, err := netip.ParseAddr(host)
 		ours := err == nil || host == "localhost" || slices.ContainsFunc(s.hosts, func(name string) bool { return strings.EqualFold(name, host) })
 		if !ours {
-			http.Error(w, "no page of this name: leasehold serve --host names it", http.StatusMisdirectedRequest)
+			http.Error(w, "unknown host name: allow it with leasehold serve --host", http.StatusMisdirectedRequest)
 			return
 		}
 		h.ServeHTTP(w, r)

@@ -56,10 +56,10 @@ func TestServe(t *testing.T) {
 	follows.Body.Close()
 
 	says(t, on(t, s, "serve", "--listen", "nonsense"), 1, "cannot listen")
-	says(t, on(t, s, "serve", "--operator", "alice"), 2, "--operator is for --allow-unlock")
+	says(t, on(t, s, "serve", "--operator", "alice"), 2, "--operator requires --allow-unlock")
 	says(t, on(t, s, "serve", "--allow-unlock", "--operator", "a\nb"), 2, "WithOperator")
 	open := on(t, s, "serve", "--listen", "0.0.0.0:0")
-	open.stderr.await(t, "it asks for no password")
+	open.stderr.await(t, "without a password")
 	open.signal(os.Interrupt)
 	says(t, open, exitInterrupted, "http://localhost:")
 }

@@ -12,7 +12,7 @@ import (
 type interrupted struct{ signal os.Signal }
 
 // Error names the signal.
-func (i interrupted) Error() string { return fmt.Sprintf("ended by a signal (%v)", i.signal) }
+func (i interrupted) Error() string { return fmt.Sprintf("interrupted by a signal (%v)", i.signal) }
 
 // code is the exit code of a program that the signal ended, as a shell reports it.
 func (i interrupted) code() int {

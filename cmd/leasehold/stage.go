@@ -162,7 +162,7 @@ func (s *stage) playAll(ctx context.Context, scenes []scene) error {
 
 // play plays one scene and closes its clients.
 func (s *stage) play(ctx context.Context, sc scene) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("it took more than %v", sceneLimit))
+	ctx, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("timed out after %v", sceneLimit))
 	defer cancel()
 	err := sc.play(ctx, s)
 	return errors.Join(err, s.closeClients(ctx))
@@ -185,7 +185,7 @@ func (s *stage) closeClients(ctx context.Context) error {
 func (s *stage) tidyUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
-	s.out.title("What is left")
+	s.out.title("Keys left in Redis")
 	err := s.data.removeAll(ctx)
 	keys, lookErr := s.data.left(ctx)
 	s.check(checkLeft(keys, errors.Join(err, lookErr))...)
@@ -193,7 +193,7 @@ func (s *stage) tidyUp(ctx context.Context) {
 
 func checkLeft(keys []string, err error) []claim {
 	if err != nil {
-		return []claim{claimf(false, "it is not known what is left in Redis: %v", err)}
+		return []claim{claimf(false, "the number of keys left in Redis is unknown: %v", err)}
 	}
 	if len(keys) > 0 {
 		return []claim{claimf(false, "%d keys left in Redis: %q", len(keys), keys)}
@@ -211,13 +211,13 @@ func (s *stage) summary(took time.Duration) error {
 	}
 	s.out.title("Summary")
 	if len(untrue) == 0 {
-		s.out.claim(claimf(true, "all %d claims are true, after %.1f s", len(s.claims), took.Seconds()))
+		s.out.claim(claimf(true, "all %d checks passed in %.1f s", len(s.claims), took.Seconds()))
 		return nil
 	}
 	for _, c := range untrue {
 		s.out.claim(c) // once more, where it is seen
 	}
-	return fmt.Errorf("%d of %d claims are not true", len(untrue), len(s.claims))
+	return fmt.Errorf("%d of %d checks failed", len(untrue), len(s.claims))
 }
 
 // each calls fn n times, all at once, and waits. The first error ends the

@@ -27,8 +27,8 @@ type staleReport struct {
 // staleHolder has a holder stuck for longer than its lease, between its last look at
 // the lock and its write. No lock can prevent that write; a guard beside the data can.
 func staleHolder(ctx context.Context, s *stage) error {
-	s.out.line("Two accounts of %d euros: one has a guard, which keeps the largest fencing token, and one has none.", opening)
-	s.out.line("A wants to pay in %d, reads both, and is stuck for longer than its lease. B pays in %d. Then A goes on.", ofA, ofB)
+	s.out.line("Two accounts of %d euros: one has a fencing check, which records the highest token, and one has none.", opening)
+	s.out.line("A is to pay in %d, reads both, and is paused for longer than its lease. B pays in %d. Then A continues.", ofA, ofB)
 	report, err := playStale(ctx, s, s.data.setGuarded)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func playStale(ctx context.Context, s *stage, write func(ctx context.Context, to
 		return r, err
 	}
 	r.before = stuck.Err()
-	s.out.progress("A is stuck, and B waits for the lock")
+	s.out.progress("A is paused, and B waits for the lock")
 
 	hold, err := b.NewLock("accounts").Lock(ctx)
 	if err != nil {
@@ -120,12 +120,12 @@ func checkStale(r staleReport) []claim {
 	var stale *fence.StaleError
 	named := errors.As(r.refusal, &stale) && stale.Token == r.tokens[0] && stale.Highest == r.tokens[1]
 	return []claim{
-		claimf(r.before == nil, "A looked at its lock just before it was stuck, and had it"),
-		claimf(r.tokens[0] < r.tokens[1], "its lease ran out, and B got the lock, with a larger token"),
-		claimf(r.bare == opening+ofA, "without a guard it goes wrong: A wrote over what B had written, and of %d euros %d are there", opening+ofA+ofB, r.bare),
-		claimf(named && errors.Is(r.refusal, fence.ErrStale), "with a guard A was refused: %v", r.refusal),
-		claimf(r.guarded == opening+ofB, "and %d euros are there, as B wrote", r.guarded),
-		claimf(errors.Is(r.after, lock.ErrLost), "A's hold says so as well, now that A looks again: %v", r.after),
-		claimf(r.again == opening+ofA+ofB, "A began anew, with a new token, and %d euros are there", r.again),
+		claimf(r.before == nil, "A checked its lock just before the pause, and held it"),
+		claimf(r.tokens[0] < r.tokens[1], "its lease expired, and B acquired the lock with a larger token"),
+		claimf(r.bare == opening+ofA, "without a fencing check, A overwrote the write of B: of %d euros, %d are left", opening+ofA+ofB, r.bare),
+		claimf(named && errors.Is(r.refusal, fence.ErrStale), "with a fencing check, the stale write of A was rejected: %v", r.refusal),
+		claimf(r.guarded == opening+ofB, "that account has %d euros, as B wrote", r.guarded),
+		claimf(errors.Is(r.after, lock.ErrLost), "A's hold reports the loss when A checks it again: %v", r.after),
+		claimf(r.again == opening+ofA+ofB, "A started over with a new token, and the account has %d euros", r.again),
 	}
 }

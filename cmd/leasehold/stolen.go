@@ -23,9 +23,9 @@ type theftReport struct {
 }
 
 // stolenLock deletes the key of a lock under its holder, as an operator might by hand, and
-// gives the lock to another client. No lock can prevent that; but the holder is told.
+// has another client acquire the lock. No lock can prevent that, but the holder detects it.
 func stolenLock(ctx context.Context, s *stage) error {
-	s.out.line("The key of a lock is deleted by hand, and another client takes the lock.")
+	s.out.line("The key of a lock is deleted with DEL, and another client acquires the lock.")
 	owner, err := s.open(ctx, client.WithWatchdogTimeout(shortLease))
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func stolenLock(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.out.progress("stolen; the job does not know yet")
+	s.out.progress("lock stolen; the job has not detected it yet")
 
 	<-hold.Context().Done()
 	report.told = time.Since(start)
@@ -73,11 +73,11 @@ func stolenLock(ctx context.Context, s *stage) error {
 
 func checkTheft(r theftReport) []claim {
 	return []claim{
-		claimf(errors.Is(r.cause, lock.ErrLost), "the context of the job ended: %v", r.cause),
-		claimf(r.told <= toldWithin, "that was %d ms after the theft; its lease would have ended it within %d ms",
+		claimf(errors.Is(r.cause, lock.ErrLost), "the job's context was canceled: %v", r.cause),
+		claimf(r.told <= toldWithin, "that was %d ms after the theft; the lease expires within %d ms",
 			r.told.Milliseconds(), toldWithin.Milliseconds()),
-		claimf(errors.Is(r.unlock, lock.ErrNotHeld), "the Unlock of the job says so as well: %v", r.unlock),
-		claimf(r.thiefHolds == 1, "and it did not touch the lock of the thief: holds of the thief in Redis: %d", r.thiefHolds),
-		claimf(r.tokens[0] < r.tokens[1], "the thief has a larger fencing token, %d after %d", r.tokens[1], r.tokens[0]),
+		claimf(errors.Is(r.unlock, lock.ErrNotHeld), "the job's Unlock reports it too: %v", r.unlock),
+		claimf(r.thiefHolds == 1, "that Unlock did not release the thief's lock: the thief has %d hold in Redis", r.thiefHolds),
+		claimf(r.tokens[0] < r.tokens[1], "the thief has a larger fencing token: %d after %d", r.tokens[1], r.tokens[0]),
 	}
 }

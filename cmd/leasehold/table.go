@@ -17,7 +17,7 @@ type table [][]string
 // the columns in spare are omitted, in this order: the details of a lock show what they have.
 var (
 	soft  = []string{"NAME", "HOLDER", "HOST", "LABEL", "STATE"}
-	spare = []string{"OWNER", "KIND", "ASKED"}
+	spare = []string{"OWNER", "KIND", "REQUESTED"}
 )
 
 // leastCell is the width to which cells are shortened before a column is omitted.

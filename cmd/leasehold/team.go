@@ -26,7 +26,7 @@ type teamReport struct {
 
 // team has workers do the parts of a job: a latch counts the parts, a wait group knows the workers. One worker dies.
 func team(ctx context.Context, s *stage) error {
-	s.out.line("%d parts of a job; each is reported three times. Then a worker dies with a lease of %v.", teamParts, shortLease)
+	s.out.line("A countdown latch of %d parts, each reported three times. Then a worker of a wait group dies with a lease of %v.", teamParts, shortLease)
 	report, err := playTeam(ctx, s)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func playTeam(ctx context.Context, s *stage) (r teamReport, err error) {
 	if err := waitGroup.Do(ctx, works); err != nil {
 		return r, err
 	}
-	_ = kill(ctx) // it cannot say that it is gone
+	_ = kill(ctx) // it cannot leave the wait group
 	died := time.Now()
 	s.out.progress("a worker died")
 	var lost *latch.LostError
@@ -99,11 +99,11 @@ func playTeam(ctx context.Context, s *stage) (r teamReport, err error) {
 
 func checkTeam(r teamReport) []claim {
 	return []claim{
-		claimf(r.left == 1 && !r.early, "%d reports of %d parts count %d times", 3*teamParts, teamParts, teamParts+1-r.left),
-		claimf(r.waited == nil, "the one that waits goes on after the last part"),
-		claimf(errors.Is(r.absent, latch.ErrNotInitialized), "and a latch that nobody has made is no open one: %v", r.absent),
-		claimf(r.lost == 1, "the worker that died is named, after %v", r.named.Round(time.Millisecond)),
-		claimf(r.done == nil, "and when another one has done its part, the job is done"),
+		claimf(r.left == 1 && !r.early, "%d reports of %d parts counted %d times", 3*teamParts, teamParts, teamParts+1-r.left),
+		claimf(r.waited == nil, "the waiter continues after the last part"),
+		claimf(errors.Is(r.absent, latch.ErrNotInitialized), "a latch without a count is not a released one: %v", r.absent),
+		claimf(r.lost == 1, "the wait group reported the dead worker after %v", r.named.Round(time.Millisecond)),
+		claimf(r.done == nil, "the job completes after another worker has done the part"),
 	}
 }
 
@@ -116,7 +116,7 @@ type electionReport struct {
 
 // elections has two processes stand for election. The lock of the first leader is deleted by hand, and the second one resigns.
 func elections(ctx context.Context, s *stage) error {
-	s.out.line("Two processes stand for election. Somebody deletes the lock of the one that leads.")
+	s.out.line("Two processes run for election. The lock of the leader is deleted.")
 	report, err := playElections(ctx, s)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func playElections(ctx context.Context, s *stage) (r electionReport, err error) 
 	<-first.ctx.Done()
 	r.told = time.Since(stolen)
 	if !errors.Is(context.Cause(first.ctx), lock.ErrLost) {
-		return r, fmt.Errorf("the leader was told: %w", context.Cause(first.ctx))
+		return r, fmt.Errorf("the leader's context was canceled for another reason: %w", context.Cause(first.ctx))
 	}
 	r.second = (<-turns).value
 	r.values = append(r.values, <-seen)
@@ -184,8 +184,8 @@ func playElections(ctx context.Context, s *stage) (r electionReport, err error) 
 func checkElections(r electionReport) []claim {
 	last := len(r.values) - 1
 	return []claim{
-		claimf(r.told < shortLease+time.Second, "the leader is told %v after its lock is gone", r.told.Round(time.Millisecond)),
-		claimf(last > 0 && r.values[0] == "node 0" && r.values[last] != "", "a third process sees who leads: %v", r.values),
-		claimf(r.second != "", "and then %s leads", r.second),
+		claimf(r.told < shortLease+time.Second, "the leader detected the loss %v after its lock was deleted", r.told.Round(time.Millisecond)),
+		claimf(last > 0 && r.values[0] == "node 0" && r.values[last] != "", "a third process observed the leaders: %v", r.values),
+		claimf(r.second != "", "%s leads after that", r.second),
 	}
 }

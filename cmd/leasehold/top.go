@@ -31,99 +31,118 @@ var byWhat = map[string]func(a, b admin.Lock) int{
 	"name": func(admin.Lock, admin.Lock) int { return 0 },
 }
 
+// tops is one call of top.
+type tops struct {
+	via   connection
+	as    string
+	by    choice
+	kind  choice
+	every time.Duration
+	wide  bool
+}
+
 func topCommand() *cobra.Command {
-	var (
-		via   connection
-		as    string
-		by    choice
-		kind  choice
-		every time.Duration
-		wide  bool
-	)
+	t := &tops{}
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN]",
-		Short: "Show locks, or limiters or filters, in a terminal, again and again",
+		Short: "Show a live table of locks in the terminal",
 		Example: `  leasehold top
   leasehold top --kind redisson-ratelimit
   leasehold top 'orders:*' --sort waiting`,
-		Long: `Show the locks that are held, again and again, until top is interrupted. The lock whose
-holder asked for it first comes first; the time since then includes the wait.
+		Long: `Show the held locks in a table, refreshed every --interval until top is interrupted. The
+lock with the oldest request comes first (--sort); the time since the request includes
+the wait.
 
---kind ratelimit, window or bloom shows limiters or filters instead. First comes the one
-that is nearest to its end: the largest part of its units taken or of its elements
-there, or the longest time until nothing is owed.
+--kind ratelimit, redisson-ratelimit or bloom shows limiters or filters instead. The one
+closest to its limit comes first: with the longest time until it is refilled, the largest
+used quota, or the largest number of elements.
 
-Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
-the order, p pauses, q quits, Ctrl-Z suspends. / keeps the locks whose name, holder,
-host or label has what you type. u unlocks a lock by force, as leasehold unlock does:
-it asks for a reason and for a y. --operator sets who did it, for the holder and the note.
+Keys:
+  up, down, PgUp, PgDn   select a lock, or scroll the details
+  Enter, Esc             show the details; go back
+  s                      sort by the next column
+  /                      filter by name, holder, host or label
+  u                      force-unlock, after a reason and a confirmation
+  p, q, Ctrl-Z           pause; quit; suspend
 
-On a server with many keys the table fills while top scans them. After that, top reads
-the locks that it knows at each look, and scans for others for a twentieth of the time.
+On a server with many keys, the table fills while top scans them. After that, top reads
+the known locks at each refresh, and scans for new ones for a twentieth of the time.
 
-The table has at most as many columns as the terminal: long names and holders are
-shortened in the middle, and are whole in the details.
+Long names and holders are shortened in the middle to fit the width; the details show
+them in full. On a terminal that cannot move its cursor (TERM=dumb), each table is
+printed below the previous one. There, without a keyboard, and on a terminal without a
+size, top reads no keys. Without a terminal, use leasehold ls or leasehold watch.
 
-On a terminal that cannot move its cursor (TERM=dumb), each table comes below the one
-before. There, without a keyboard, and on a terminal without a size, top takes no keys.
-Off a terminal, use leasehold ls for a list, or leasehold watch for events.
+Permissions: see leasehold doctor --print-acl exporter for the table, and
+leasehold doctor --print-acl operator for the details and a force-unlock.
+
+Exit codes:
+  0    you quit
+  1    Redis unavailable at the start
+  2    wrong arguments, or no terminal
+  130  interrupted
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin)
+			return t.via.completeNames(cmd, args, begin)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, ok := cmd.OutOrStdout().(*os.File)
 			switch {
-			case every < 100*time.Millisecond:
-				return usagef("--interval %v: the least is 100ms", every)
+			case t.every < 100*time.Millisecond:
+				return usagef("--interval %v: must be at least 100ms", t.every)
 			case !ok || !term.IsTerminal(int(f.Fd())):
-				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
+				return usagef("top requires a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
-			q := admin.Query{Idle: true, Kind: kind.kind()}
+			q := admin.Query{Idle: true, Kind: t.kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
 			var opts []admin.Option
-			if as != "" {
-				opts = append(opts, admin.WithOperator(as))
+			if t.as != "" {
+				opts = append(opts, admin.WithOperator(t.as))
 			}
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
-				if in, ok := cmd.InOrStdin().(*os.File); ok && err == nil && width > 0 && height > 0 && os.Getenv("TERM") != "dumb" && isTerminal(in) {
-					t := &topView{ctx: cmd.Context(), admin: a, query: q, survey: newSurvey(a, q, every), wide: wide, sort: by.value}
-					return t.follow(in, f)
-				}
-				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb", kind: q.Kind}
-				again := newSurvey(a, q, every)
-				t.begin()
-				defer t.end()
-				for {
-					seen, rest, err := again.look(cmd.Context())
-					if cmd.Context().Err() != nil {
-						return context.Cause(cmd.Context())
-					}
-					slices.SortStableFunc(seen.Locks, byWhat[by.value])
-					t.show(seen, wide, err)
-					select {
-					case <-time.After(rest):
-					case <-cmd.Context().Done():
-						return context.Cause(cmd.Context())
-					}
-				}
+			return t.via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				return t.show(cmd.Context(), a, q, cmd.InOrStdin(), f)
 			}, opts...)
 		},
 	}
-	by.init("since", "since", "waiting", "lease", "name")
-	by.addFlag(cmd, "sort", "", "what comes first: the holder that asked first, the most waiting, the shortest lease, the name")
-	kind.initKinds()
-	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
-	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "how long to wait between two looks, and longer if Redis is slow")
-	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
-	cmd.Flags().StringVar(&as, "operator", "", "the operator that unlocks, for the holder and for the note in Redis (default: your user and this machine)")
-	via.addFlags(cmd)
+	t.by.init("since", "since", "waiting", "lease", "name")
+	t.by.addFlag(cmd, "sort", "", "sort order")
+	t.kind.initKinds()
+	t.kind.addFlag(cmd, "kind", "", "type of lock, limiter or filter")
+	cmd.Flags().DurationVar(&t.every, "interval", 2*time.Second, "time between refreshes; longer if Redis is slow")
+	cmd.Flags().BoolVar(&t.wide, "wide", false, "additional columns: count, process ID, label and owner")
+	cmd.Flags().StringVar(&t.as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
+	t.via.addFlags(cmd)
 	return cmd
+}
+
+// show shows the locks on the terminal f until ctx is canceled or the user quits. It reads keys if it can.
+func (t *tops) show(ctx context.Context, a *admin.Admin, q admin.Query, stdin io.Reader, f *os.File) error {
+	again, moves := newSurvey(a, q, t.every), os.Getenv("TERM") != "dumb"
+	width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
+	if in, ok := stdin.(*os.File); ok && err == nil && width > 0 && height > 0 && moves && isTerminal(in) {
+		view := &topView{ctx: ctx, admin: a, query: q, survey: again, wide: t.wide, sort: t.by.value}
+		return view.follow(in, f)
+	}
+	screen := &topScreen{f: f, moves: moves, kind: q.Kind}
+	screen.begin()
+	defer screen.end()
+	for {
+		seen, rest, err := again.look(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		slices.SortStableFunc(seen.Locks, byWhat[t.by.value])
+		screen.show(seen, t.wide, err)
+		select {
+		case <-time.After(rest):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // A survey looks at the locks again and again. One goroutine at a time uses it.
@@ -187,9 +206,9 @@ func pressing(l admin.Lock) float64 {
 // sum says how many locks there are, or limiters or filters.
 func sum(k admin.Kind, seen admin.Surveyed) string {
 	held, waiting, oldest := sums(seen.Locks)
-	text := fmt.Sprintf("%d held, %d waiting, the oldest asked %s ago", held, waiting, short(oldest))
+	text := fmt.Sprintf("%d held, %d waiting, oldest request %s ago", held, waiting, short(oldest))
 	if unheld(k) {
-		text = fmt.Sprintf("%s of the kind %s", number(len(seen.Locks)), k)
+		text = fmt.Sprintf("%s of type %s", number(len(seen.Locks)), k)
 	}
 	if !seen.Complete {
 		text += "; " + scannedText(seen.Scanned)

@@ -317,7 +317,7 @@ type unlocked string
 func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
 	u := t.unlock
 	switch name := m.String(); {
-	case u.sure && u.owners == nil: // a y would be one to what is not known yet
+	case u.sure && u.owners == nil && name == "y": // to what is not known yet
 	case u.sure && name == "y":
 		t.unlock = nil
 		return func() tea.Msg {
@@ -485,7 +485,7 @@ func (t *topView) foot() (lines []string) {
 		lines = append(lines, topHead+line+plain)
 	}
 	if u := t.unlock; u != nil {
-		text := takeOf(u.name, len(u.owners)) + "? Reason, or nothing: " + u.reason + "▏"
+		text := takeOf(u.name, len(u.owners)) + "? Reason (optional): " + u.reason + "▏"
 		if u.sure {
 			text = takeOf(u.name, len(u.owners)) + "? [y/N]"
 		}
@@ -502,17 +502,17 @@ func (t *topView) foot() (lines []string) {
 func (t *topView) keys() string {
 	switch {
 	case t.unlock != nil && t.unlock.sure:
-		return "y unlocks by force · any other key changes nothing"
+		return "y force-unlock · any other key cancel"
 	case t.unlock != nil:
-		return "Enter goes on · Esc changes nothing"
+		return "Enter continue · Esc cancel"
 	case t.typing:
-		return "type a part of a name, holder, host or label · Enter keeps it · Esc drops it"
+		return "type part of a name, holder, host or label · Enter apply · Esc clear"
 	case t.open != "" && t.below > 0:
-		return fmt.Sprintf("↑↓ scroll, %d lines below · u unlock · Esc back · p pause · q quit", t.below)
+		return fmt.Sprintf("↑↓ scroll, %d lines below · u force-unlock · Esc back · p pause · q quit", t.below)
 	case t.open != "":
-		return "↑↓ scroll · u unlock · Esc back · p pause · q quit"
+		return "↑↓ scroll · u force-unlock · Esc back · p pause · q quit"
 	}
-	return "↑↓ choose · Enter details · / filter · s sort · u unlock · p pause · q quit"
+	return "↑↓ select · Enter details · / filter · s sort · u force-unlock · p pause · q quit"
 }
 
 // head says how many locks there are, or what is wrong.
@@ -521,12 +521,12 @@ func (t *topView) head() string {
 		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + plain
 	}
 	if t.seen.at.IsZero() {
-		return topQuiet + "asking" + plain
+		return topQuiet + "connecting" + plain
 	}
 	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.Surveyed) + plain
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
-		text += ", with " + shown(t.filter)
+		text += ", filter " + shown(t.filter)
 	}
 	if t.paused {
 		text += ", paused as of " + short(time.Since(t.seen.at)) + " ago"

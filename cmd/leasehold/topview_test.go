@@ -36,6 +36,17 @@ func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	}
 }
 
+// While the holders of a lock are not known yet, y has no effect, and any other key cancels the force-unlock.
+func TestTopView_unlockBeforeTheHoldersAreKnown(t *testing.T) {
+	v := &topView{unlock: &unlocking{name: "orders", sure: true}}
+	if cmd := v.decide(tea.KeyPressMsg{Code: 'y', Text: "y"}); cmd != nil || v.unlock == nil {
+		t.Error("y has an effect")
+	}
+	if v.decide(tea.KeyPressMsg{Code: tea.KeyEnter}); v.unlock != nil || v.says != "orders: nothing was changed" {
+		t.Errorf("Enter does not cancel: %q", v.says)
+	}
+}
+
 // In any width the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
 func TestTopView_fits(t *testing.T) {
 	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"

@@ -26,31 +26,30 @@ func unlockCommand() *cobra.Command {
 	u := &unlocker{}
 	cmd := &cobra.Command{
 		Use:   "unlock NAME",
-		Short: "Unlock a lock by force, and tell its holder",
+		Short: "Force-unlock a lock and notify its holder",
 		Example: `  leasehold unlock orders:42 --reason 'stuck since 3:12, ticket 4711'
   leasehold unlock orders:42 --owner "$owner" --yes`,
-		Long: `Take the lock called NAME from its holder. On a terminal, unlock shows the holder and
-asks first. Off a terminal it does nothing without --yes.
+		Long: `Force-unlock the lock NAME: remove its holder, and notify it. On a terminal, unlock
+displays the holder and asks for confirmation. Elsewhere it requires --yes.
 
-unlock takes the lock from the holder that it has shown, or from --owner, and from no
-other: an owner that gets the lock meanwhile keeps it. The lock then goes to the next
-waiter.
+unlock removes only the holder it displayed, or the one named by --owner. An owner that
+acquires the lock in the meantime keeps it. The lock then goes to the next waiter.
 
-The holder learns the operator and the reason at once, if its client has held a
-lock for a second; else at its next renewal, within a third of the lease. A process that
-hangs learns of it when it runs again and looks at its lock. A client of Redisson
-learns nothing before it unlocks. unlock knows that a message was sent, and not that
-the process has read it. The old holder works beside the next one until it
-stops, unless fencing tokens guard the data. So unlock only a lock whose holder is
-stuck.
+The holder's context is canceled with the operator and the reason: at once if it has held
+the lock for a second, and otherwise as soon as it has. A client that is not subscribed
+detects the force-unlock at its next renewal, and Redisson at unlock. A paused process
+continues alongside the next holder until it checks its context. Use unlock only if the
+holder is stuck, and use fencing tokens to protect the data.
 
-A note of the unlock stays in Redis for a week. inspect shows the note. If an unlock
-breaks off, unlock says how many holders have lost the lock, and of whom that is not
-known; inspect shows whether that one still has it.
+An audit record stays in Redis for a week; inspect shows it. If a force-unlock fails
+halfway, unlock prints how many holders were removed; inspect shows the others.
 
-Exit code: 0 if the lock was unlocked; 1 if it has no holder, if you said no, or if
-the unlock failed; 2 if unlock was called the wrong way, or off a terminal without
---yes.
+Permissions: see leasehold doctor --print-acl operator.
+
+Exit codes:
+  0  unlocked
+  1  the lock has no such holder, you declined, or Redis is unavailable
+  2  wrong arguments, or no terminal and no --yes
 
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
@@ -69,10 +68,10 @@ the unlock failed; 2 if unlock was called the wrong way, or off a terminal witho
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&u.owner, "owner", "", "unlock only if this owner holds the lock; inspect shows owners")
-	f.StringVar(&u.reason, "reason", "", "the reason, for the holder and for the note in Redis")
-	f.StringVar(&u.as, "operator", "", "the operator, for the holder and for the note (default: your user and this machine)")
-	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
+	f.StringVar(&u.owner, "owner", "", "only owner to remove; inspect shows owners (default all displayed holders)")
+	f.StringVar(&u.reason, "reason", "", "reason for the holder and the audit record (default none)")
+	f.StringVar(&u.as, "operator", "", "operator name for the holder and the audit record (default your user and host name)")
+	f.BoolVarP(&u.yes, "yes", "y", false, "no confirmation prompt")
 	u.connection.addFlags(cmd)
 	return cmd
 }
@@ -82,7 +81,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	if err != nil {
 		return noLock(u.name, err)
 	}
-	if err := detail(l).table(out); err != nil && !u.yes { // nobody would see what to say yes to
+	if err := detail(l).table(out); err != nil && !u.yes { // the user would confirm what was not displayed
 		return err
 	}
 	owners, err := ownersOf(l, u.owner)
@@ -105,7 +104,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	return err
 }
 
-// outcomeOf returns what an unlock from these owners came to: words if a holder has lost the lock, and what went wrong.
+// outcomeOf returns the outcome of a force-unlock of these owners: words if a holder was removed, and the error.
 func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err error) (text string, _ error) {
 	if from := r.Holders; len(from) > 0 {
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
@@ -115,22 +114,22 @@ func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err erro
 	}
 	switch {
 	case errors.Is(err, lock.ErrNotHeld):
-		return text, fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(name))
+		return text, fmt.Errorf("%s is no longer held; nothing was changed", shown(name))
 	case err != nil:
 		return text, noLock(name, err)
 	case r.RecordErr != nil:
-		return text, fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(name), r.RecordErr)
+		return text, fmt.Errorf("%s is unlocked, but the audit record was not written: %w", shown(name), r.RecordErr)
 	}
 	return text, nil
 }
 
-// unlockedOf returns words for an unlock that took the lock from n holders, of so many that were meant.
+// unlockedOf returns words for a force-unlock that removed n holders, of those that were meant.
 func unlockedOf(n, meant int, err error) string {
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%d of %d holders lost it", n, meant)
+		return fmt.Sprintf("%d of %d holders removed", n, meant)
 	case n < meant:
-		return fmt.Sprintf("unlocked; %d of %d holders gave it back meanwhile", meant-n, meant)
+		return fmt.Sprintf("unlocked; %d of %d holders had released it", meant-n, meant)
 	}
 	return "unlocked"
 }
@@ -146,45 +145,45 @@ func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 	case len(owners) > 0:
 		return owners, nil
 	case only != "" && l.Locked():
-		return nil, fmt.Errorf("%s: the owner %s does not hold it (any more); nothing was changed", shown(l.Name), shown(only))
+		return nil, fmt.Errorf("%s is not held by owner %s; nothing was changed", shown(l.Name), shown(only))
 	}
-	return nil, fmt.Errorf("%s: nobody holds it; nothing was changed", shown(l.Name))
+	return nil, fmt.Errorf("%s is not held; nothing was changed", shown(l.Name))
 }
 
-// toldOf returns words for what the holders in from know, of which told have a client that listens. Redis passes a
-// message on to a frozen process as well, so nobody knows whether it was read.
+// toldOf returns words for which of the holders in from were notified: told of them have a subscribed client. Redis sends
+// a message to a paused process as well, so whether it was received is unknown.
 func toldOf(told int, from []lock.Holder) string {
-	const learns = "dead, or learn of it at their next renewal or their unlock"
+	const learns = "dead, or detect the force-unlock at their next renewal or release"
 	of, first := len(from), who(from[0].Owner, from[0].Client)
 	switch {
 	case of == 1 && told == 1:
-		return "a message was sent to its holder (" + first + ")"
+		return "notification sent to the holder (" + first + ")"
 	case of == 1:
-		return "nobody listens at its holder (" + first + "): it is dead, or learns of it at its next renewal or its unlock"
+		return "the holder (" + first + ") is not subscribed: it is dead, or detects the force-unlock at its next renewal or release"
 	case told == of:
-		return fmt.Sprintf("a message was sent to each of its %d holders", of)
+		return fmt.Sprintf("notification sent to all %d holders", of)
 	case told == 0:
-		return fmt.Sprintf("nobody listens at its %d holders: they are %s", of, learns)
+		return fmt.Sprintf("none of the %d holders is subscribed: they are %s", of, learns)
 	}
-	return fmt.Sprintf("a message was sent to %d of its %d holders; the others are %s", told, of, learns)
+	return fmt.Sprintf("notification sent to %d of %d holders; the others are not subscribed: they are %s", told, of, learns)
 }
 
-// worksOn says what no message can change.
-const worksOn = "A process that is frozen, or does not look, works on beside the next holder: end it there before you trust the data."
+// worksOn is what no notification can prevent.
+const worksOn = "A paused process, or one that ignores its context, keeps running alongside the next holder. Stop it before you trust the data."
 
-// takeOf asks whether to take a lock from so many holders.
+// takeOf is the question before a force-unlock of a lock with that many holders.
 func takeOf(name string, holders int) string {
 	from := "its holder"
 	if holders > 1 {
 		from = fmt.Sprintf("its %d holders", holders)
 	}
-	return fmt.Sprintf("Take %s from %s", shown(name), from)
+	return fmt.Sprintf("Force-unlock %s and remove %s", shown(name), from)
 }
 
 // confirm asks whether to go on.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, holders int) error {
 	if !isTerminal(in) {
-		return usagef("%s: nothing was changed, as there is no terminal to ask at: give --yes", shown(u.name))
+		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))
 	}
 	return agreed(ctx, in, out, takeOf(u.name, holders), fmt.Errorf("%s: nothing was changed", shown(u.name)))
 }

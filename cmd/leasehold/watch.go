@@ -21,34 +21,38 @@ type eventJSON struct {
 	LeaseMS     *int64                   `json:"lease_ms"`
 	Holding     int                      `json:"holding"`
 	Waiting     int                      `json:"waiting"`
-	ForceUnlock *admin.ForceUnlockRecord `json:"force_unlock,omitempty"` // only for taken
+	ForceUnlock *admin.ForceUnlockRecord `json:"force_unlock,omitempty"` // only for force_unlocked
 }
 
 func watchCommand() *cobra.Command {
 	var via connection
 	cmd := &cobra.Command{
 		Use:   "watch NAME...",
-		Short: "Print what happens to locks, a JSON object a line",
+		Short: "Print lock events as JSON lines",
 		Example: `  leasehold watch orders:42
   leasehold watch orders:42 nightly | jq -r '[.at, .event, .name, .client.name] | @tsv'`,
-		Long: `Print what happens to these locks, one JSON object a line, until watch is interrupted.
+		Long: `Print the events of these locks as JSON, one object per line, until watch is interrupted.
 
 event is one of
-  seen       the first look: an owner holds the lock, or, without owner, it is free
-  acquired   an owner got the lock
-  released   an owner gave the lock back
-  expired    the lease of an owner ran out
-  taken      an operator unlocked the lock by force; forced says which operator
-  renewed    an owner renewed its lease
-  waits      an owner (of a plain lock: a process) began to wait
-  leaves     an owner stopped waiting, and does not hold the lock
+  seen            first check: an owner holds the lock, or, without owner, it is free
+  acquired        an owner acquired the lock
+  released        an owner released the lock
+  expired         the lease of an owner expired
+  force_unlocked  an operator force-unlocked the lock; force_unlock has the audit record
+  renewed         an owner renewed its lease
+  queued          an owner (for a plain lock, a process) began to wait
+  dequeued        an owner stopped waiting without the lock
 
-watch looks at a lock when a message says that it was released, and once a second. It
-does not see what begins and ends between two looks. It changes nothing in Redis. It
-prints an error once on standard error, again only if the error changes, and goes on.
+watch reads a lock after each notification and once per second, so it can miss what
+begins and ends in between. It changes nothing in Redis. It prints an error once on
+standard error, again only if the error changes, and continues.
 
-Exit code: 2 if watch was called the wrong way; 1 if the server did not answer at the
-start; else 128+n, as signal n ended it.
+Permissions: see leasehold doctor --print-acl operator.
+
+Exit codes:
+  128+n  signal n ended watch
+  1      Redis unavailable at the start
+  2      wrong arguments
 
 ` + connectionHelp,
 		Args: cobra.MinimumNArgs(1),
@@ -57,7 +61,7 @@ start; else 128+n, as signal n ended it.
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > admin.MaxWatched {
-				return usagef("%d locks, the most is %d", len(args), admin.MaxWatched)
+				return usagef("%d locks: must be at most %d", len(args), admin.MaxWatched)
 			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				said := ""

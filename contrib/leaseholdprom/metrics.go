@@ -112,18 +112,18 @@ func New(opts ...Option) (*Metrics, error) {
 		m.all = append(m.all, v)
 		return v
 	}
-	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets, labelOutcome, labelError)
-	m.holds = histogram("leasehold_lock_hold_duration_seconds", "How long locks were held, by the way in which the hold ended.", holdBuckets, labelReason)
-	m.held = gauge("leasehold_lock_held", "How many holds there are now. A re-entry counts once more.")
-	m.draining = gauge("leasehold_lock_draining", "Number of holds whose context is canceled and that are not released yet.")
-	m.waiters = gauge("leasehold_lock_waiters", "How many calls of Lock wait for another owner now.")
+	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "Duration of Lock and TryLock calls, by outcome.", acquireBuckets, labelOutcome, labelError)
+	m.holds = histogram("leasehold_lock_hold_duration_seconds", "Duration of holds, by the reason for their end.", holdBuckets, labelReason)
+	m.held = gauge("leasehold_lock_held", "Number of locks currently held. Each reentry counts.")
+	m.draining = gauge("leasehold_lock_draining", "Number of holds that are still held after their context was canceled.")
+	m.waiters = gauge("leasehold_lock_waiters", "Number of Lock calls currently waiting for another owner.")
 	m.oldestHolds = gauge("leasehold_lock_oldest_hold_seconds", "Age of the oldest hold that has not ended.")
 	m.oldestWaits = gauge("leasehold_lock_oldest_wait_seconds", "Age of the oldest wait that has not ended.")
-	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
-	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
-	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
-	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds given up because they were not unlocked in time after their context was canceled.")
-	m.handedOff = counter("leasehold_lock_handed_off_total", "How many holds passed their lock on inside the process, without a command to Redis.")
+	m.renewals = counter("leasehold_lock_renewals_total", "Number of lease renewals. error_type is set for failed ones.", labelError)
+	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "Remaining lease time when a renewal was confirmed.", marginBuckets)
+	m.lost = counter("leasehold_lock_lost_total", "Number of holds lost, by reason.", labelReason)
+	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds abandoned because they were not unlocked in time after their context was canceled.")
+	m.handedOff = counter("leasehold_lock_handed_off_total", "Number of hand-offs inside a process, without a command to Redis.")
 	return m, nil
 }
 

@@ -1,41 +1,18 @@
 package guides
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/redis/rueidis"
 )
 
-// connect opens a client behind a proxy that looks like one server, and supports no more than RESP2, scripts and PING.
-func connect(url string, opts ...client.Option) (*client.Client, rueidis.Client, error) {
-	option, err := client.ParseURL(url)
-	if err != nil {
-		return nil, nil, err
-	}
-	option.AlwaysRESP2 = true                           // instead of HELLO 3
-	option.ForceSingleClient = true                     // no CLUSTER SLOTS
-	option.ClientName = ""                              // no CLIENT SETNAME
-	option.ClientSetInfo = rueidis.DisableClientSetInfo // no CLIENT SETINFO
-	rdb, err := rueidis.NewClient(option)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := client.New(rdb, opts...)
-	if err != nil {
-		rdb.Close()
-		return nil, nil, err
-	}
-	return c, rdb, nil // close c first
-}
-
 // A server without the commands that a proxy may lack. Waiters get no notifications there, and poll.
-func TestConnect(t *testing.T) {
+func TestProxy_withoutCommands(t *testing.T) {
 	var config []string
 	for _, missing := range []string{"HELLO", "CLIENT", "CLUSTER", "SUBSCRIBE", "SSUBSCRIBE", "ROLE"} {
 		config = append(config, "--rename-command", missing, "")
@@ -44,7 +21,7 @@ func TestConnect(t *testing.T) {
 	waiting := map[string]chan struct{}{"plain": make(chan struct{}, 1), "fair": make(chan struct{}, 1), "write": make(chan struct{}, 1), "semaphore": make(chan struct{}, 1)}
 	var clients []*client.Client
 	for range 2 { // processes
-		c, rdb, err := connect(s.URL(), client.WithObserver(lock.Observer{
+		c, err := client.Open(t.Context(), s.URL(), client.WithObserver(lock.Observer{
 			Waiting: func(_ context.Context, e lock.Event) { waiting[e.Kind] <- struct{}{} },
 		}))
 		if err != nil {
@@ -54,7 +31,6 @@ func TestConnect(t *testing.T) {
 			if err := c.Close(context.Background()); err != nil {
 				t.Error(err)
 			}
-			rdb.Close()
 		})
 		clients = append(clients, c)
 	}
@@ -96,31 +72,44 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// A proxy that times out may report an error although the server executed the command. No client can tell, so the lock stays until
-// its lease expires.
-func TestConnect_errorOfTheProxy(t *testing.T) {
+// A proxy can report an error although the server executed the command. After a text that leasehold knows, the call retries; after any other it
+// fails, and the lock is released in the background.
+func TestProxy_errors(t *testing.T) {
 	s := redistest.Start(t)
-	proxy := redistest.NewProxy(t, s.Addr())
-	c, rdb, err := connect("redis://" + proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rdb.Close()
-	defer c.Close(context.Background())
-	if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
-		t.Fatal(err)
-	}
-	proxy.OnRequest(func(request [][]byte) (act redistest.Action) {
-		if bytes.Contains(bytes.Join(request, nil), []byte("orders:42")) {
-			act = redistest.Action{Refuse: "upstream failure", Execute: true}
-		}
-		return act
-	})
-	if _, err := c.NewLock("orders:42").TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("the proxy reports an error: %v", err)
-	}
-	exists := s.Do(t, "EXISTS", "orders:42")
-	if n, err := exists.ToInt64(); n != 1 || err != nil {
-		t.Errorf("%d keys of the lock (%v): then the page is wrong", n, err)
+	for text, known := range map[string]bool{"upstream failure": true, "ERR no luck": false} {
+		t.Run(text, func(t *testing.T) {
+			proxy := redistest.NewProxy(t, s.Addr())
+			c, err := client.Open(t.Context(), "redis://"+proxy.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(context.Background())
+			if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
+				t.Fatal(err)
+			}
+			for what, acquire := range map[string]func(l lock.Locker) (lock.Hold, error){
+				"Lock":    func(l lock.Locker) (lock.Hold, error) { return l.Lock(t.Context()) },
+				"TryLock": func(l lock.Locker) (lock.Hold, error) { return l.TryLock(t.Context()) },
+			} {
+				proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{Refuse: text, Execute: true}))
+				h, err := acquire(c.NewLock("orders:42"))
+				switch {
+				case known && err == nil:
+					err = h.Unlock(t.Context())
+				case !known && err != nil && strings.Contains(err.Error(), "no luck") && !errors.Is(err, lock.ErrUnavailable):
+					err = nil
+				}
+				if err != nil || known != (h != nil) {
+					t.Errorf("%s: %v, %v", what, h, err)
+				}
+			}
+			if err := c.Close(t.Context()); err != nil { // it waits for what goes on in the background
+				t.Error(err)
+			}
+			exists := s.Do(t, "EXISTS", "orders:42")
+			if n, err := exists.ToInt64(); n != 0 || err != nil {
+				t.Errorf("%d keys of the lock, %v", n, err)
+			}
+		})
 	}
 }

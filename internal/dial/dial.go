@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -253,6 +254,21 @@ func Greet(ctx context.Context, rdb rueidis.Client) error {
 	return nil
 }
 
+// NewClient is rueidis.NewClient, except that a server or a proxy without CLIENT SETNAME gets no name. rueidis sends that
+// command only in RESP2, and then fails to connect.
+func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
+	rdb, err := rueidis.NewClient(option)
+	var reply *rueidis.RedisError
+	if option.ClientName != "" && errors.As(err, &reply) && noName.MatchString(reply.Error()) {
+		option.ClientName = ""
+		return rueidis.NewClient(option)
+	}
+	return rdb, err
+}
+
+// noName is what servers and proxies reply to CLIENT SETNAME if they do not have it, or the user lacks the permission.
+var noName = regexp.MustCompile("(?i)(command|the) ['`]client['`|]")
+
 // Client connects before ctx ends.
 func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type result struct {
@@ -262,7 +278,7 @@ func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, e
 	w, option := NewWay(option)
 	connected := make(chan result) // unbuffered: the sender knows that it was received
 	go func() {
-		rdb, err := rueidis.NewClient(option) // takes no context
+		rdb, err := NewClient(option) // takes no context
 		if err == nil {
 			if err = Greet(ctx, rdb); err != nil {
 				rdb.Close()

@@ -379,19 +379,19 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 // have lost their places, if the kind has any; all of them are served, and nothing
 // is left.
 func serverFrozenWaiting(t *testing.T, k Kind) {
-	const patience = OpTimeout / 2
+	const patience = time.Second / 2
 	s := redistest.Start(t)
 	h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
 	var waiters []*Waiter
 	for range 2 {
-		c := NewClient(t, s.Client(t), client.WithOpTimeout(OpTimeout))
+		c := NewClient(t, s.Client(t))
 		for range 5 {
 			waiters = append(waiters, Go(t.Context(), k.New(c, "orders", k.patience(patience)...)))
 		}
 	}
 	k.Waiting(t, s, "orders", len(waiters))
 	s.Freeze(t)
-	<-time.After(4 * patience) // the time for which the server stands still
+	<-time.After(client.DefaultOpTimeout + patience) // the time for which the server stands still
 	s.Thaw(t)
 	MustUnlock(t, h)
 	ServeAll(t, waiters...)
@@ -479,7 +479,7 @@ func replicaThatMissedTheLock(t *testing.T, k Kind) {
 	s, replica := redistest.Start(t), redistest.Start(t)
 	replica.Do(t, "REPLICAOF", "127.0.0.1", "1") // nobody is there, so it never hears of the lock
 	p := redistest.NewProxy(t, s.Addr())
-	c := NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(9*time.Second), client.WithOpTimeout(time.Second))
+	c := NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(GateLease), client.WithOpTimeout(OpTimeout))
 	h := MustLock(t, k.New(c, "orders"))
 
 	p.Redirect(replica.Addr())

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,7 +250,7 @@ func TestEntry_denied(t *testing.T) {
 // and nothing is logged. After any other, the client logs that once and sends no more.
 func TestEntry_replies(t *testing.T) {
 	t.Parallel()
-	for _, row := range retry.Replies {
+	for _, row := range slices.Concat(retry.Replies, retry.ProxyReplies) {
 		for _, when := range []string{"first", "later"} {
 			t.Run(row.Match+"/"+when, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {

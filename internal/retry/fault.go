@@ -55,15 +55,17 @@ type Row struct {
 
 // What most rows say.
 var (
-	passes     = Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}
-	inTheMidst = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
-	passesLate = Fault{Executed: No, Passes: true, AtOnce: true, Is: lock.ErrUnavailable}
-	denied     = Fault{Executed: No, Denied: true}
-	foreign    = Fault{Executed: No, Is: lock.ErrWrongType}
-	final      = Fault{Executed: No}
+	passes       = Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}
+	passesUnsure = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
+	passesLate   = Fault{Executed: No, Passes: true, AtOnce: true, Is: lock.ErrUnavailable}
+	denied       = Fault{Executed: No, Denied: true}
+	foreign      = Fault{Executed: No, Is: lock.ErrWrongType}
+	final        = Fault{Executed: No}
+	finalUnsure  = Fault{Executed: Unknown}
 )
 
-// Replies are the error replies of Redis and Valkey. A reply that is not among them is final.
+// Replies are the error replies of Redis and Valkey. The last row is every reply that is not in a table: a proxy can have
+// sent it after the server executed the command.
 //
 // The scripts of this module get the replies that refuse a write before they have written anything: a server looks at
 // its own state at the first write of a script, and not at a later one. Two replies can come in the midst of a
@@ -92,8 +94,8 @@ var Replies = []Row{
 	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", passes},
 	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", passes},
 	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", passes},
-	{"access a non local key", "ERR Script attempted to access a non local key in a cluster node", "the slot is being migrated, and the key is gone from this node", inTheMidst},
-	{"during rehashing of the slot", "ERR Unable to execute command 'hset' in script because undeclared keys were accessed during rehashing of the slot", "the slot is being migrated, and a key is gone from this node", inTheMidst},
+	{"access a non local key", "ERR Script attempted to access a non local key in a cluster node", "the slot is being migrated, and the key is gone from this node", passesUnsure},
+	{"during rehashing of the slot", "ERR Unable to execute command 'hset' in script because undeclared keys were accessed during rehashing of the slot", "the slot is being migrated, and a key is gone from this node", passesUnsure},
 
 	// Only an operator can change it.
 	{"NOAUTH", "NOAUTH Authentication required.", "the server requires a password", denied},
@@ -106,6 +108,8 @@ var Replies = []Row{
 	{"NOPROTO", "NOPROTO unsupported protocol version", "the server does not know the version of the protocol", final},
 	{"WRONGTYPE", "WRONGTYPE Operation against a key holding the wrong kind of value", "the key has another type", foreign},
 	{"CROSSSLOT", "CROSSSLOT Keys in request don't hash to the same slot", "the keys are in different slots of a cluster", final},
+	{"unknown command", "ERR unknown command 'EVALSHA'", "the command was renamed or disabled, or a proxy does not forward it", final},
+	{"command called from", "ERR Unknown Redis command called from script", "the same, for a command of a script", final},
 
 	// Replies to commands that this module does not send, or about words that it does not send.
 	{"BUSYGROUP", "BUSYGROUP Consumer Group name already exists", "streams", final},
@@ -122,7 +126,19 @@ var Replies = []Row{
 	{"NOTBUSY", "NOTBUSY No scripts in execution right now.", "SCRIPT KILL", final},
 	{"NOTREADY", "NOTREADY Cluster is not ready to migrate slots", "migration of slots", final},
 	{"UNKILLABLE", "UNKILLABLE Sorry the script already executed write commands against the dataset.", "SCRIPT KILL", final},
-	{"ERR", "ERR syntax error", "any other error", final},
+	{"ERR", "ERR syntax error", "any other error", finalUnsure},
+}
+
+// ProxyReplies are the error replies that proxies send in place of a server's reply, with the words of their sources.
+var ProxyReplies = []Row{
+	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", passesUnsure},
+	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
+	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors, such as Twemproxy: the server did not reply in time", passesUnsure},
+	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", passesUnsure},
+	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passesUnsure},
+	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", passesUnsure},
+	{"no server", "ERR no server connection avaliable", "Predixy: no server is available", passes},
+	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", passesUnsure},
 }
 
 // codes are the rows that a code tells, and messages the others.
@@ -132,13 +148,15 @@ var (
 )
 
 func init() {
-	for i := range Replies {
-		r := &Replies[i]
-		switch {
-		case r.Match == strings.ToUpper(r.Match):
-			codes[r.Match] = r
-		default:
-			messages = append(messages, r)
+	for _, table := range [][]Row{Replies, ProxyReplies} {
+		for i := range table {
+			r := &table[i]
+			switch {
+			case r.Match == strings.ToUpper(r.Match):
+				codes[r.Match] = r
+			default:
+				messages = append(messages, r)
+			}
 		}
 	}
 }
@@ -187,7 +205,7 @@ var Kinds = []Kind{
 	{"a reply that is none of the script's", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
 	{"an error of this module's own", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
 	{"no connection could be made, so nothing was sent", passes, as[Undialled]},
-	{"the connection broke, or no reply came within the operation timeout", inTheMidst, func(error) bool { return true }},
+	{"the connection broke, or no reply came within the operation timeout", passesUnsure, func(error) bool { return true }},
 }
 
 // FaultOf returns what err, with which a command failed, means.
@@ -206,7 +224,11 @@ func FaultOf(err error) Fault {
 	}
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
-		return Reply(reply.Error()).Fault
+		f := Reply(reply.Error()).Fault
+		if errors.As(err, new(Undialled)) {
+			f.Executed = No
+		}
+		return f
 	}
 	for _, k := range Kinds {
 		if k.is(err) {

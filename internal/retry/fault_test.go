@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,7 +44,7 @@ func refused(t *testing.T) func(text string) error {
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	reply, seen := refused(t), make(map[string]bool)
-	for _, r := range Replies {
+	for _, r := range slices.Concat(Replies, ProxyReplies) {
 		if seen[r.Match] {
 			t.Errorf("%s has two rows", r.Match)
 		}
@@ -94,6 +95,10 @@ func TestReply_texts(t *testing.T) {
 		"ERR ACL failure in script: User x has no permissions to access 'a BUSY b'": "ACL failure in script",
 		"ERR The user executing the script can't access at least one of the keys":   "The user executing the script",
 		"BUSYGROUP Consumer Group name already exists":                              "BUSYGROUP",
+		"ERR Unknown command called from script script: 1b936e, on @user_script:1.": "command called from",
+		"ERR unknown command `EVALSHA`, with args beginning with: `LOADING`":        "unknown command",
+		"ERR no server avaliable":                                                   "no server",
+		"ERR handle request, backend conn failure, topom.conn":                      "backend conn",
 		"ERR the server is not LOADING, or so it says":                              "ERR",
 		"ERR syntax error":          "ERR",
 		"moved 3999 127.0.0.1:6381": "ERR",
@@ -117,6 +122,10 @@ func TestFaultOf(t *testing.T) {
 		want Fault
 	}{
 		{luascripts.Discreet(reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'")), final},
+		{reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'"), final},
+		{reply("SOMETHING that no table has"), Fault{}},
+		{Undialled{reply("SOMETHING that no table has")}, final},
+		{Undialled{reply("upstream failure")}, unsent},
 		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
 		{&luascripts.WaitError{Reply: "ERR unknown command 'WAIT'"}, Fault{Executed: Yes, Is: lock.ErrReplicas}},
 		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock from blocking operation"}, Fault{Executed: Yes, Passes: true, Is: lock.ErrUnavailable}},

@@ -7,7 +7,7 @@
   const say = document.getElementById("say");
   const pause = document.getElementById("pause");
   let ahead = Number(document.body.dataset.now) - Date.now(); // the server's clock before this one's
-  let heard = performance.now(); // when the server was last heard of
+  let heard = performance.now(); // when the last message arrived
   let connected = false;
   let paused = false;
   let stream = null;
@@ -125,7 +125,7 @@
       const focused = document.activeElement;
       children(main, doc.querySelector("main"));
       if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // it was moved
-      if (!rings && main.querySelector(".ring")) told("Some clients wait for each other in a ring.");
+      if (!rings && main.querySelector(".ring")) told("Possible deadlock: some clients wait for each other.");
     }
     count();
     status();
@@ -133,10 +133,10 @@
 
   function status() {
     const age = performance.now() - heard;
-    const silent = connected !== true;
+    const offline = connected !== true;
     const failing = main.querySelector("[data-failing]");
-    fresh.className = "fresh " + (paused ? "" : silent || failing ? "off" : age < 5000 ? "on" : "");
-    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : failing ? failing.dataset.failing : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
+    fresh.className = "fresh " + (paused ? "" : offline || failing ? "off" : age < 5000 ? "on" : "");
+    setText(fresh, paused ? "paused" : offline ? (connected === null ? "disconnected, as of " + short(age) + " ago" : "connecting") : failing ? failing.dataset.failing : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
   }
 
   // A filter works as it is typed: the stream of the page gets the new address.
@@ -218,7 +218,7 @@
     stream = new EventSource("./events?" + q);
     stream.onmessage = received;
     stream.onerror = () => {
-      if (connected === true) told("The connection is lost. The page tries to get it back.");
+      if (connected === true) told("Connection lost. Reconnecting.");
       connected = null;
       if (stream && stream.readyState === EventSource.CLOSED) {
         close();
@@ -237,12 +237,12 @@
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.setAttribute("aria-pressed", String(paused));
-    setText(pause, paused ? "Go on" : "Pause");
+    setText(pause, paused ? "Resume" : "Pause");
     if (paused) close();
     else open();
     status();
   });
-  // A page that nobody sees asks nothing: a browser has few connections to one server.
+  // A hidden page closes its stream: a browser has few connections to one server.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   setInterval(() => { count(); status(); }, 200);

@@ -73,7 +73,7 @@ func interpretable(file string) error {
 		return nil
 	}
 	if _, err := os.Stat(interpreter); err != nil {
-		return fmt.Errorf("its interpreter %q: %w", interpreter, errors.Unwrap(err))
+		return fmt.Errorf("interpreter %q: %w", interpreter, errors.Unwrap(err))
 	}
 	return nil
 }

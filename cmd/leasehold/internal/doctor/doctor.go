@@ -140,7 +140,7 @@ func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
 	}
 	for _, examine := range []func(context.Context) []Check{e.pubsub, e.rights, e.lock} {
 		if ctx.Err() != nil {
-			r.add(Check{Name: "time", Status: Failure, Found: context.Cause(ctx).Error(), Advice: "see what keeps the server busy, and the way to it"})
+			r.add(Check{Name: "time", Status: Failure, Found: context.Cause(ctx).Error(), Advice: "check what keeps the server busy, and the network"})
 			return r
 		}
 		for _, c := range examine(ctx) {
@@ -200,13 +200,13 @@ func (e *exam) missing(ctx context.Context, lost map[string]error) (checks []Che
 				}
 				delete(lost, p.Addr)
 				e.away = append(e.away, p.Slots...)
-				checks = append(checks, Check{Name: "connection", Node: p.Addr, Status: Failure, Found: fmt.Sprintf("this primary does not respond: %v; no lock in its %d slots can be acquired, renewed or listed", why, size(p.Slots)),
-					Advice: "restart it, or fail over to its replica; see its log"})
+				checks = append(checks, Check{Name: "connection", Node: p.Addr, Status: Failure, Found: fmt.Sprintf("primary does not respond: %v; no lock in its %d slots can be acquired, renewed or listed", why, size(p.Slots)),
+					Advice: "restart it, or fail over to its replica; check its log"})
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(lost)) {
-		checks = append(checks, Check{Name: "connection", Node: name, Status: Failure, Found: lost[name].Error(), Advice: "see whether the server runs, and its log"})
+		checks = append(checks, Check{Name: "connection", Node: name, Status: Failure, Found: lost[name].Error(), Advice: "check that the server is running, and its log"})
 	}
 	return checks
 }
@@ -242,13 +242,13 @@ func (e *exam) connection(ctx context.Context) Check {
 		}
 	}
 	if err != nil && !denied(err) {
-		return Check{Name: "connection", Status: Failure, Found: err.Error(), Advice: "see whether the server is busy or frozen, and its log"}
+		return Check{Name: "connection", Status: Failure, Found: err.Error(), Advice: "check whether the server is busy or paused, and its log"}
 	}
 	as := ""
 	if e.User != "" {
 		as = " as " + e.User
 	}
-	return Check{Name: "connection", Status: OK, Found: fmt.Sprintf("%s%s, an answer in %v", mode(e.rdb), as, round(time.Since(sent)))}
+	return Check{Name: "connection", Status: OK, Found: fmt.Sprintf("%s%s, reply in %v", mode(e.rdb), as, round(time.Since(sent)))}
 }
 
 // ask sends one command.
@@ -269,7 +269,7 @@ func unasked(name, right string, err error) Check {
 	if !denied(err) {
 		return Check{Name: name, Status: Unknown, Found: err.Error()}
 	}
-	return Check{Name: name, Status: Unknown, Found: "the user may not ask", Advice: "give the user of leasehold doctor " + right}
+	return Check{Name: name, Status: Unknown, Found: "missing permission", Advice: "grant the user of leasehold doctor " + right}
 }
 
 // parseInfo returns the fields of a reply to INFO.

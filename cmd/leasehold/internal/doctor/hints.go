@@ -33,18 +33,18 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 		kind = "sharded"
 	}
 	took, err := e.hint(ctx, channel, sharded)
-	c := Check{Name: "pubsub", Status: OK, Found: fmt.Sprintf("%s; a message arrives in %v", kind, round(took))}
+	c := Check{Name: "pubsub", Status: OK, Found: fmt.Sprintf("%s; message received in %v", kind, round(took))}
 	switch {
 	case denied(err):
-		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "give the user the rights below: until then, waiters learn only once a second that a lock is free"
+		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "grant the permissions below: until then, waiters poll once per second"
 	case err != nil:
-		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "see why messages get lost: until then, waiters learn only once a second that a lock is free"
+		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "check why messages are lost: until then, waiters poll once per second"
 	}
 	return []Check{c}
 }
 
 // errLost is the error for a lost message.
-var errLost = errors.New("no message arrived")
+var errLost = errors.New("no message received")
 
 // hint publishes a message to a channel that it listens to.
 func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took time.Duration, err error) {
@@ -113,7 +113,7 @@ func (e *exam) lock(ctx context.Context) []Check {
 		err = hold.Unlock(ctx)
 	}
 	if err != nil {
-		return []Check{{Name: "lock", Status: Failure, Found: err.Error(), Advice: "see what is wrong above"}}
+		return []Check{{Name: "lock", Status: Failure, Found: err.Error(), Advice: "fix the failures above"}}
 	}
-	return []Check{{Name: "lock", Status: OK, Found: fmt.Sprintf("taken and given back in %v", round(time.Since(began)))}}
+	return []Check{{Name: "lock", Status: OK, Found: fmt.Sprintf("acquired and released in %v", round(time.Since(began)))}}
 }

@@ -235,7 +235,7 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 		if e.Role == "" && (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks needs nothing of these
 			continue
 		}
-		c := Check{Name: "rights " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "nothing is missing"}
+		c := Check{Name: "permissions " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "none missing"}
 		lacks := missing(n.rights)
 		if e.Role == "" && strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a kind of lock
 			lacks = append(missing(needs[0].rights), lacks...)

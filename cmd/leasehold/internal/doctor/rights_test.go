@@ -152,7 +152,7 @@ func TestRights_withoutLocks(t *testing.T) {
 			rdb := s.Client(t, s.AddUser(t, user, append(rights, "+info", "+hello", "+ping")...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 			for _, c := range examine(t, rdb, Options{Prefix: ourPrefix, User: user, Kinds: []string{n.kind}}).Checks {
 				found = append(found, c.Name)
-				if c.Name == "rights "+n.kind && c.Status == Failure {
+				if c.Name == "permissions "+n.kind && c.Status == Failure {
 					missing = strings.Fields(c.Advice)[3:]
 				} else if c.Status == Failure || c.Status == Warning && c.Name != "clock" && c.Name != "replicas" && c.Name != "pubsub" {
 					t.Errorf("%s, %s: %+v", user, n.kind, c)
@@ -162,7 +162,7 @@ func TestRights_withoutLocks(t *testing.T) {
 		}
 		rights := strings.Fields(n.rights)
 		found, missing := examineAs(t, n.kind, rights)
-		if len(missing) > 0 || !slices.Contains(found, "rights "+n.kind) || slices.Contains(found, "lock") || slices.Contains(found, "pubsub") != slices.Contains(strings.Fields(n.rights), "+subscribe") {
+		if len(missing) > 0 || !slices.Contains(found, "permissions "+n.kind) || slices.Contains(found, "lock") || slices.Contains(found, "pubsub") != slices.Contains(strings.Fields(n.rights), "+subscribe") {
 			t.Errorf("%s: %q are missing; examined: %q", n.kind, missing, found)
 		}
 		for i, right := range rights {

@@ -125,7 +125,7 @@ func TestRoles(t *testing.T) {
 			kinds:  []string{"plain", "fair", "rw", "semaphore", "fencing"},
 			may:    func(t *testing.T, rdb rueidis.Client, _ *admin.Admin) error { return apply(t, rdb) },
 			mayNot: func(t *testing.T, _ rueidis.Client, a *admin.Admin) error { return list(t, a) },
-			less:   "+zadd", reported: "rights fair",
+			less:   "+zadd", reported: "permissions fair",
 		},
 		"operator": {
 			may: func(t *testing.T, rdb rueidis.Client, a *admin.Admin) error {
@@ -150,7 +150,7 @@ func TestRoles(t *testing.T) {
 			mayNot: func(t *testing.T, rdb rueidis.Client, _ *admin.Admin) error {
 				return rdb.Do(t.Context(), rdb.B().Get().Key("other:1").Build()).Error()
 			},
-			less: "+hlen", reported: "rights every",
+			less: "+hlen", reported: "permissions every",
 		},
 		"page": {
 			kinds: append([]string{"ratelimit", "redisson-ratelimit", "bloom"}, listed...),
@@ -168,12 +168,12 @@ func TestRoles(t *testing.T) {
 				return watch(t, a)
 			},
 			mayNot: unlock,
-			less:   "~leasehold_client:*", reported: "rights admin",
+			less:   "~leasehold_client:*", reported: "permissions admin",
 		},
 		"exporter": {
 			may:    func(t *testing.T, _ rueidis.Client, a *admin.Admin) error { return list(t, a) },
 			mayNot: unlock,
-			less:   "+scan", reported: "rights admin",
+			less:   "+scan", reported: "permissions admin",
 		},
 	} {
 		t.Run(role, func(t *testing.T) {

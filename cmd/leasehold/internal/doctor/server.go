@@ -26,9 +26,9 @@ func (e *exam) version(_ context.Context, n *node) Check {
 	c := Check{Name: "version", Status: OK, Found: product + " " + number}
 	switch {
 	case number == "":
-		return Check{Name: "version", Status: Unknown, Found: "the server does not say"}
+		return Check{Name: "version", Status: Unknown, Found: "unknown: not reported by the server"}
 	case product == "Redis" && older(number, 6, 2):
-		c.Status, c.Advice = Warning, "take 6.2 or later; locks were never tested on this version"
+		c.Status, c.Advice = Warning, "use 6.2 or later; this version is not tested"
 	}
 	return c
 }
@@ -52,8 +52,8 @@ func (e *exam) role(_ context.Context, n *node) Check {
 	case e.rdb.Mode() == rueidis.ClientModeCluster:
 		return Check{Name: "role", Status: OK, Found: "replica"}
 	}
-	return Check{Name: "role", Status: Failure, Found: "replica: it takes no locks",
-		Advice: "connect to the primary, or by way of the Sentinels (?master_set=NAME)"}
+	return Check{Name: "role", Status: Failure, Found: "replica: locks cannot be acquired on it",
+		Advice: "connect to the primary, or via Sentinel (?master_set=NAME)"}
 }
 
 // nearlyFull is the part of maxmemory from which it is a matter of time until
@@ -62,7 +62,7 @@ const nearlyFull = 0.9
 
 // memory checks what the server does when its memory is full.
 func (e *exam) memory(_ context.Context, n *node) Check {
-	const look = "check yourself that CONFIG GET maxmemory-policy says noeviction: any other policy can remove locks that are held"
+	const look = "check that CONFIG GET maxmemory-policy returns noeviction: any other policy can remove held locks"
 	if n.err != nil {
 		c := unasked("memory", "+info", n.err)
 		c.Status, c.Found = Warning, "the eviction policy is unknown: "+c.Found
@@ -76,13 +76,13 @@ func (e *exam) memory(_ context.Context, n *node) Check {
 	}
 	switch {
 	case policy == "":
-		return Check{Name: "memory", Status: Warning, Found: "the eviction policy is unknown: the server does not say it", Advice: look}
+		return Check{Name: "memory", Status: Warning, Found: "the eviction policy is unknown: not reported by the server", Advice: look}
 	case policy != "noeviction" && most > 0:
-		c.Status, c.Advice = Failure, "CONFIG SET maxmemory-policy noeviction, or a server for locks alone: this one removes locks that are held"
+		c.Status, c.Advice = Failure, "CONFIG SET maxmemory-policy noeviction, or use a separate server for locks: this one can remove held locks"
 	case policy != "noeviction":
-		c.Status, c.Advice = Warning, "CONFIG SET maxmemory-policy noeviction: once there is a maxmemory, this one removes locks that are held"
+		c.Status, c.Advice = Warning, "CONFIG SET maxmemory-policy noeviction: if maxmemory is set later, the server can remove held locks"
 	case most > 0 && float64(used) > nearlyFull*float64(most):
-		c.Status, c.Advice = Warning, "raise maxmemory: when it is reached, no lock can be taken"
+		c.Status, c.Advice = Warning, "raise maxmemory: once memory is full, no lock can be acquired"
 	}
 	return c
 }
@@ -111,9 +111,9 @@ func (e *exam) clock(ctx context.Context, n *node) Check {
 			off, trip = at.Sub(sent.Add(took/2)), took
 		}
 	}
-	c := Check{Name: "clock", Status: OK, Found: fmt.Sprintf("%v %s this machine's (±%v)", round(off.Abs()), beside(off), round(trip/2))}
+	c := Check{Name: "clock", Status: OK, Found: fmt.Sprintf("%v %s this machine (±%v)", round(off.Abs()), beside(off), round(trip/2))}
 	if off.Abs() > skew+trip/2 {
-		c.Status, c.Advice = Warning, "set the clocks by NTP: leases do not depend on them, but after a failover to a server whose clock is behind, fencing tokens begin again (lock.WithFencing helps)"
+		c.Status, c.Advice = Warning, "synchronize the clocks with NTP: leases do not depend on them, but fencing tokens can decrease after a failover to a server with a slow clock (lock.WithFencing prevents that)"
 	}
 	return c
 }
@@ -136,7 +136,7 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	}
 	count := int(number(n.info["connected_slaves"]))
 	if count == 0 {
-		return Check{Name: "replicas", Status: OK, Found: "none: if this server dies, its locks are lost"}
+		return Check{Name: "replicas", Status: OK, Found: "none: if this server fails, its locks are lost"}
 	}
 	online := 0
 	for i := range count {
@@ -146,17 +146,17 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	}
 	c := Check{Name: "replicas", Status: OK, Found: fmt.Sprintf("%d of %d online", online, count)}
 	if online < count {
-		c.Status, c.Advice = Warning, "wait until they have copied the data; see INFO replication"
+		c.Status, c.Advice = Warning, "wait until they are synchronized; check INFO replication"
 	}
 	confirmed, took, err := e.wait(ctx, n, count)
 	switch {
 	case denied(err):
-		c.Found += "; the user may not WAIT for them"
+		c.Found += "; missing permission for WAIT"
 	case err != nil:
 		c.Found += fmt.Sprintf("; WAIT: %v", err)
 	case confirmed < count:
 		c.Status, c.Found = Warning, c.Found+fmt.Sprintf("; %d confirmed a write within %v", confirmed, waitLimit)
-		c.Advice = "see why they lag, in INFO replication: a failover forgets the locks that were not copied"
+		c.Advice = "check their lag in INFO replication: a failover loses locks that were not replicated"
 	default:
 		c.Found += fmt.Sprintf("; all confirm a write in %v", round(took))
 	}
@@ -196,14 +196,14 @@ func (e *exam) latency(ctx context.Context, n *node) Check {
 		sent := time.Now()
 		err := ask(ctx, n, "EVAL", "return 1", "0").Error()
 		if err != nil {
-			return Check{Name: "scripts", Status: Failure, Found: err.Error(), Advice: "allow EVAL and EVALSHA: without scripts there are no locks"}
+			return Check{Name: "scripts", Status: Failure, Found: err.Error(), Advice: "allow EVAL and EVALSHA: locks require scripts"}
 		}
 		took = append(took, time.Since(sent))
 	}
 	slices.Sort(took)
-	c := Check{Name: "scripts", Status: OK, Found: fmt.Sprintf("allowed; %v each, the slowest of %d %v", round(took[runs/2]), runs, round(took[runs-1]))}
+	c := Check{Name: "scripts", Status: OK, Found: fmt.Sprintf("allowed; median %v, slowest of %d %v", round(took[runs/2]), runs, round(took[runs-1]))}
 	if took[runs-1] > cmp.Or(e.Slow, slow) {
-		c.Status, c.Advice = Warning, "see SLOWLOG GET for commands that keep the server busy, and the way to it"
+		c.Status, c.Advice = Warning, "check SLOWLOG GET for commands that keep the server busy, and the network"
 	}
 	return c
 }
