@@ -19,7 +19,7 @@ local function plain(lock, fair)
     if string.find(size.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, size
   end
-  if size == 0 then return {} end -- mutant: never: speed
+  if size == 0 then return {} end -- most locks are free
   if size > 2 then return nil, -4 end
   local fields = redis.call('HGETALL', lock)
   for i = 1, #fields, 2 do
