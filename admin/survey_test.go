@@ -113,7 +113,7 @@ func TestSurvey_parts(t *testing.T) {
 // What nobody holds is as of the latest pass.
 func TestSurvey_limits(t *testing.T) {
 	everywhere(t, func(s *scene) {
-		_, err := s.c.NewRateLimiter("api", ratelimit.FailClosed(), ratelimit.PerHour(10)).Take(s.Context(), "alice", 1)
+		_, err := s.c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), ratelimit.PerHour(10)).Take(s.Context(), "alice", 1)
 		s.must(err)
 		survey := s.admin.Survey(admin.Query{Kind: admin.RateLimit})
 		if got, seen := s.look(survey, time.Minute); got != "api:alice ratelimit 0 0" || len(seen.Clients) > 0 {

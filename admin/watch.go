@@ -7,8 +7,8 @@ import (
 	"iter"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

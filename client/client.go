@@ -220,8 +220,8 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // If ctx is already canceled, it waits for up to two. If the client was created by [Open], it then
 // closes the connection; if the time is up before that, it continues in the background.
 //
-// Close does not wait for functions that run under a lock, such as that of lock.Do or an HTTP
-// handler: it ends their holds immediately. Stop the server or the workers first.
+// Close does not wait for work that runs under a lock, such as the function of lock.Do or an HTTP
+// handler: it ends the holds immediately. Stop the server or the workers first.
 //
 // The error reports what is left: locks whose release Redis did not confirm, which expire with
 // their leases, or goroutines that still wait for an unresponsive server, which end with the

@@ -298,7 +298,7 @@ func TestClose_ofAPausedServer(t *testing.T) {
 				}
 				holds = append(holds, h)
 			}
-			limiter := c.NewRateLimiter("limiter", ratelimit.FailClosed(), ratelimit.PerHour(1))
+			limiter := c.NewRateLimiter("limiter", ratelimit.FailClosed().After(10*time.Second), ratelimit.PerHour(1))
 			if _, err := limiter.Take(t.Context(), "key", 1); err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func TestWithoutLocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := c.NewRateLimiter("api", ratelimit.FailClosed(), ratelimit.PerMinute(1))
+		l := c.NewRateLimiter("api", ratelimit.FailClosed().After(10*time.Second), ratelimit.PerMinute(1))
 		w := c.NewRedissonRateLimiter("window")
 		f := c.NewBloomFilter("filter")
 		s := c.NewShardedBloomFilter("shards", 2)

@@ -56,7 +56,7 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 		soon      = opTimeout / 4 // on a busy machine
 	)
 	c := open(t, rdb, client.WithWatchdogTimeout(4*opTimeout), client.WithOpTimeout(opTimeout))
-	limiter, window := c.NewRateLimiter("calls", ratelimit.FailClosed(), ratelimit.Limit{Rate: 1, Per: time.Second}), c.NewRedissonRateLimiter("window")
+	limiter, window := c.NewRateLimiter("calls", ratelimit.FailClosed().After(opTimeout), ratelimit.Limit{Rate: 1, Per: time.Second}), c.NewRedissonRateLimiter("window")
 	if _, err := window.Init(t.Context(), 1, time.Second); err != nil {
 		t.Fatal(err)
 	}

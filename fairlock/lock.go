@@ -30,8 +30,9 @@
 // # Differences from Redisson
 //
 //   - A deadline counts from the last heartbeat, by the clock of the server. A waiter of Redisson
-//     never renews its deadline, which starts 300 s after that of its predecessor. A waiter of
-//     Redisson that died blocks all others until its deadline.
+//     never renews its deadline. The deadline is 300 s (Redisson's fairLockWaitTimeout) after the
+//     deadline of the waiter ahead, or after the end of the lease. A waiter of Redisson that died
+//     blocks all others until its deadline, even if the lock is free.
 //   - Behind a dead waiter at the front, the others sleep until its deadline instead of polling,
 //     and the next one is notified as soon as the dead one is removed.
 //   - Waiters that give up for any reason leave the queue.
@@ -59,12 +60,12 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:   "fair",
+	Name:        "fair",
 	DisplayName: "a fair lock",
-	Mark:   luascripts.FairMark,
-	Mode:   lock.Exclusive,
+	Mark:        luascripts.FairMark,
+	Mode:        lock.Exclusive,
 	WaitPolicy:  lockstate.FairQueue,
-	Queues: true,
+	Queues:      true,
 	Scripts: session.Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,

@@ -124,8 +124,8 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 }
 
 // Do adds a worker, calls fn, and reports the worker as done if fn returns nil. If fn returns an
-// error or panics, the worker is lost. The error is that of Add, or joins those of fn and of the
-// end of the hold.
+// error or panics, the worker is lost. Do returns the error of Add, or joins the errors of fn
+// and of the end of the hold.
 //
 // The context of fn is canceled with ctx, and as soon as it can no longer be guaranteed that the
 // worker counts as alive. After ctx is canceled the worker counts as alive until fn has returned,
@@ -283,7 +283,7 @@ func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	case r.round != 0 && s.Round != r.round:
 		return true, ErrDeleted
 	case s.Done+s.Alive+s.Lost == 0: // nobody has joined, or all are dismissed: nobody has done anything
-		return r.wants == 0, ErrNotInitialized
+		return r.wants == 0, errNoWaitGroup
 	}
 	r.round = s.Round
 	if s.Lost > 0 {

@@ -47,7 +47,7 @@ var (
 // error of Run, even one that matches [lock.ErrLost]: fn had returned before the loss was detected.
 //
 // If ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled
-// while Run waits for l, the error is that of Lock. If fn panics, l is unlocked.
+// while Run waits for l, Run returns the error of Lock. If fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
 	for {
 		led, again, err := once(ctx, l, fn)

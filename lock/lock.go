@@ -38,7 +38,9 @@ type Hold interface {
 	//
 	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that is
 	// renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and [UntilUnlock]
-	// last until Unlock, and their contexts are not canceled with that context.
+	// last until Unlock, and their contexts are not canceled with that context. The context that Do
+	// passes to its function is, so a function that must finish its work uses the context of its hold:
+	// HoldFromContext(ctx).Context().
 	//
 	// A context derived from it with a new deadline or cancel function is canceled with it, but only
 	// once the signal has arrived. In a process that was just resumed, only this context, and contexts
@@ -101,8 +103,8 @@ type Hold interface {
 // [WithFixedLease], or its client is closed. [HoldFromContext] gives fn the hold, which reports a loss
 // even after ctx is canceled.
 //
-// The error is that of Lock if fn was not called. Otherwise it joins the errors of fn and of
-// Unlock. A loss that fn returns, as the cause of its context, appears in it once.
+// If Lock fails, fn is not called, and Do returns the error of Lock. Otherwise Do joins the errors
+// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {

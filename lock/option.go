@@ -96,10 +96,10 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithWaiterTimeout sets how long a waiter counts as alive after its last heartbeat. The default is
-// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair and read/write locks support it;
-// waiters of a plain lock have no queue position to lose.
+// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks and
+// semaphores support it; waiters of a plain lock have no queue position to lose.
 //
-// A process that died keeps the waiters behind it in the queue of a fair lock waiting for that
+// A process that died keeps the waiters behind it in the queue of a fair lock or semaphore waiting for that
 // time, and a writer that died while it waited keeps new readers waiting for that time. A reader
 // that died while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat
 // every third of the time, and at least once per second. A process that was paused for longer moves
@@ -129,10 +129,10 @@ func WithReaderPreference() Option {
 // The counter has no expiry and stays when the lock is free: 16 bytes and its key for each name
 // that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
 //
-// With this option, read holds have a token too. It is larger than that of every earlier writer,
-// smaller than that of every later one, and equal for readers with no writer between them, so a
-// resource that has seen one of them accepts the others. An owner that reads while it writes has
-// two tokens, and the reader's token is the larger one.
+// With this option, read holds have a token too. A reader's token is larger than the token of every
+// earlier writer, and smaller than the token of every later writer. Readers with no writer between
+// them have the same token, so a resource that has seen one of them accepts the others. An owner
+// that reads while it writes has two tokens, and the reader's token is the larger one.
 //
 // Without this option, tokens are the server time alone and cost nothing. They grow provided that
 // the clock of the server does not move backward.
@@ -201,14 +201,14 @@ func WithMinHold(d time.Duration) Option {
 // with [WithFixedLease], which is never renewed.
 //
 // The time counts from the renewal that detects the cancellation, at most a third of the lease
-// after it. Then the hold is given up: it is released and lost, and [Observer.Abandoned] is called.
+// after it. Then the hold is abandoned: it is released and lost, and [Observer.Abandoned] is called.
 // From then on Hold.Err and the error of Unlock match [ErrLost] and [ErrAbandoned].
 // [context.Cause] of the context of the hold does not, because a context keeps its first cause.
 //
-// It bounds only holds in the caller's own hands. The function of [Do], and a hold of
-// [UntilUnlock], keep the lock until they are done. For them it is the time after which the log
-// and [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold] to
-// bound them. A hold under context.Background is never abandoned.
+// It bounds only holds that the caller must unlock. The function of [Do] keeps the lock until it
+// returns, and a hold of [UntilUnlock] until Unlock. For them it is the time after which the log and
+// [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold] to bound
+// them. A hold under context.Background is never abandoned.
 func WithGrace(d time.Duration) Option {
 	return setting{option.Grace, "WithGrace", func(c *option.Config) error {
 		c.Grace = d

@@ -66,9 +66,9 @@
 //
 // # Fencing tokens of a quorum
 //
-// The token of the hold is 0 unless all locks use lock.WithFencing. Then it is larger than that of
-// every earlier holder, even if servers are down, restart or are slow, and if their clocks differ
-// by hours.
+// The token of the hold is 0 unless all locks use lock.WithFencing. With it, the token is larger
+// than the token of every earlier holder, even if servers are down, restart or are slow, and even
+// if their clocks differ by hours.
 //
 // Each server has a token counter, which a grant raises, and the token is the largest that a server
 // of the majority returned. Before Lock returns, a majority has raised its counters to that token,

@@ -45,12 +45,12 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:   "plain",
+	Name:        "plain",
 	DisplayName: "a plain lock",
-	Mark:   luascripts.PlainMark,
-	Mode:   lock.Exclusive,
+	Mark:        luascripts.PlainMark,
+	Mode:        lock.Exclusive,
 	WaitPolicy:  lockstate.OnlyFirst,
-	Batches:  true,
+	Batches:     true,
 	Scripts: session.Scripts{
 		Keys:    keys.Plain,
 		Acquire: luascripts.AcquireReentrant,

@@ -87,11 +87,11 @@ var reading, writing = kinds()
 
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
-		Name:   "read",
-		DisplayName: "a read/write lock",
-		Mode:   lock.Read,
-		WaitPolicy:  lockstate.AllAtOnce,
-		Queues: true,
+		Name:             "read",
+		DisplayName:      "a read/write lock",
+		Mode:             lock.Read,
+		WaitPolicy:       lockstate.AllAtOnce,
+		Queues:           true,
 		MaxRenewInterval: renewal,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
@@ -101,11 +101,11 @@ func kinds() (r, w *session.Kind) {
 		},
 	}
 	w = &session.Kind{
-		Name:   "write",
+		Name:        "write",
 		DisplayName: "a read/write lock",
-		Mode:   lock.Write,
+		Mode:        lock.Write,
 		WaitPolicy:  lockstate.OnlyFirst,
-		Queues: true,
+		Queues:      true,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
 			Acquire: luascripts.AcquireWrite,
@@ -137,8 +137,8 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 func (l *Lock) Name() string { return l.read.spec.Name }
 
 // Read returns the side for reading: any number of owners at once, while no other owner writes. Its
-// holds have a fencing token only with [lock.WithFencing]. The token is larger than that of every
-// earlier writer, and equal for all readers until the next writer.
+// holds have a fencing token only with [lock.WithFencing]. The token is larger than the
+// token of every earlier writer, and equal for all readers until the next writer.
 //
 // Lock waits while another owner writes, or while a writer waits that came before. It requires one
 // round trip if it need not wait, and none while other callers of this client read. If ctx carries

@@ -29,7 +29,7 @@
 //
 // Hold.Token is 0, because a token cannot order holders that hold at the same time.
 // [Semaphore.Run] protects data in Redis instead. [Semaphore.Slots] gives each permit a number, and
-// a token that is larger than those of all earlier permits with that number.
+// a token that is larger than the tokens of all earlier permits with that number.
 //
 // # Sharing with Redisson
 //

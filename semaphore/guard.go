@@ -54,18 +54,18 @@ func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys [
 // A Slot is a number that belongs to one permit at a time, and a fencing token.
 type Slot struct {
 	Number int    // starts at 0
-	Token  uint64 // larger than that of every earlier holder of this slot
+	Token  uint64 // larger than the token of every earlier holder of this slot
 }
 
-// Slots returns a slot for each permit of h. Use it for work in parts, of which each holder does
-// the one with its number. At no time do two held permits have the same number. The next permit in
+// Slots returns a slot for each permit of h. Use it if the work has numbered parts, and each
+// holder does the part with its number. At no time do two held permits have the same number. The next permit in
 // a slot has a larger token, which package fence can compare, with a separate token counter for
 // each slot.
 //
 // A permit gets the lowest free number when Slots is called for the first time, and keeps it. The
 // numbers are below the total number of permits, except after a Resize to fewer permits than are
-// held. Permits of Redisson have no slots. The token grows as that of a plain lock does, by the
-// clock of the server and the hash of slots, which stays in Redis.
+// held. Permits of Redisson have no slots. The token grows by the clock of the server, like the token
+// of a plain lock, and by the hash of slots, which stays in Redis.
 //
 // If the server does not have the permits of h as held, the error matches lock.ErrLost. The command
 // is retried within the operation timeout. It takes the server about 1 µs per slot that was ever

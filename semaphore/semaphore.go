@@ -126,7 +126,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle has no permit count", ErrNotInitialized, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w; give the handle a permit count to create it", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
 		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
 	case k.Total > 0:
@@ -189,7 +189,7 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 //
 // If there is no semaphore of this name, the call creates it with the handle's number of permits. A
 // handle with 0 permits fails with [ErrNotInitialized] instead. If the semaphore has a different
-// number of permits, Lock fails with [ErrPermitCount]. Both errors come without waiting. A handle
+// number of permits, Lock fails with [ErrPermitCount]. Lock returns both errors without waiting. A handle
 // with 0 permits waits while the semaphore has none, as after Redisson's setPermits(0). If ctx is
 // canceled first, the call leaves the queue immediately. Other errors are those of a plain lock.
 //
@@ -199,7 +199,7 @@ func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.
 
 // TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with
 // lock.ErrNotAcquired if no permit is left for it once all living waiters in the queue have theirs.
-// Other errors are those of Lock.
+// Otherwise it returns the same errors as Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
 // N returns a handle that acquires n permits for one hold, all or none. n must be at least 1, at

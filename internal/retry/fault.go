@@ -133,7 +133,7 @@ var Replies = []Row{
 var ProxyReplies = []Row{
 	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", passesUnsure},
 	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
-	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors, such as Twemproxy: the server did not reply in time", passesUnsure},
+	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors (Twemproxy): the server did not reply", passesUnsure},
 	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", passesUnsure},
 	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passesUnsure},
 	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", passesUnsure},
