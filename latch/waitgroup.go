@@ -285,7 +285,7 @@ func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	case r.round != 0 && s.Round != r.round:
 		return true, ErrDeleted
 	case s.Done+s.Alive+s.Lost == 0: // no worker was added, or all were dismissed
-		return r.wants == 0, ErrNotInitialized
+		return r.wants == 0, errNoWaitGroup
 	}
 	r.round = s.Round
 	if s.Lost > 0 {

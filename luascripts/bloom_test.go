@@ -42,9 +42,13 @@ func TestBloom_transcript(t *testing.T) {
 		bloom_init [f g] 80 3 5 0.03 0 2 0 = ''
 		bloom_init [f g] 80 3 5 0.03 0 495 0 = ''
 		bloom_init [f g] 80 3 5 0.03 0 496 0 = [9920 0 10000]
+		bloom_init [f g] 72 3 5 0.03 0 496 0 = ''
 		info maxmemory:100000 used_memory:0 mem_allocator:jemalloc-5
 		bloom_init [f g] 7920 3 5 0.03 0 97 0 = [99328 0 100000]
 		bloom_init [f g] 6400 3 5 0.03 0 111 0 = [99456 0 100000]
+		without INFO
+		bloom_init [f g] 80 3 5 0.03 0 9999 0 = ''
+		without
 		info
 
 		# bits without a configuration, and a configuration without its fields

@@ -20,5 +20,6 @@ func TestClient_transcript(t *testing.T) {
 		without
 		SET s 1
 		client_keep [s] 9000 host 1 name label v1 now = !WRONGTYPE
+		PTTL s = -1
 	`)
 }

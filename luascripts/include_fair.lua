@@ -199,15 +199,16 @@ local function dequeue(queue, timeouts, owners)
   local done = redis.pcall('ZREM', timeouts, unpack(owners))
   if type(done) ~= 'table' and (done > 0 or redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts)) then
     local leave, leading = {}, done
-    for _, owner in ipairs(owners) do leave[owner] = true end
-    -- mutant: never: speed
+    for _, owner in ipairs(owners) do leave[owner] = true end -- mutant: removed: speed
+    -- mutant: never, operand 1: speed
     for _, member in ipairs(done > 1 and redis.call('LRANGE', queue, 0, done - 1) or {}) do
-      if leave[member] then leading = leading - 1 end
+      if leave[member] then leading = leading - 1 end -- mutant: removed: speed
     end
-    if done > 1 and leading == 0 then -- mutant: never: speed
+    if done > 1 and leading == 0 then -- mutant: never, border: speed
       done = redis.pcall('LTRIM', queue, done, -1)
     else
       for _, owner in ipairs(owners) do
+        -- mutant: always: what is denied for one owner is denied for all
         if type(done) ~= 'table' then done = redis.pcall('LREM', queue, 1, owner) end
       end
     end

@@ -25,7 +25,7 @@ local function plain(lock, fair)
   for i = 1, #fields, 2 do
     local holds = is_owner(fields[i]) and string.find(fields[i + 1], '^[0-9]+$')
     if not holds and fields[i] ~= 'leasehold_line' then return nil, -4 end
-    if holds and fair ~= nil and fairly(fields[i]) == not fair then return nil, -4 end
+    if fair ~= nil and fairly(fields[i]) == not fair then return nil, -4 end
   end
   return fields
 end

@@ -21,6 +21,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
       redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
       return -2
     end
+    -- mutant: operand 1: speed
     return seized(lock, owner, lease, grown(register, time or redis.call('TIME'), nil, spare))
   end
 
@@ -31,7 +32,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     redis.call('PEXPIRE', lock, math.max(left, lease))
     redis.call('HSET', lock, owner, want)
     if want ~= '1' then return '0' end
-    return grown(register, time or redis.call('TIME'), nil, spare)
+    return grown(register, time or redis.call('TIME'), nil, spare) -- mutant: operand 1: speed
   end
 
   if want ~= '1' then

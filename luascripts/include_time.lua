@@ -3,6 +3,6 @@
 -- clock returns the server's time in ms, and also as TIME gives it: seconds and µs. time is
 -- what TIME gave before; nil asks now.
 local function clock(time)
-  time = time or redis.call('TIME')
+  time = time or redis.call('TIME') -- mutant: operand 1: speed
   return time[1] * 1000 + math.floor(time[2] / 1000), time
 end

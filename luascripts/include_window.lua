@@ -65,10 +65,9 @@ local function counted(permits, rate)
 end
 
 -- returned returns the units that are left when entries are over that had them: `left`, but no more than the entries leave that still count, unless
--- there were more before. So units that Redisson gave back by release do not come back once more when their entries are over. Of a thousand entries and
--- more it looks at none.
+-- there were more before. So units that Redisson gave back by release do not come back once more when their entries are over. The entries are up to a
+-- thousand of those that remain. Where there are more, these leave too many, and `left` is the bound.
 local function returned(was, left, rate, entries)
-  if #entries == 1000 then return left end
   local there = rate
   for _, text in ipairs(entries) do there = there - cost(text) end
   return math.min(left, math.max(was, there))

@@ -158,6 +158,25 @@ func TestLeader_transcript(t *testing.T) {
 		HGETALL b = [by b number 1 since @10 token 6 value next]
 		published = [ch~]
 
+		# observers are notified when another leader publishes an equal value, and when an empty one is taken back
+		leader_post [b] 7 next 1000 0 ch PUBLISH 1 c = 1
+		published = [ch~]
+		leader_post [b] 7 '' 1000 0 ch PUBLISH 2 c = 1
+		published = [ch~]
+		leader_post [b] 7 '' 1000 1 ch PUBLISH 3 c = 1
+		published = [ch~]
+		leader_read [b] = 0
+
+		# a token decides, whatever the name of the leader
+		leader_post [b] 8 one 1000 0 ch PUBLISH 5 a = 1
+		leader_post [b] 8 late 1000 0 ch PUBLISH 4 b = 1
+		leader_read [b] = [8 one @10 1000]
+		DEL b
+		leader_post [b] 0 one 1000 0 ch PUBLISH 5 a = 1
+		leader_post [b] 9 '' 1000 1 ch PUBLISH 1 b = 1
+		leader_read [b] = 0
+		leader_post [b] 0 late 1000 0 ch PUBLISH 6 a = 0
+
 		# without tokens, the latest call counts, and no leader takes back what another one has said
 		DEL b
 		leader_post [b] 0 one 1000 0 ch PUBLISH 5 a = 1

@@ -765,6 +765,9 @@ func TestLimit_transcript(t *testing.T) {
 		wait 1
 		limit_take [k] 1 10 1000000 10 1 1 1 1 9999999 = [@4050000us 1 800000 0 0 1800000 1 0 900000]
 		GET k = gcra~@4050000us~800000~1800000
+		SET k gcra~@3850000us~150000~900000~&150000&300000
+		limit_take [k] 1 10 1000000 10 1 1 1 1 9999999 = [@4050000us 1 0 2 0 800000 1 2 100000]
+		GET k = gcra~@4050000us~0~800000
 
 		# a reset forgets reservations, too
 		limit_take [k] 1 10 1000000 10 1 0 0 0 0 = [@4050000us 0 0 10 0 0 1 10 0]

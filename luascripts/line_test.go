@@ -1147,6 +1147,7 @@ func TestLine_transcript(t *testing.T) {
 		EXISTS r = 0
 		reentrant_release [l r] $b:001 PUBLISH 0 0 $b:002 1000 500 4000 0 0 = @3000000us
 		GET r = @3000000us
+		reentrant_release [l] $b:002 PUBLISH 0 0 $b:003 1000 500 4000 @5000000us 0 = @5000001us
 
 		# in a full line, the dead are looked for every 16 ms, up to the ms of their deadlines
 		wait 1000

@@ -29,7 +29,7 @@ local time = redis.call('TIME')
 -- lock that is free, or to free one for which nobody waits; and most are so.
 local functions
 local function made()
-  functions = functions or later()
+  functions = functions or later() -- mutant: operand 1: speed
   return functions
 end
 
@@ -41,10 +41,10 @@ local function answer(f, ...)
 end
 
 local replies, n, k, a = {}, 0, 1, 3
-while a <= #ARGV do
+while a <= #ARGV do -- mutant: border: a run has more words than its first
   local verb, number, holds = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2]
   local takes = verb == 'take'
-  local lease, place, spare = takes and ARGV[a + 3], takes and ARGV[a + 4], takes and ARGV[a + 5]
+  local lease, place, spare = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] -- of a run that takes
   local fenced, first = takes and spare ~= '', takes and a + 6 or a + 3
   for b = first, first + number - 1 do
     local lock, owner, reply = KEYS[k], ARGV[b], nil
@@ -56,7 +56,7 @@ while a <= #ARGV do
       reply = seized(lock, owner, lease, stamped(time))
     elseif takes then
       reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
-    -- mutant: never: speed
+    -- mutant: never, removed: speed
     elseif holds == '0' and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
       redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
       reply = 1

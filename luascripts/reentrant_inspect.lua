@@ -14,11 +14,9 @@ local fields, answer = plain(lock)
 if not fields then return answer end
 local now, waiters = clock(), {}
 for i = 1, #fields, 2 do
-  if fields[i] == 'leasehold_line' then
-    for owner, _, _, _, deadline in entries(legible(fields[i + 1])) do
-      waiters[#waiters + 1] = owner
-      waiters[#waiters + 1] = deadline == 0 and -1 or math.max(deadline - now, 0)
-    end
+  for owner, _, _, _, deadline in entries(legible(fields[i + 1])) do -- a hold count is no line
+    waiters[#waiters + 1] = owner
+    waiters[#waiters + 1] = deadline == 0 and -1 or math.max(deadline - now, 0)
   end
 end
 return {redis.call('PTTL', lock), fields, waiters}

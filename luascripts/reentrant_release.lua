@@ -53,5 +53,5 @@ if leave == '0' and not heir then
   local answer = counts and handed(lock, owner, redis.pcall('HMGET', lock, owner, 'leasehold_line'), publish)
   if answer then return answer end
 end
-local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
+local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)}
 return later().given(lock, register, nil, owner, leave, publish, counts, last, spare, next)

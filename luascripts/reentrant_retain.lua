@@ -20,5 +20,5 @@ end
 redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
 if held == 0 then return -2 end
 local left = redis.call('PTTL', lock)
-if left < 0 or left > rest then redis.call('PEXPIRE', lock, rest) end
+if left < 0 or left > rest then redis.call('PEXPIRE', lock, rest) end -- mutant: border 1: an expiry is in the future
 return 1

@@ -489,6 +489,8 @@ func TestReentrant_transcript(t *testing.T) {
 		reentrant_acquire [l] $a:001 600 '' 0 = @400000us
 		reentrant_acquire [l] $a:001 800 '' 0 = @400000us
 		PTTL l = 800
+		reentrant_acquire [l] $a:001 500 '' 0 = @400000us
+		PTTL l = 800
 		reentrant_acquire [l] $b:001 1000 '' 0 = 800
 		reentrant_acquire [l] $b:001 1000 '' 0 2 = -2
 		reentrant_acquire [l r] $b:001 1000 '' 0 1 0 = 800
@@ -498,6 +500,23 @@ func TestReentrant_transcript(t *testing.T) {
 		reentrant_acquire [m] $a:001 1000 '' 0 2 = -2
 		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = @400004us
 		GET r = @400007us
+
+		# a token is the time, or one more than the register where that is not less; a register that is too large gives none
+		DEL m
+		SET r @399999us
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 0 = @400000us
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 0 = @400001us
+		SET r 9007199254740987
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = 9007199254740988
+		GET r = 9007199254740991
+		SET r 9007199254740988
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = !
+		SET r -1
+		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = !
+		GET r = -1
+		DEL r
+
+		# what is denied takes nothing
 		without HDEL
 		reentrant_acquire [n] $a:001 1000 '' 0 2 = !NOPERM
 		reentrant_acquire [l] $b:001 1000 '' 0 2 = !NOPERM
@@ -523,6 +542,10 @@ func TestReentrant_transcript(t *testing.T) {
 		HSET z %a:001 1
 		fair_acquire [z q t n] $b:01 1000 1 0 0 = [-1 1]
 		reentrant_acquire [z] $b:001 1000 '' 0 = -1
+		HSET app hits 5
+		reentrant_acquire [app] $b:001 1000 '' 0 = -4
+		HSET both $a:001 1 $b:001 1 leasehold_line 0~0|
+		reentrant_acquire [both] $c:001 1000 '' 0 = -4
 		HSET w %a:01 1
 		reentrant_acquire [w] $b:001 1000 '' 0 = -1
 		HSET v $a:11 1
@@ -587,6 +610,7 @@ func TestReentrant_transcript(t *testing.T) {
 		reentrant_release [l] $b:001 PUBLISH 0 = -2
 		without HDEL
 		reentrant_release [l] $a:001 PUBLISH 0 1 = !NOPERM
+		reentrant_release [l] $a:001 PUBLISH 0 = !NOPERM
 		reentrant_release [l] $b:001 PUBLISH 0 = !NOPERM
 		without HMGET
 		reentrant_release [l] $b:001 PUBLISH 0 = !NOPERM
@@ -617,6 +641,12 @@ func TestReentrant_transcript(t *testing.T) {
 		DEL c d
 		reentrant_change [c rc d rd] PUBLISH 0 take 2 1 1000 '' 5 $a:001 $b:001 = [! @400006us]
 		EXISTS c d = 1
+		reentrant_change [f] PUBLISH 0 give 1 0 $a:001 = [-2]
+		reentrant_change [f] PUBLISH 0 give 1 1 $a:001 = [-2]
+		reentrant_change [f] PUBLISH 0 take 1 2 1000 '' '' $a:001 = [-2]
+		EXISTS f = 0
+		reentrant_change [a] PUBLISH 1 take 1 1 1000 1000~0~500~4000 '' $b:001 = [[2000]]
+		HDEL a leasehold_line
 		reentrant_change [a] PUBLISH 0 take 1 1 1000 1000~0~500~4000 '' $b:001 = [2000]
 		HGET a leasehold_line = 0~@400|$b:001~1000~0~0~@4400;
 		reentrant_change [a] PUBLISH 0 give 1 0 $a:001 = [1]

@@ -60,7 +60,7 @@ if count == 0 then
 end
 
 local token = '0'
-if register and want == 1 then token = latest_in(register) or grown(register, redis.call('TIME')) end
+if register and want == 1 then token = latest_in(register) or grown(register, redis.call('TIME'), nil, 0) end
 
 -- Neither this owner's lease nor the lock's ever gets shorter.
 local left = redis.call('PTTL', lock)

@@ -25,7 +25,7 @@ local function renew(lock, owner, beside)
   redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
   local key = count and timeout(beside, owner, count)
   local left = key and redis.call('PTTL', key) or -2
-  if left == -2 or left == 0 then return -2 end
+  if left == -2 then return -2 end
   if left < lease then redis.call('PEXPIRE', key, lease) end
   if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
 end

@@ -1653,6 +1653,14 @@ func TestRW_transcript(t *testing.T) {
 		rw_inspect [s w n] b 0 = -4
 		rw_inspect [h w n] b 0 = -4
 
+		# a reader's token is that of the latest writer, unless it is too long
+		SET r 1234567890123456789
+		rw_read_acquire [l w u n r] $a:1 1000 1 '' 0 1 b 0 = 1234567890123456789
+		rw_read_release [l u n] $a:1 0 b ch PUBLISH = 1
+		SET r 12345678901234567890
+		rw_read_acquire [l w u n r] $a:1 1000 1 '' 0 1 b 0 = !
+		EXISTS l = 0
+
 		# what is denied changes nothing
 		without SET
 		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = !NOPERM

@@ -1126,9 +1126,9 @@ func TestSemaphore_transcript(t *testing.T) {
 		ZADD p @10050 a^16 @10040 b^16
 		include_semaphore_body [p] a^16 b^16 2 = nil
 		include_semaphore_body [p] c^16 b^16 2 = !NOPERMIT
-		wait 39
+		wait 38
 		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
-		wait 1
+		wait 2
 		include_semaphore_body [p] a^16 b^16 2 = !NOPERMIT
 		include_semaphore_body [p] b^16 a^16 2 = !NOPERMIT
 		FLUSHALL

@@ -5,5 +5,4 @@
 -- Returns the text of INFO server and INFO replication. Changes nothing.
 local lock = KEYS[1]
 
-redis.call('PTTL', lock) -- on a cluster, the node of the slot must answer
 return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

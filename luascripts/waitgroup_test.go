@@ -427,6 +427,13 @@ func TestWaitGroup_transcript(t *testing.T) {
 		without PEXPIRE
 		PERSIST c
 		crew_join [c] b 1000 5000 0 = !NOPERM
+		crew_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM
+		ZADD c 5 lost
+		crew_dismiss [c] 5000 ch PUBLISH lost = !NOPERM
+		ZRANGE c 0 -1 WITHSCORES = [round -@1011000us lost 5 a @2011]
+		ZREM c lost
+		without ZADD
+		crew_join [c] b 1000 5000 0 = !NOPERM
 		without PTTL
 		crew_join [c] b 1000 5000 0 = !NOPERM
 		crew_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM

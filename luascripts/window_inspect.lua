@@ -29,14 +29,12 @@ local function counting(from)
 end
 
 -- The units that a taker finds: see purge, and what window_take does when they are too few.
-local was, first = tonumber(text or nil), counting(0)
+local was, first = tonumber(text), counting(0)
 local left, entries = was, {}
 for i = 1, #first, 2 do entries[#entries + 1] = first[i] end
 if was then
-  local over = redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
-  for _, text in ipairs(over) do left = left + cost(text) end
-  if #over == 1000 then entries = redis.call('ZRANGE', permits, 1000, 1999) end
-  if #over > 0 then left = returned(was, left, rate, entries) end
+  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
+  left = returned(was, left, rate, entries)
 end
 local wrong = not left or left > rate or left < 0
 if wrong or #first < 2000 then
@@ -44,14 +42,14 @@ if wrong or #first < 2000 then
   repeat
     for i = 1, #some, 2 do there = there - cost(some[i]) end
     from = from + 1000
-    some = #some == 2000 and counting(from) or {}
+    some = #some == 2000 and counting(from) or {} -- mutant: always, operand 2: speed
   until #some == 0
-  if wrong or there > left then left = there end
+  if wrong or there > left then left = there end -- mutant: border: equal numbers are one number
 end
 left = math.max(0, left)
 
 local retry, reset = 0, 0
-if left == 0 and first[2] then retry = math.max(1, first[2] + interval - now) end
+if left == 0 then retry = first[2] + interval - now end -- without an entry that counts, units are left
 local latest = redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
 if latest[2] then reset = math.max(0, latest[2] + interval - now) end
 return {left, math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}

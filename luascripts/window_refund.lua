@@ -24,7 +24,7 @@ local text, held, answer = used(value, permits)
 if not held then return answer end
 redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a replica or a denied right refuses
 if not redis.call('ZSCORE', permits, packed(id, units)) then return 0 end
-local left = tonumber(text or nil)
+local left = tonumber(text)
 if left then
   local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + units)))) or keep(config, value, permits)
   if denied then -- an error means that the units did not come back

@@ -33,7 +33,7 @@ if not held then return answer end
 -- before returns the units that a copy of this call has taken, or nil.
 local function before()
   if redis.call('ZSCORE', permits, packed(id, units)) then return units end
-  if ago == 0 or least == units then return nil end
+  if ago == 0 or least == units then return nil end -- mutant: operand 1: speed
   local since, from = string.format('%.0f', now - ago - 1000), 0
   while true do
     local some = redis.call('ZRANGEBYSCORE', permits, since, '+inf', 'LIMIT', from, 1000)
@@ -46,19 +46,19 @@ local function before()
 end
 
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
-local first = tonumber(redis.call('ZRANGE', permits, 0, 0, 'WITHSCORES')[2] or nil)
-local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2] or nil)
+local first = tonumber(redis.call('ZRANGE', permits, 0, 0, 'WITHSCORES')[2])
+local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2])
 local taken, retry = math.min(units, left), 0
-local had = units > 0 and before()
+local had = units > 0 and before() -- mutant: operand 1, always, border: speed
 if had then
   taken = had
 elseif units > 0 then
-  if taken < least and not more then
+  if taken < least then
     -- A client of Redisson that lost an answer may have taken from the value twice.
     local there = rate
     local all = redis.call('ZRANGE', permits, 0, 999)
     for _, text in ipairs(all) do there = there - cost(text) end
-    if #all < 1000 and there > left then
+    if #all < 1000 and there > left then -- mutant: border 2: equal numbers are one number
       left = there
       taken = math.min(units, left)
     end
@@ -73,7 +73,7 @@ elseif units > 0 then
       local freed, all = left, redis.call('ZRANGE', permits, 0, 999, 'WITHSCORES')
       for i = 1, #all, 2 do
         freed = freed + cost(all[i])
-        retry = math.max(1, all[i + 1] + interval - now)
+        retry = all[i + 1] + interval - now
         if freed >= least then break end
       end
     end

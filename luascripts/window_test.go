@@ -618,6 +618,46 @@ func TestWindow_inspectWhatIsOver(t *testing.T) {
 	})
 }
 
+// Behind a thousand entries that count, no more units come back than those of the entries that are over, and none twice. A
+// value that is too low stays.
+func TestWindow_manyThatCount(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for what, c := range map[string]struct {
+			over, counting int
+			value, want    int64
+		}{
+			"none given back": {1, 1001, 998, 999},
+			"some given back": {1, 1001, 1010, 1010},
+			"too low":         {0, 1000, 0, 0},
+		} {
+			k := keynames.Window(what)
+			rated(t, rdb, k, 2000, time.Hour)
+			entered(t, rdb, k, 1000, 1, c.over) // long over
+			entered(t, rdb, k, now(t, rdb), 2, c.counting)
+			do(t, rdb, "SET", k.Value, fmt.Sprint(c.value))
+			if s := looking(t, rdb, k); s.Left != c.want {
+				t.Errorf("%s: %+v, want %d left", what, s, c.want)
+			}
+			if r := taking(t, rdb, k, 0, 9999); r.Remaining != c.want {
+				t.Errorf("%s: %+v, want %d left", what, r, c.want)
+			}
+		}
+	})
+}
+
+// Where more entries are over than a call removes, the next call returns more units, and none counts as taken.
+func TestWindow_manyThatAreOver(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		rated(t, rdb, k, 2000, time.Hour)
+		entered(t, rdb, k, 1000, 1, 1001) // long over
+		do(t, rdb, "SET", k.Value, "999")
+		if r := taking(t, rdb, k, 0, 9999); r.Remaining != 1999 || r.Next != time.Millisecond || r.Reset != 0 {
+			t.Errorf("%+v, want 1,999 left, more in 1ms, and no reset", r)
+		}
+	})
+}
+
 // A refusal counts the units that Redisson gave back without their entry.
 func TestWindow_refusedAfterARelease(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -692,6 +732,7 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [w v p n] 3 1 b^16 10 = [2 0 0 1000 5 1000 990]
 		window_take [w v p n] 1 1 c^16 0 = [0 0 990 1000 5 1000 990]
 		window_take [w v p n] 4 4 c^16 0 = [0 0 1000 1000 5 1000 990]
+		window_take [w v p n] 5 5 c^16 0 = [0 0 1000 1000 5 1000 990]
 		window_take [w v p n] 6 6 c^16 0 = [0 0 -1 1000 5 1000 990]
 		window_take [w v p n] 0 0 c^16 0 = [0 0 0 1000 5 1000 990]
 		window_inspect [w v p n] = [0 990 1000 5 1000 1]
@@ -758,6 +799,9 @@ func TestWindow_transcript(t *testing.T) {
 		SET v -1
 		window_inspect [w v p n] = [42 0 10000 300 10000 1]
 		window_take [w v p n] 0 0 c^16 0 = [0 42 0 10000 300 10000 9999]
+		SET v 7
+		window_take [w v p n] 2 2 d^16 0 = [2 5 0 10000 300 10000 9999]
+		window_refund [w v p n] 2 d^16 = 1
 		SET v 0
 		window_take [w v p n] 42 42 c^16 0 = [42 0 0 10000 300 10000 9999]
 		SET v 5
@@ -860,6 +904,12 @@ func TestWindow_transcript(t *testing.T) {
 		wait 1000
 		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
 		GET v = 10
+		FLUSHALL
+
+		# the first units to come back are these, before those of a client whose clock is ahead
+		window_init [w v p n] 10 1000 0 = 1
+		ZADD p @20000 entry(a^16,1)
+		window_take [w v p n] 1 1 b^16 0 = [1 8 0 6100 10 1000 1000]
 		FLUSHALL
 
 		# another key is left alone

@@ -300,7 +300,7 @@ var bloomColumns = []column{
 }
 
 var bloomCells = []*cell{
-	lookingUp("bloom", "A Bloom filter of 100,000 elements at 1 %, full: 64 goroutines ask for one element at a time", 64, 1, 4),
+	lookingUp("bloom", "A Bloom filter of 100,000 elements at 1 %, full: 64 goroutines look up one element at a time", 64, 1, 4),
 	lookingUp("bloom-bulk", "The same, 8 goroutines and 100 elements at a time", 8, 100, 10),
 	lookingUp("bloom-bulk-1000", "The same, 1,000 elements at a time", 8, 1000, 10),
 }

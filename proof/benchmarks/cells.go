@@ -48,12 +48,12 @@ type aim struct {
 	what    string
 	of      string // leasehold if not set
 	metric  string
-	over    string // a contender, or best: the best peer; not set: absolute
+	over    string // a contender, or best: the best alternative; not set: absolute
 	atLeast float64
 	atMost  float64 // when atLeast is 0
 }
 
-const best = "best peer"
+const best = "best alternative"
 
 var (
 	peers   = []string{"rueidislock", "redsync-rueidis", "redsync-goredis", "redislock"}
@@ -99,14 +99,14 @@ func (c *cell) set() string {
 // semaphoreCells compare permits with plain locks of this library.
 var semaphoreCells = []*cell{
 	{
-		name: "permit", title: "A free permit of a semaphore, beside a free lock: one goroutine",
+		name: "permit", title: "A free permit of a semaphore, compared with a free lock: one goroutine",
 		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1, more: 4,
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 250*time.Millisecond),
 		columns: append([]column{throughput[0], {"× leasehold", "locks/s", true, 2}}, throughput[2:]...),
 		aims:    []aim{{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9}},
 	},
 	{
-		name: "held-permits", title: "10,000 permits of one semaphore held and renewed for 20 s beside 10,000 locks, lease 5 s",
+		name: "held-permits", title: "10,000 permits of one semaphore held and renewed for 20 s, compared with 10,000 locks, lease 5 s",
 		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1,
 		settings: settings{Lease: 5 * time.Second},
 		slice:    holding(10_000, 20*time.Second),
@@ -126,7 +126,7 @@ var semaphoreCells = []*cell{
 
 var lockCells = []*cell{
 	free("free", "A free lock, one goroutine: Lock and Unlock", false, 0.95),
-	free("free-endless", "The same, with a context that never ends", true, 0.95),
+	free("free-endless", "The same, with a context that is never canceled", true, 0.95),
 	keysOfTheirOwn("keys-64", 64, false, 0, 1.05),
 	keysOfTheirOwn("keys-512", 512, false, 0, 1.0),
 	keysOfTheirOwn("keys-64-endless", 64, true, 0, 1.05),
@@ -136,25 +136,25 @@ var lockCells = []*cell{
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
 	{
-		name: "hot", title: "One hot lock, 100 goroutines of a process",
+		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
-		headlines: []headline{{text: "one hot lock, 100 goroutines: changes of holder a second", metric: "switches/s"}},
+		headlines: []headline{{text: "one contended lock, 100 goroutines: changes of holder a second", metric: "switches/s"}},
 		slice:     loop(job{Do: "loop", Goroutines: 100}, time.Second),
 		columns:   contention,
 		aims: []aim{
-			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
+			{what: "changes of holder/s, × the best alternative", metric: "switches/s", over: best, atLeast: 20},
 			{what: "commands a lock", metric: "sent/lock", atMost: 0.05},
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
 	},
 	{
-		name: "hot-4", title: "One hot lock, four processes of 25 goroutines",
+		name: "hot-4", title: "One contended lock, four processes of 25 goroutines",
 		contenders: allHot, reference: "f3", processes: 4, settings: polling,
 		headlines: []headline{{text: "the same, in four processes", metric: "switches/s"}, {text: "commands for each of these locks", metric: "sent/lock", less: true, digits: 2}},
 		slice:     loop(job{Do: "loop", Goroutines: 25}, time.Second),
 		columns:   cat(contention, processes),
 		aims: []aim{
-			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
+			{what: "changes of holder/s, × the best alternative", metric: "switches/s", over: best, atLeast: 20},
 			{what: "commands a change of process", metric: "sent/move", atMost: 2.1},
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
@@ -162,15 +162,15 @@ var lockCells = []*cell{
 	working1ms("work", 1, 100),
 	working1ms("work-4", 4, 25),
 	{
-		name: "far", title: "One hot lock, 100 goroutines of a process, 1 ms of round trip",
+		name: "far", title: "One contended lock, 100 goroutines of a process, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 1, settings: polling, roundTrip: time.Millisecond,
-		headlines: []headline{{text: "one hot lock, 1 ms from Redis: changes of holder a second", metric: "switches/s"}},
+		headlines: []headline{{text: "one contended lock, 1 ms from Redis: changes of holder a second", metric: "switches/s"}},
 		slice:     loop(job{Do: "loop", Goroutines: 100}, 2*time.Second),
 		columns:   cat(contention, tripwise[:1]),
 		aims:      []aim{{what: "locks a round trip (inside a process there is none)", metric: "locks/rtt", atLeast: 10}},
 	},
 	{
-		name: "far-4", title: "One hot lock, four processes of 25 goroutines, 1 ms of round trip",
+		name: "far-4", title: "One contended lock, four processes of 25 goroutines, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 4, settings: polling, roundTrip: time.Millisecond,
 		slice:   loop(job{Do: "loop", Goroutines: 25}, 2*time.Second),
 		columns: cat(contention, processes, tripwise),
@@ -184,7 +184,7 @@ var lockCells = []*cell{
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
 		},
-		aims: []aim{{what: "p50, × the best peer", metric: "p50 us", over: best, atMost: 1}},
+		aims: []aim{{what: "p50, × the best alternative", metric: "p50 us", over: best, atMost: 1}},
 	},
 	{
 		name: "handover-far", title: "The same, 1 ms of round trip",
@@ -194,14 +194,14 @@ var lockCells = []*cell{
 			{"p50 µs", "p50 us", false, 0}, {"round trips", "p50 rtt", false, 2}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0},
 			{"commands", "sent/lock", false, 2},
 		},
-		aims: []aim{{what: "p50, × the best peer", metric: "p50 us", over: best, atMost: 1}},
+		aims: []aim{{what: "p50, × the best alternative", metric: "p50 us", over: best, atMost: 1}},
 	},
 	fairly("fair-10", 1, 10),
 	fairly("fair-100", 1, 100),
 	fairly("fair-4x25", 4, 25),
 	fairly("fair-1000", 1, 1000),
 	{
-		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on keys of their own",
+		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on separate keys",
 		contenders: []string{"f1", "leasehold"}, reference: "f1", processes: 1,
 		slice:   readers(100, time.Second),
 		columns: throughput[:6],
@@ -228,17 +228,17 @@ var lockCells = []*cell{
 	holdingLocks("held", 10_000, "10,000 locks held and renewed for 20 s, lease 5 s"),
 	holdingLocks("held-100k", 100_000, "100,000 locks held and renewed for 20 s, lease 5 s"),
 	{
-		name: "stall", title: "The server answers nobody for 60 ms, three times: 64 goroutines on keys of their own",
+		name: "stall", title: "The server is unresponsive for 60 ms, three times: 64 goroutines on separate keys",
 		contenders: append([]string{"f1", "leasehold"}, peers...), reference: "f1", processes: 1,
-		headlines: []headline{{text: "Redis stalls for 60 ms: callers that wait for ever", metric: "hung", less: true}},
+		headlines: []headline{{text: "Redis stalls for 60 ms: callers that wait indefinitely", metric: "hung", less: true}},
 		slice:     stall(job{Do: "loop", Goroutines: 64, Each: true}, 60*time.Millisecond, 1500*time.Millisecond),
 		columns: []column{
-			{"never came back", "hung", false, 0}, {"failed", "failed", false, 0}, {"longest ms", "longest ms", false, 0}, {"pairs/s", "locks/s", false, 0},
+			{"did not return", "hung", false, 0}, {"failed", "failed", false, 0}, {"longest ms", "longest ms", false, 0}, {"pairs/s", "locks/s", false, 0},
 		},
 		aims: []aim{{what: "goroutines that never come back", metric: "hung", atMost: 0}},
 	},
 	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
-	telemetry("telemetry-hot", "What telemetry costs: one hot lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
 }
 
 // telemetry compares a client that nobody sees or observes with others.
@@ -276,7 +276,7 @@ func free(name, title string, endless bool, least float64) *cell {
 func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Duration, least float64) *cell {
 	title := "A lock for each of " + number(float64(goroutines), 0) + " goroutines of a process"
 	if endless {
-		title += ", with contexts that never end"
+		title += ", with contexts that are never canceled"
 	}
 	if roundTrip > 0 {
 		title += ", 1 ms of round trip"
@@ -295,7 +295,7 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 		aims: []aim{
 			{what: "pairs/s, × f1", metric: "locks/s", over: "f1", atLeast: least},
 			{what: "client CPU a pair, × f1", metric: "cpu/lock", over: "f1", atMost: 0.6},
-			{what: "pairs/s by client.Open, × the best peer", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.5},
+			{what: "pairs/s by client.Open, × the best alternative", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.5},
 		},
 	}
 }
@@ -309,7 +309,7 @@ func onACluster(name string, goroutines int) *cell {
 		slice:     loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
 		columns:   throughput,
 		headlines: []headline{{text: "free locks on a cluster of three, " + number(float64(goroutines), 0) + " goroutines: pairs a second", metric: "locks/s"}},
-		aims:      []aim{{what: "pairs/s, × the best peer", metric: "locks/s", over: best, atLeast: 1}},
+		aims:      []aim{{what: "pairs/s, × the best alternative", metric: "locks/s", over: best, atLeast: 1}},
 	}
 }
 

@@ -43,7 +43,7 @@ func (l leasehold) Limit(perSecond int) (take, error) {
 	}, nil
 }
 
-// gcra is a floor, not a limiter to use: GCRA for one limit and one unit, in the barest script. It does not say what is
+// gcra is a floor, not a limiter to use: GCRA for one limit and one unit, in a minimal script. It does not say what is
 // left, knows no reservations, and does not survive a clock that goes back.
 type gcra struct {
 	noLocks
@@ -285,7 +285,7 @@ var rateCells = []*cell{
 		headlines: []headline{{text: "rate limits of 100,000 keys, 64 goroutines: calls a second", metric: "calls/s"}},
 		slice:     rates(100_000, 64, 1_000_000, 500*time.Millisecond),
 		columns:   append([]column{rateColumns[0], {"× gcra", "calls/s", true, 2}}, rateColumns[2:]...),
-		aims:      []aim{{what: "calls/s, × the barest script", metric: "calls/s", over: "gcra", atLeast: 0.9}},
+		aims:      []aim{{what: "calls/s, × the minimal script", metric: "calls/s", over: "gcra", atLeast: 0.9}},
 	},
 	{
 		name: "rate-hot", title: "One key, 512 goroutines, all admitted",

@@ -124,7 +124,7 @@ func (s sections) String() string {
 // report returns the tables of a run.
 func report(about string, all []outcome) sections {
 	var short, cells, aims strings.Builder
-	fmt.Fprintf(&short, "| | leasehold | best peer | | leasehold ÷ peer |\n|---|---:|---:|---|---:|\n")
+	fmt.Fprintf(&short, "| | leasehold | best alternative | | leasehold ÷ alternative |\n|---|---:|---:|---|---:|\n")
 	fmt.Fprintf(&cells, "%s\n", about)
 	fmt.Fprintf(&aims, "| cell | what | aim | measured | |\n|---|---|---|---|---|\n")
 	for _, o := range all {
@@ -187,7 +187,7 @@ func (o outcome) write(w io.Writer) {
 		}
 		fmt.Fprintln(w, " |")
 		for metric, says := range map[string]string{
-			"violations": "times two were inside at once", "failed": "calls failed", "hung": "goroutines never came back",
+			"violations": "times two were inside at once", "failed": "calls failed", "hung": "goroutines did not return",
 		} {
 			if n := o.worst(name, metric); n > 0 {
 				notes = append(notes, fmt.Sprintf("%s: %s %s, in the worst repetition.", name, number(n, 0), says))

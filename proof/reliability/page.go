@@ -20,20 +20,28 @@ make chaos SEED=42 DURATION=2h                  # the same faults again, for lon
 go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this page
 ` + "```" + `
 
-"Wrong" counts what must never happen: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was
-believed after the end of its promise, a lock that was gone while its lease lasted, a fair lock that was granted out of turn, a latch that was open before its parts were
-counted, a wait group that was done before its workers were, a worker that was called lost and was not. "Two owners for a while" counts
-what no lock on Redis can prevent: after a failover that forgot the last writes, an empty restart, a clock that was set forward, or a lock that was deleted or unlocked by
-force, the earlier owner believes in its lock until it is told, for one lease at the most. Package ` + "`integration/chaos`" + ` says how a round goes and what is checked.
+"Wrong" counts what must never happen:
+
+- two holds valid at once where no fault excuses it
+- a token that is not larger than an earlier holder's token
+- a hold that was treated as valid after ` + "`Until`" + `
+- a lock that was gone before its lease expired
+- a fair lock that was granted out of order
+- a latch that was released before its parts were counted
+- a wait group that was done before its workers were, or a worker that was reported lost and was not
+
+"Two owners" counts what no lock on Redis can prevent. After a failover that lost the last writes, a restart without data, a clock that moved
+forward, or a lock that was deleted or force-unlocked, the earlier owner holds its lock until it is notified, for at most one lease.
+Package ` + "`integration/chaos`" + ` describes a round and what it checks.
 `
 
 const busyHead = `
 ## The tests on a busy machine
 
-A test that is red by chance hides one that is red for a reason. So the whole suite, Redisson's tests among it, is run again and again on two processors
-that have more to do than they can: several packages at once, beside other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
-processes that want a processor. Every failing test is investigated and fixed. One failure was a bug
-of the library (TestRollout), and one a bug of the tool (TestTerminal_jobControl). The others were bugs of the tests.
+A test that fails by chance hides one that fails for a reason. The whole suite, with Redisson's tests, is therefore run repeatedly on an overloaded
+machine with two processors: several packages at once, next to other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
+processes that wait for a processor. Every failing test is investigated and fixed. One failure was a bug of the library (TestRollout), and one a bug
+of the tool (TestTerminal_jobControl). The others were bugs of the tests.
 
 `
 
@@ -70,25 +78,25 @@ func page(r results) string {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
 	}
 
-	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a wait group its workers.\n")
-	b.WriteString("\n| rounds of | number | time | acquisitions | wrong | two owners for a while | the longest | holds lost | killed | by Porcupine too |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that delay no heartbeat. A rough round also has faults that a lock on Redis cannot survive. Acquisitions of a latch are its waits, and acquisitions of a wait group are its workers.\n")
+	b.WriteString("\n| rounds | number | time | acquisitions | wrong | two owners | longest | holds lost | killed | also checked by Porcupine |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
 		c := r.Chaos[key]
 		fmt.Fprintf(&b, "| %s | %d | %v | %s | %d | %s | %v | %s | %d | %s |\n", key, c.Rounds, time.Duration(c.Seconds*float64(time.Second)).Round(time.Second),
 			thousands(c.Checked), c.Wrong, thousands(c.Overlaps), rounded(c.Longest), thousands(c.Lost), c.Killed, thousands(c.Porcupine))
 	}
-	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- looks at holds: %s\n- servers: %s\n- clients: %s\n- commits: %s\n- seeds: %s\n",
+	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- checks of holds: %s\n- servers: %s\n- clients: %s\n- commits: %s\n- seeds: %s\n",
 		list(all.Granted), list(all.Faults), thousands(int(all.Looks)), strings.Join(all.Servers, ", "), strings.Join(all.Clients, ", "), strings.Join(all.Commits, ", "), strings.Join(all.Seeds, ", "))
 	b.WriteString(busyHead)
 	rounds := 0
 	for _, one := range r.busy {
 		rounds += one.Rounds
 	}
-	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| when | commit | rounds | histories | load | red |\n|---|---|---|---|---|---|\n", rounds)
+	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| when | commit | rounds | histories | load | failures |\n|---|---|---|---|---|---|\n", rounds)
 	for _, one := range r.busy {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %d |\n", one.When, one.Commit, one.Rounds, one.Histories, one.Load, len(one.Red))
 	}
-	b.WriteString("\n| red | why |\n|---|---|\n")
+	b.WriteString("\n| failing test | cause |\n|---|---|\n")
 	for _, one := range r.busy {
 		for _, red := range one.Red {
 			fmt.Fprintf(&b, "| %s | %s |\n", escape(red.Test), escape(red.Why))
