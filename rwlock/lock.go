@@ -79,8 +79,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// renewal is the maximum renewal interval of a reader. When a reader of Redisson renews its lease, it sets the expiry of
-// the hash to its watchdog timeout (30 s by default), even if that shortens it. The other readers must then renew in time.
+// renewal is the maximum renewal interval of a reader. A reader of Redisson that renews its lease sets the expiry of the
+// hash to its watchdog timeout, 30 s by default, even if that shortens it. The other readers must then renew in time.
 const renewal = 10 * time.Second
 
 var reading, writing = kinds()

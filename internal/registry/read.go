@@ -57,8 +57,8 @@ func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	return c
 }
 
-// Name sets the clients of the holders and the waiters of s: to the entry in clients, or to the
-// ID alone if there is none. It returns the ID of each client, once.
+// Name sets the clients of the holders and waiters of s to their entries in clients. A client without an entry gets only
+// its ID. Name returns the ID of each client, once.
 func Name(s *lock.State, clients map[string]lock.Client) (ids []string) {
 	seen := make(map[string]bool)
 	name := func(owner string) lock.Client {

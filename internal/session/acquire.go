@@ -152,7 +152,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	return err
 }
 
-// enter returns the owner with this number; attempt.done calls its Leave. fresh says that no other call uses the owner.
+// enter returns the owner with this number; attempt.done calls its Leave. fresh is true if no other call uses the owner.
 func (at *entry) enter(spec *Spec, number uint64, fresh bool) *lockstate.Owner {
 	at.lock()
 	defer at.unlock()

@@ -177,7 +177,7 @@ func (t *acquisition) Lost(cause error) {
 }
 
 // afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.
-// counted is the result of end; itself says that the lease expires in Redis without a command.
+// counted is the result of end; itself is true if the lease expires in Redis without a command.
 func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.noLongerHeld()
 	t.s.mayBeFree(t.spec)

@@ -24,7 +24,7 @@ type acquireRequest struct {
 	sent time.Time
 }
 
-// prepare builds the request of step, a lockstate.Send, and tells the state that it is about to be sent. The caller
+// prepare builds the request of step, a lockstate.Send, and reports to the state that it is about to be sent. The caller
 // holds the mutex of the state.
 func (a *attempt) prepare(step *lockstate.Step) {
 	s, spec := a.s, a.spec

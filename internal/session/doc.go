@@ -1,6 +1,6 @@
-// Package session implements acquiring, renewing and releasing locks for one client. It joins the parts: package
-// lockstate decides, package command sends, package watchdog renews, package pubsub receives messages, and the
-// reconcilers of this package clean up after calls with an unknown outcome. Each type of lock adds its scripts.
+// Package session implements acquiring, renewing and releasing locks for one client. It connects four packages:
+// lockstate decides, command sends, watchdog renews, and pubsub receives messages. The reconcilers of this package
+// clean up after calls with an unknown outcome. Each type of lock adds its scripts.
 //
 // # Files
 //

@@ -17,8 +17,8 @@ const maxExtension = 100 * 365 * 24 * time.Hour
 
 // Extend extends the lease of h to d from now. It never shortens the lease.
 //
-// It sends a renewal with a different lease. The server executes it only while the owner has the lock, so it is safe to
-// repeat, and a delayed duplicate has no effect after a release.
+// It sends a renewal with a different lease, which is safe to repeat. The server executes it only while the owner has
+// the lock, so a delayed duplicate has no effect after a release.
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	t := h.acquisition()
 	began := time.Now()

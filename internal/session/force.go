@@ -282,8 +282,8 @@ func (s *Session) onForcedUnlock(owner, by string) {
 	}
 }
 
-// forceUnlocked is the cause of a loss by a force-unlock. The server no longer has the lock, as with other losses that
-// match lock.ErrGone, but the text of that error lists causes that do not apply here.
+// forceUnlocked is the cause of a loss by a force-unlock. It matches watchdog.ErrGone, but does not have its text, which
+// lists causes that do not apply here.
 type forceUnlocked struct{ by string }
 
 func (e forceUnlocked) Error() string { return fmt.Sprintf("%v by %s", lock.ErrForceUnlocked, e.by) }

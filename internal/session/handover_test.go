@@ -165,8 +165,8 @@ func TestHandover_takesTurns(t *testing.T) {
 				w.Errorf("%d in a row, want %d at the most", n, limit)
 			}
 		}
-		// Session a sends a request at the start and after its subscription, a request and a release per turn, and at
-		// the end another request for each waiter without a successor.
+		// Session a sends a request at the start, one after its subscription, and a request and a release per turn.
+		// At the end it sends another request for each waiter without a successor.
 		if n, most := int(sent.Load()), len(lengths)+7; n > most {
 			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
 		}

@@ -184,7 +184,7 @@ func (h *hold) Unlock(ctx context.Context) error {
 func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.acquisition().spec.Name) }
 
 // holdContext is a hold's context. Its channel is closed when the watchdog detects the end. All other methods check the
-// lease first, so they detect an expiry even in a process that was paused and whose timers have not fired yet.
+// lease first, so they detect an expiry even if the process was paused and its timers have not fired.
 type holdContext struct{ h *hold }
 
 // Deadline returns the parent's deadline, because the expiry of a renewed lease is not known in advance.

@@ -17,8 +17,8 @@ type identity struct {
 // newOwner returns a unique owner string for an acquisition that begins at now. A command still in flight for an
 // earlier acquisition cannot affect it.
 //
-// The number is the time in µs and ten random bits, so the string shows when the owner began to wait and is hard to
-// guess. The mark before the number distinguishes a plain lock from a fair lock (luascripts.FairOwner).
+// The number is the time in µs and ten random bits. The string therefore shows when the owner began to wait, and is hard
+// to guess. The mark before the number distinguishes a plain lock from a fair lock (luascripts.FairOwner).
 //
 // A semaphore owner reserves one number per permit. The string has the first number and the count. The number after
 // the last one stays unused, so that adjacent permit numbers always belong to the same owner.

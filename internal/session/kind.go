@@ -22,14 +22,14 @@ type Kind struct {
 	DisplayName string // in errors: "a plain lock"
 	Scripts
 
-	// Batches says that Acquire, Release and Pass are the scripts of plain locks, so commands of several calls can be
-	// sent as one batch (luascripts.ChangeReentrant).
+	// Batches is true if Acquire, Release and Pass are the scripts of plain locks. Commands of several calls can then
+	// be sent as one batch (luascripts.ChangeReentrant).
 	Batches bool
 
 	// WaitPolicy is how waiters wait.
 	WaitPolicy lockstate.WaitPolicy
 
-	// Queues says that a waiter leaves a trace in Redis: a position in a fair queue, a writer intent or a reader
+	// Queues is true if a waiter leaves a trace in Redis: a position in a fair queue, a writer intent or a reader
 	// reservation. It expires after the waiter timeout. A Release of all holds removes it.
 	Queues bool
 
@@ -47,7 +47,7 @@ type Kind struct {
 	// same format (luascripts.FairOwner).
 	Mark string
 
-	// NonReentrant says that each Lock has a new owner, even under the context of another hold. The contexts of its
+	// NonReentrant is true if each Lock has a new owner, even under the context of another hold. The contexts of its
 	// holds carry the caller's owner.
 	NonReentrant bool
 }

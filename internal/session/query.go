@@ -29,8 +29,8 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 	})
 }
 
-// Dated returns a sender, for use in Ask, for a call that begins now and that a delayed duplicate of an earlier call
-// must not undo.
+// Dated returns a sender for a call that begins now, for use in Ask. It ensures that a delayed duplicate of an earlier
+// call does not undo this call.
 func (s *Session) Dated() *command.Dated { return command.NewDated(s.OpTimeout, s.closer.closing) }
 
 // AskLast is Ask for functions registered with AtClose. It works while the session closes.
@@ -100,7 +100,7 @@ func (s *Session) name(ctx context.Context, state *lock.State) {
 // ID returns the UUID in the owner strings of the session.
 func (s *Session) ID() string { return s.id }
 
-// StateOf decodes a snapshot of the lock with this name. sided says that it is a read/write lock.
+// StateOf decodes a snapshot of the lock with this name. sided is true if it is a read/write lock.
 func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error) {
 	state := lock.State{Name: name}
 	if s.Foreign {

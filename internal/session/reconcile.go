@@ -17,7 +17,7 @@ import (
 // of the command must have expired. If the lock of t was handed off, a later acquisition has the owner string. The
 // release of that acquisition then reconciles t, too.
 //
-// broken says that a delayed duplicate may be in flight, because the connection broke or the caller left. The duplicate
+// broken is true if a delayed duplicate may be in flight, because the connection broke or the caller left. The duplicate
 // may arrive after the confirmation, so the reconciler repeats the command later. The intervals double from one
 // operation timeout until the requested lease must have expired.
 //

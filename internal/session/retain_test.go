@@ -308,7 +308,7 @@ func TestMinHold_fixedLease(t *testing.T) {
 	})
 }
 
-// A lock is handed off to a call with WithMinHold, and its lease is not extended: Redis rejects the command, or the
+// A lock is handed off to a call with WithMinHold. Its lease is not extended, because Redis rejects the command or the
 // context of the call is canceled. The lock is released, before the call returns if its context is not canceled.
 func TestMinHold_notLengthened(t *testing.T) {
 	for _, refused := range []bool{true, false} {

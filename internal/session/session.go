@@ -48,7 +48,7 @@ type Session struct {
 func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
 		Config:   c,
-		identity: identity{id: owner.NewClient()}, // a version 7 UUID: it tells the fair lock's scripts that this client sends heartbeats
+		identity: identity{id: owner.NewClient()}, // a version 7 UUID: the fair lock's scripts expect heartbeats from this client
 		rdb:      rdb,
 	}
 	s.closer.init()

@@ -229,7 +229,7 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 }
 
 // afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
-// says that they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
+// is true if they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
 // released it already.
 func (t *acquisition) afterRelease(free, aside bool) (uncertain, reconciled bool) {
 	t.at.lock()
