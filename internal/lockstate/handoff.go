@@ -249,20 +249,20 @@ func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
 // flight or uncertain. If another reader's request admitted w just before, GiveUp returns its hold,
 // which the caller releases.
 func (p *Lock) GiveUp(w *Waiter, t *Acquisition) *Hold {
-	seat := w.leaveRequest()
+	hold := w.leaveRequest()
 	if t == nil {
-		return seat
+		return hold
 	}
 	if l := w.queue; l != nil && t == l.hand.offered {
-		return seat // the next waiter takes it, or the queue releases it
+		return hold // the next waiter takes it, or the queue releases it
 	} else if l != nil && t == l.hand.ticket {
 		if t.uncertain || t.pending > 0 {
 			// A late grant or extension would go to a ticket that no waiter watches.
 			l.hand.ticket = nil
 			p.Fail(t)
 		}
-		return seat // the ticket ends with the queue
+		return hold // the ticket ends with the queue
 	}
 	p.Fail(t)
-	return seat
+	return hold
 }

@@ -33,12 +33,12 @@ type Step struct {
 	Err         error         // Fail
 }
 
-// Next returns what the call of w does now. beside is the acquisition of the same owner on the other
+// Next returns what the call of w does now. sibling is the acquisition of the same owner on the other
 // side of the lock, or nil. limit is how long a call waits for a reply. If the Step says Send, the
 // caller calls WillSend and sends the request.
-func (p *Lock) Next(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) Next(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
 	if w.Terms.Reads {
-		return p.nextToRead(w, beside, limit, now)
+		return p.nextToRead(w, sibling, limit, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
@@ -51,7 +51,7 @@ func (p *Lock) Next(w *Waiter, beside *Acquisition, limit time.Duration, now tim
 			return Step{Do: Restart}
 		}
 	}
-	return p.sendStep(w, beside, now)
+	return p.sendStep(w, sibling, now)
 }
 
 // next reports whether w must send a request now, and clears the reason. Otherwise due is when w
@@ -61,10 +61,10 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	ready = w.reason || !due.IsZero() && !now.Before(due)
 	w.reason = false
 	if l := w.queue; l != nil {
-		reason, lineDue := w.Terms.WaitPolicy.next(l, w, now)
+		reason, queueDue := w.Terms.WaitPolicy.next(l, w, now)
 		ready = ready || reason
-		if due.IsZero() || !lineDue.IsZero() && lineDue.Before(due) {
-			due = lineDue
+		if due.IsZero() || !queueDue.IsZero() && queueDue.Before(due) {
+			due = queueDue
 		}
 	}
 	if ready {
@@ -75,13 +75,13 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 }
 
 // sendStep returns the Step of a waiter that sends its request now.
-func (p *Lock) sendStep(w *Waiter, beside *Acquisition, now time.Time) Step {
-	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: beside}
+func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
+	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
 	l := w.queue
 	if l != nil && !w.once && w.Terms.Tickets() {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
-	if step.Acquisition != nil && beside != nil {
+	if step.Acquisition != nil && sibling != nil {
 		step.Acquisition.grant.writes = true
 	}
 	return step
@@ -169,7 +169,7 @@ func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 // LateReply records the reply to a request of w for t that the call did not wait for. wrote says that
 // the script may have written: it granted the lock, queued the waiter, or failed with an unknown
 // outcome. LateReply reports whether the caller must reconcile t.
-func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (settle bool) {
+func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool) {
 	t.answered(p)
 	if !wrote {
 		return false

@@ -129,24 +129,24 @@ func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool
 }
 
 // nextToRead is Next for a reader.
-func (p *Lock) nextToRead(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
 	if w.joined != nil {
-		step, over := p.joinedStep(w, beside, now)
+		step, over := p.joinedStep(w, sibling, now)
 		if !over || step.Do != Send {
 			return step
 		}
-		return p.share(w, beside, limit, now)
+		return p.share(w, sibling, limit, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	return p.share(w, beside, limit, now)
+	return p.share(w, sibling, limit, now)
 }
 
 // share returns the Step of a reader that must send a request. The reader may instead join an open
 // acquisition or another reader's request.
-func (p *Lock) share(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
-	if w.Acquisition.Turn != nil && beside == nil {
+func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+	if w.Acquisition.Turn != nil && sibling == nil {
 		if t := p.Open(w.Terms, w.Acquisition.Came, now); t != nil {
 			w.reason = true // it sends a request if that acquisition turns out to have ended
 			return Step{Do: Join, Acquisition: t}
@@ -156,7 +156,7 @@ func (p *Lock) share(w *Waiter, beside *Acquisition, limit time.Duration, now ti
 		}
 		p.startRequest(w, now)
 	}
-	return p.sendStep(w, beside, now)
+	return p.sendStep(w, sibling, now)
 }
 
 // joinRequest makes w join the request of another reader, and reports whether it did. The request
@@ -239,7 +239,7 @@ func (p *Lock) closeToReaders(t *Acquisition) {
 
 // joinedStep returns the Step of a waiter that joined a request. over says that the request has
 // finished, or w stopped waiting for it.
-func (p *Lock) joinedStep(w *Waiter, beside *Acquisition, now time.Time) (step Step, over bool) {
+func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step, over bool) {
 	f := w.joined
 	if !f.finished {
 		if now.Before(w.until) {
@@ -255,7 +255,7 @@ func (p *Lock) joinedStep(w *Waiter, beside *Acquisition, now time.Time) (step S
 		step = Step{Do: Share, Hold: w.Prepared}
 	case f.err != nil:
 		step = Step{Do: Fail, Sent: f.sent, Err: f.err}
-	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && beside == nil:
+	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && sibling == nil:
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
 		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
@@ -274,7 +274,7 @@ func (p *Lock) Joined(w *Waiter, now time.Time) {
 }
 
 // IsJoined reports whether w waits for another reader's request, and when that request was sent.
-func (w *Waiter) IsJoined() (sent time.Time, rides bool) {
+func (w *Waiter) IsJoined() (sent time.Time, ok bool) {
 	if w.joined == nil {
 		return time.Time{}, false
 	}
@@ -283,7 +283,7 @@ func (w *Waiter) IsJoined() (sent time.Time, rides bool) {
 
 // leaveRequest makes w leave the request that it joined. If that request has already admitted w,
 // leaveRequest returns the hold of w.
-func (w *Waiter) leaveRequest() (seat *Hold) {
+func (w *Waiter) leaveRequest() (hold *Hold) {
 	f := w.joined
 	if f == nil {
 		return nil

@@ -139,7 +139,7 @@ func (l *Queue) OnTurn(name string) {
 func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	r.Sent = now
 	ready := !now.Before(l.when.sendAt)
-	silent := now.Add(-l.when.pace) // an earlier entry without a reply is sent again
+	retryBefore := now.Add(-l.when.pace) // an earlier entry without a reply is sent again
 	if l.when.notified {
 		l.when.notified, l.heartbeat.notified = false, now
 		l.heartbeat.missed = l.heartbeat.flying > 0
@@ -153,7 +153,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 			switch {
 			case w.queued.as != nil:
 				r.Waiters = append(r.Waiters, Queuing{Waiter: w, As: w.queued.as})
-			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(silent)):
+			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(retryBefore)):
 				enter = append(enter, w)
 			}
 		}
@@ -211,7 +211,7 @@ func (l *Queue) HeartbeatDone(r Round, err error) {
 
 // Entered records that Redis queued q, by an entry that was sent at sent. own is as in Refusal.
 // Entered reports whether the caller must reconcile q.As, because its waiter has left.
-func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (settle bool) {
+func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool) {
 	w, t := q.Waiter, q.As
 	switch {
 	case t.taken, t.phase == Offered, t.phase == Held:
