@@ -48,7 +48,7 @@ func TestDated_histories(t *testing.T) {
 					return 0
 				}
 				fates := random.Perm(5)[:1+random.IntN(5)] // what can happen
-				doubt, err := false, error(nil)            // doubt: a copy that may change something has no reply
+				pending, err := false, error(nil)          // pending: a copy that may change something has no reply
 				for time.Since(start) < within {
 					err = d.Send(t.Context(), func(before int64) (int64, error) {
 						time.Sleep(upTo(300 * time.Millisecond))
@@ -63,7 +63,7 @@ func TestDated_histories(t *testing.T) {
 						default:
 							return apply(before), nil
 						}
-						doubt = doubt || before > 0
+						pending = pending || before > 0
 						return 0, io.EOF
 					})
 					if err == nil {
@@ -73,7 +73,7 @@ func TestDated_histories(t *testing.T) {
 				}
 				answered := time.Since(start)
 				d.Over(t.Context())
-				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !doubt && took > answered {
+				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !pending && took > answered {
 					t.Errorf("seed %d: it returns after %v; %v, the last answer came after %v", seed, took, err, answered)
 				}
 				mu.Lock()
