@@ -31,9 +31,9 @@ type ear struct {
 func listen(t *testing.T, h *Hub, channel string) *ear {
 	t.Helper()
 	e := &ear{said: make(chan string, 100), confirmed: make(chan struct{}, 100)}
-	var look bool
-	e.sub, look = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
-	if look {
+	var already bool
+	e.sub, already = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
+	if already {
 		e.confirmed <- struct{}{}
 	}
 	t.Cleanup(h.Close)

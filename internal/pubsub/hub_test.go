@@ -14,14 +14,14 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(redistest.NewMini(t).Client(t), testConfig(false))
-		var hints [2]int
+		var calls [2]int
 		const channel = "redisson_lock__channel:{x}"
-		first, _ := h.Subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
+		first, _ := h.Subscribe(channel, func(string) { calls[0]++ }, func() { calls[0]++ })
 		synctest.Wait()
-		second, look := h.Subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
+		second, already := h.Subscribe(channel, func(string) { calls[1]++ }, func() { calls[1]++ })
 		synctest.Wait()
-		if hints != [2]int{1, 0} || !look {
-			t.Errorf("hints %v, and the second is to look: %t; want one for the first, and that", hints, look)
+		if calls != [2]int{1, 0} || !already {
+			t.Errorf("calls %v, and already = %t; want one for the first, and true", calls, already)
 		}
 		first.Close()
 		second.Close()
@@ -190,7 +190,7 @@ func TestLater_nobodyIsLeft(t *testing.T) {
 				end(w, x)
 				time.Sleep(time.Minute)
 				is(t, "connections", n.dialled(), 0)
-				is(t, "feeds", len(w.connections()), 0)
+				is(t, "subscribers", len(w.connections()), 0)
 				x.CloseSoon()
 				is(t, "channels", w.Channels(), 0)
 			})
@@ -236,7 +236,7 @@ func TestClose_hub(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		w.Hub.Close()
-		is(t, "feeds", len(w.connections()), 0)
+		is(t, "subscribers", len(w.connections()), 0)
 		is(t, "it took", time.Since(start), 0)
 		is(t, "channels", w.Channels(), 1)
 		y.CloseSoon()

@@ -103,11 +103,11 @@ func (w *world) know(addr string, known bool) {
 	}
 }
 
-// connections returns the addresses of the nodes to which the hub has a feed.
+// connections returns the addresses of the nodes that the hub has a subscriber for.
 func (w *world) connections() []string {
 	w.Hub.mu.Lock()
 	defer w.Hub.mu.Unlock()
-	return slices.Sorted(maps.Keys(w.feeds))
+	return slices.Sorted(maps.Keys(w.subscribers))
 }
 
 // node is a server.
@@ -136,7 +136,7 @@ func newNode(w *world, addr string) *node {
 		Dialer:            net.Dialer{KeepAlive: time.Second + 7}, // as in redistest.Mini
 		ForceSingleClient: true,
 		DisableCache:      true,
-		BlockingPoolSize:  10, // connections for feeds
+		BlockingPoolSize:  10, // connections for subscribers
 		DialCtxFn:         func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return n.dial() },
 	})
 	if err != nil {
