@@ -190,9 +190,9 @@ func (t *Acquisition) Reconciling() (holds int) {
 }
 
 // willSend records that a request for t is about to be sent. The request asks for this lease. It may
-// leave an entry in Redis that lives for patience.
-func (t *Acquisition) willSend(p *Lock, lease, patience time.Duration) {
-	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, patience)
+// leave an entry in Redis that lives for waiterTimeout.
+func (t *Acquisition) willSend(p *Lock, lease, waiterTimeout time.Duration) {
+	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
 	t.pending++
 	t.sends = min(t.sends+1, 2)
 	p.inFlight++

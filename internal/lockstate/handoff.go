@@ -93,8 +93,8 @@ func (p *Lock) offer(l *Queue, t *Acquisition) {
 
 // NextOwner returns the waiter of this process that the release of t may name as the next owner, and
 // that waiter's acquisition or ticket. Both are nil if there is none. The release queues the ticket
-// in Redis for patience, with a lease of offer.
-func (p *Lock) NextOwner(t *Acquisition, offer, patience time.Duration, now time.Time) (w *Waiter, ticket *Acquisition) {
+// in Redis for waiterTimeout, with a lease of offer.
+func (p *Lock) NextOwner(t *Acquisition, offer, waiterTimeout time.Duration, now time.Time) (w *Waiter, ticket *Acquisition) {
 	l := p.Queue(t.Terms)
 	if l == nil || p.closed || l.hand.offered != nil {
 		return nil, nil
@@ -107,7 +107,7 @@ func (p *Lock) NextOwner(t *Acquisition, offer, patience time.Duration, now time
 	}
 	ticket = l.ticket(w.Terms, now)
 	ticket.traced = true
-	ticket.longest, ticket.traceTTL = max(ticket.longest, offer), max(ticket.traceTTL, patience)
+	ticket.longest, ticket.traceTTL = max(ticket.longest, offer), max(ticket.traceTTL, waiterTimeout)
 	return w, ticket
 }
 

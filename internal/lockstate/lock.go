@@ -1,6 +1,6 @@
 // Package lockstate implements the local state of one lock in one process, as a state machine. It
-// decides which waiter sends a request to Redis and when, what a reply means for the other waiters,
-// which waiter gets the lock next, and what must be reconciled later. It is pure: it has no context,
+// decides which waiter sends a request to Redis, and when. It also decides what a reply means for the
+// other waiters, who gets the lock next, and what must be reconciled. It is pure: it has no context,
 // client, timer, goroutine or mutex. Package session adds those.
 //
 // Methods report events to a [Lock]; the argument now is the time of the event. They return what to
@@ -175,7 +175,7 @@ func (p *Lock) Drain(f func(Effect)) {
 }
 
 // Close closes the state. From now on no lock is handed off, no release names a next owner in this
-// process, no waiter takes an offered acquisition, and no reader joins. Close returns the
+// process, and no waiter takes an offered acquisition. No reader joins. Close returns the
 // acquisitions that are Held.
 func (p *Lock) Close() (held []*Acquisition) {
 	p.closed = true

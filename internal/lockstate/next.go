@@ -96,10 +96,10 @@ func (w *Waiter) SentAt(sent time.Time) {
 }
 
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
-// leave an entry in Redis that lives for patience. Each WillSend needs exactly one of Granted,
+// leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
 // Refused, Failed, RolledBack, GrantedAfterCancel and LateReply.
-func (p *Lock) WillSend(t *Acquisition, lease, patience time.Duration) {
-	t.willSend(p, lease, patience)
+func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
+	t.willSend(p, lease, waiterTimeout)
 }
 
 // Refusal is a reply that other owners have the lock.

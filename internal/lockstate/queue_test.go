@@ -531,8 +531,8 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// When the first waiter acquires the lock, the next one sends a request immediately if the queue is
-// not subscribed yet, and otherwise at the scheduled time.
+// When the first waiter acquires the lock, the next one sends a request at the scheduled time. If the
+// queue is not subscribed yet, it sends the request immediately.
 func TestFirstAsks_afterAGrant(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := newStage(t)

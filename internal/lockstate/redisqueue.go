@@ -335,8 +335,8 @@ func (p *Lock) offerTo(l *Queue, t *Acquisition, w *Waiter) {
 	l.wake(w)
 }
 
-// serve records that w took t. If the lock was granted under another owner string than w's, w's own
-// entry stays in the Redis queue until RemoveServed or the release of t removes it.
+// serve records that w took t. If w has another owner string than t, w's entry stays in the Redis
+// queue until RemoveServed or the release of t removes it.
 func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	as := w.Acquisition
 	w.queue.dequeued(w)

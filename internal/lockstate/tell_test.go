@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// A telling is an event of a history in the terms of a model (directory model of the repository),
-// which must accept everything that the real states do. It is a verb with its arguments. For two of
-// the models, the resulting states follow.
+// A telling is an event of a history in the terms of a model (directory proof/model). The model must
+// accept everything that the real states do. A telling is a verb with its arguments. For two of the
+// models, the resulting states follow.
 type telling [23]uint8
 
 // tale is a history in the terms of the cast's model. It is not part of the fingerprint of a world.
