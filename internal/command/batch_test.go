@@ -122,8 +122,8 @@ func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token u
 	return Send[uint64](ctx, s, limit, c)
 }
 
-// With a distant server, a change waits for a fraction of a round trip before it is sent, however
-// many others there are, and few batches are in flight.
+// With a distant server, a change waits only for a fraction of a round trip before it is sent,
+// however many others there are. Few batches are in flight.
 func TestTogether_nobodyWaitsForLong(t *testing.T) {
 	for _, trip := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
 		for _, callers := range []int{1, 2, 3, 64, 700} {

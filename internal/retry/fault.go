@@ -67,9 +67,9 @@ var (
 // Replies are the error replies of Redis and Valkey. The last row stands for every reply without its
 // own row. A proxy can send such a reply after the server executed the command.
 //
-// A script receives a reply that rejects a write before it has written anything, because a server
-// checks its state only at the first write of a script. Two replies can come later, after a script
-// has deleted a key of a slot that is being migrated.
+// A server checks its state only at the first write of a script. A reply that rejects a write
+// therefore means that the script has written nothing. Two replies can come later, after a script has
+// deleted a key of a slot that is being migrated.
 var Replies = []Row{
 	// The server cannot serve now.
 	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", passes},

@@ -112,11 +112,11 @@ func (s *Sender) Close(ctx context.Context) error {
 }
 
 // Ask runs f, which sends a command, and returns its results. It returns before f if ctx is canceled,
-// patience has passed, or the sender is closed.
+// timeout has passed, or the sender is closed.
 //
 // The context of f is not canceled with ctx. A command in the queue of a connection is executed
 // anyway, and canceling its context can close the connection, which would fail other commands.
-func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(context.Context) (T, error)) (none T, err error) {
+func Ask[T any](ctx context.Context, s *Sender, timeout time.Duration, f func(context.Context) (T, error)) (none T, err error) {
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
@@ -131,7 +131,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	}); err != nil {
 		return none, err
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case a := <-answered:
@@ -139,7 +139,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	case <-ctx.Done():
 		return none, ctx.Err()
 	case <-timer.C:
-		return none, Silent(patience)
+		return none, Silent(timeout)
 	case <-s.closing:
 		return none, lock.ErrClosed
 	}
