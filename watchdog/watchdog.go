@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// Renew renews the leases of batch, which all belong to one group. It returns one error for each,
-// in order: nil if the server confirmed it, one that matches ErrGone if the server no longer has
-// the lease for this owner, and any other if the outcome is unknown. It may return nil instead of a
-// list of nils. It returns within a bounded time whatever the server does, and does not use batch
-// after that. For a reply that arrives later it calls [Lease.Answered]. ctx is canceled when the
-// watchdog closes.
+// Renew renews the leases of batch, which all belong to one group. It returns one error for each, in
+// order. The error is nil if the server confirmed the renewal, and matches ErrGone if the server no
+// longer has the lease for this owner. Any other error means that the outcome is unknown. Renew may
+// return nil instead of a list of nils.
+//
+// It returns within a bounded time whatever the server does, and does not use batch after that. For a
+// reply that arrives later it calls [Lease.Answered]. ctx is canceled when the watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
