@@ -82,10 +82,11 @@
 //	admin         lists, inspects and force-unlocks locks
 //	locktest      a Redis server in memory for tests, and conformance tests for locks
 //
-// Adapters for net/http, asynq, cron libraries, certmagic, OpenTelemetry and Prometheus are
-// separate modules below contrib. The command leasehold holds a lock for a shell command, and shows
-// who holds what. Guides, migration from other libraries, a production checklist and a runbook are
-// in docs.
+// Adapters are below contrib: httplock for net/http and synclock for sync.Locker in this module, and
+// separate modules for asynq, cron libraries, certmagic, OpenTelemetry and Prometheus, for the options
+// of go-redis, and for a migration from redsync, redislock or rueidislock. The command leasehold holds a
+// lock for a shell command, and shows who holds what. Guides, migration from other libraries, a
+// production checklist and a runbook are in docs.
 package leasehold
 
 import _ "github.com/leasehold-go/leasehold/lock" // its names are links above

@@ -55,6 +55,7 @@ func tuned(option rueidis.ClientOption) rueidis.ClientOption {
 }
 
 var (
+	errEmpty    = errors.New("the URL is empty: want redis://host:port, rediss://host:port for TLS, or unix:///path")
 	errNoScheme = errors.New("the URL has no scheme: want redis://host:port, rediss://host:port for TLS, or unix:///path")
 	errEncoding = errors.New("the URL cannot be read; are user and password percent-encoded? want redis://user:password@host:port")
 	errFragment = errors.New(`the URL contains "#", and a Redis URL has no fragment: in a user or password, write %23`)
@@ -65,6 +66,8 @@ var (
 func unreadable(text string, err error) error {
 	scheme, _, ok := strings.Cut(text, "://")
 	switch known := map[string]bool{"redis": true, "rediss": true, "valkey": true, "valkeys": true, "unix": true}; {
+	case text == "":
+		return errEmpty
 	case !ok:
 		return errNoScheme
 	case strings.Contains(text, "#"):

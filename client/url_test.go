@@ -12,7 +12,7 @@ func TestParseURL_says(t *testing.T) {
 		"127.0.0.1:6379":            "want redis://host:port",
 		"localhost:6379":            "want redis://host:port",
 		"redis.example":             "want redis://host:port",
-		"":                          "want redis://host:port",
+		"":                          "the URL is empty: want redis://host:port",
 		"secret@localhost:6379":     "want redis://host:port",
 		"http://127.0.0.1:6379":     `"http": want redis://host:port`,
 		"redis://user:sec ret@host": "percent-encoded",

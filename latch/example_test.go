@@ -83,7 +83,7 @@ func ExampleLatch_Wait() {
 	fmt.Println(err)
 	// Output:
 	// true
-	// leasehold: wait "never made": not initialized
+	// leasehold: wait "never made": not initialized: call TrySetCount first
 }
 
 // A worker joins by itself, and says when it is done.

@@ -25,6 +25,12 @@ var (
 	ErrDeleted = errors.New("deleted before it was done")
 )
 
+// What the error says to do depends on the type.
+var (
+	errNoLatch     = fmt.Errorf("%w: call TrySetCount first", ErrNotInitialized)
+	errNoWaitGroup = fmt.Errorf("%w: no worker was added, or all were dismissed", ErrNotInitialized)
+)
+
 // MaxCount is the maximum count of a latch.
 const MaxCount = 1<<53 - 1
 
@@ -148,7 +154,7 @@ func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64
 	const op = "count down"
 	s, err := l.change(ctx, op, call, luascripts.CountDownLatch)
 	if err == nil && !s.Did && !s.IsOpen() {
-		err = ErrNotInitialized
+		err = errNoLatch
 	}
 	return s.Left, l.wrap(op, err)
 }
@@ -159,7 +165,7 @@ func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 	const op = "count"
 	s, err := l.look(ctx, op)
 	if err == nil && s.Left == 0 && !s.IsOpen() {
-		err = ErrNotInitialized
+		err = errNoLatch
 	}
 	return s.Left, l.wrap(op, err)
 }
@@ -207,7 +213,7 @@ func (r *round) judge(found any) (over bool, err error) {
 	case r.number == 0 && s.IsOpen():
 		return true, nil
 	case r.number == 0 && s.Left == 0:
-		return true, ErrNotInitialized
+		return true, errNoLatch
 	case r.number == 0:
 		r.number = s.Round
 		return false, nil

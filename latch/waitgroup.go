@@ -283,7 +283,7 @@ func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	case r.round != 0 && s.Round != r.round:
 		return true, ErrDeleted
 	case s.Done+s.Alive+s.Lost == 0: // nobody has joined, or all are dismissed: nobody has done anything
-		return r.wants == 0, ErrNotInitialized
+		return r.wants == 0, errNoWaitGroup
 	}
 	r.round = s.Round
 	if s.Lost > 0 {

@@ -21,8 +21,9 @@ var (
 	// ErrNotAcquired nor ErrUnavailable.
 	ErrUnavailable = errors.New("no usable reply from Redis")
 
-	// ErrNotHeld is returned by Unlock and Extend when the hold was released or lost before the call. There is nothing left
-	// to release.
+	// ErrNotHeld is returned by Unlock and Extend when the hold was released or lost before the call.
+	// There is nothing left to release. If the error also matches [ErrLost], the hold was lost: check
+	// the data. Otherwise this hold was already unlocked.
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost means that the lease expired, or that the lock is no longer this owner's on the server,
@@ -46,8 +47,8 @@ var (
 	// message names the operator if it is known. The error also matches ErrGone.
 	ErrForceUnlocked = errors.New("force-unlocked")
 
-	// ErrAbandoned means that the hold was given up because it was not unlocked within the time of
-	// [WithGrace] after its context was canceled. Holds of [Do] and [UntilUnlock] are never abandoned.
+	// ErrAbandoned means that the hold was lost because it was not unlocked within the time of
+	// [WithGrace] after its context was canceled. Use [Do], or defer Unlock. Holds of [Do] and [UntilUnlock] are never abandoned.
 	ErrAbandoned = errors.New("not unlocked in time after its context was canceled")
 
 	// ErrUnlocked is the cause of the context of a hold after Unlock.

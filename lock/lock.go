@@ -38,7 +38,9 @@ type Hold interface {
 	//
 	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that is
 	// renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and [UntilUnlock]
-	// last until Unlock, and their contexts are not canceled with that context.
+	// last until Unlock, and their contexts are not canceled with that context. The context that Do
+	// passes to its function is, so a function that must finish its work uses the context of its hold:
+	// HoldFromContext(ctx).Context().
 	//
 	// A context derived from it with a new deadline or cancel function is canceled with it, but only
 	// once the signal has arrived. In a process that was just resumed, only this context, and contexts

@@ -79,8 +79,8 @@ type Observer struct {
 	// function of [Do], is still running after the time of WithGrace since Draining. The hold goes on.
 	StillRunning func(context.Context, Event)
 
-	// Abandoned is called when the hold was not unlocked within the time of WithGrace after Draining
-	// and is given up. Lost follows. Holds that last until Unlock are never abandoned.
+	// Abandoned is called when the hold was not unlocked within the time of WithGrace after Draining,
+	// and is therefore released. Lost follows. Holds that last until Unlock are never abandoned.
 	Abandoned func(context.Context, Event)
 
 	// HandedOff is called when Unlock handed the lock to the next waiter of this process without a

@@ -201,14 +201,14 @@ func WithMinHold(d time.Duration) Option {
 // with [WithFixedLease], which is never renewed.
 //
 // The time counts from the renewal that detects the cancellation, at most a third of the lease
-// after it. Then the hold is given up: it is released and lost, and [Observer.Abandoned] is called.
+// after it. Then the hold is abandoned: it is released and lost, and [Observer.Abandoned] is called.
 // From then on Hold.Err and the error of Unlock match [ErrLost] and [ErrAbandoned].
 // [context.Cause] of the context of the hold does not, because a context keeps its first cause.
 //
-// It bounds only holds in the caller's own hands. The function of [Do], and a hold of
-// [UntilUnlock], keep the lock until they are done. For them it is the time after which the log
-// and [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold] to
-// bound them. A hold under context.Background is never abandoned.
+// It bounds only holds that the caller must unlock. The function of [Do] keeps the lock until it
+// returns, and a hold of [UntilUnlock] until Unlock. For them it is the time after which the log and
+// [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold] to bound
+// them. A hold under context.Background is never abandoned.
 func WithGrace(d time.Duration) Option {
 	return setting{option.Grace, "WithGrace", func(c *option.Config) error {
 		c.Grace = d

@@ -94,10 +94,10 @@ func TestLatchRules_canBeBroken(t *testing.T) {
 			return func(string) Latch { return mk(fmt.Sprint("own:", rand.Uint64())) }
 		}), map[string]string{
 			"made once":    "made twice: true",
-			"counts":       "not initialized), want 4",
+			"counts":       "not initialized: call TrySetCount first), want 4",
 			"latch waits":  "wait 2 ended",
 			"open":         "0 are left (error <nil>), want 2",
-			"counted once": "not initialized), want 2",
+			"counted once": "not initialized: call TrySetCount first), want 2",
 			"never made":   "Name is",
 		}},
 		{"all names are one", latches(func(mk func(string) Latch) func(string) Latch {

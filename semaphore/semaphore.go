@@ -126,7 +126,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle has no permit count", ErrNotInitialized, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w; give the handle a permit count to create it", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
 		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
 	case k.Total > 0:

@@ -28,8 +28,9 @@ type inspection struct {
 func inspectCommand() *cobra.Command {
 	i := &inspection{}
 	cmd := &cobra.Command{
-		Use:   "inspect NAME",
-		Short: "Show one lock, rate limiter or Bloom filter",
+		Use:        "inspect NAME",
+		SuggestFor: []string{"status", "who", "show", "get"},
+		Short:      "Show one lock, rate limiter or Bloom filter",
 		Example: `  leasehold inspect orders:42
   leasehold inspect api:alice --limit 10/1s --limit 1000/24h/aligned
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,

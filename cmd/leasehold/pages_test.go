@@ -63,32 +63,34 @@ func TestPages(t *testing.T) {
 	s.Do(t, "SET", "api:alice", "gcra 1795000000000000 0 54000000 1795018720000000:960")
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "report.sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
-		t.Fatal(err)
+	for _, script := range []string{"report.sh", "report-once.sh"} {
+		if err := os.WriteFile(filepath.Join(dir, script), []byte("#!/bin/sh\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	call := func(t *testing.T, args ...string) *tool {
 		t.Helper()
-		c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, args...)
+		c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL(), "PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")}, args...)
 		c.cmd.Dir = dir
 		return c.start()
 	}
 
 	// The exit code where it is not 0, and what stands in the output of a call that does not end by itself.
 	codes := map[string]int{
-		"leasehold doctor":             -1, // which may have a warning of the server of the tests
-		"leasehold doctor --for plain": -1,
+		"leasehold doctor": -1, // which may have a warning of the server of the tests
 		"leasehold doctor --url redis://jobs@db1:6379 --prefix orders: --for plain":  2,         // there is no db1
 		"leasehold unlock NAME --reason 'why, ticket'":                               exitUsage, // off a terminal it wants --yes
 		"leasehold unlock orders:42 --reason 'pid 4711 hangs in a read, ticket 815'": exitUsage,
 		"leasehold run --no-wait nightly -- ./report.sh":                             75,
 	}
 	endless := map[string]string{
-		"leasehold watch NAME":                            `"seen"`,
-		"leasehold watch orders:42":                       `"seen"`,
-		"leasehold serve":                                 "http://",
-		"leasehold serve --allow-unlock --operator alice": "http://",
-		"leasehold run nightly -- ./report.sh":            "",
-		"leasehold run --wait 5m nightly -- ./report.sh":  "",
+		"leasehold watch NAME":                                            `"seen"`,
+		"leasehold watch orders:42":                                       `"seen"`,
+		"leasehold serve":                                                 "http://",
+		"leasehold serve --allow-unlock --operator alice":                 "http://",
+		"leasehold run nightly -- ./report.sh":                            "",
+		"leasehold run --wait 5m nightly -- ./report.sh":                  "",
+		"leasehold run --wait 3h --max-hold 2h nightly -- report-once.sh": "",
 	}
 	found, took := 0, map[string]bool{}
 	for page, calls := range commands(t) {

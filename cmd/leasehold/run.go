@@ -80,7 +80,7 @@ Exit codes:
   125  run failed: Redis unavailable, missing permission, wrong type of key, nested run
   126  command not executable
   127  command not found
-  2    wrong arguments
+  2    wrong arguments, or no URL
 
 ` + connectionHelp,
 		Args: func(cmd *cobra.Command, args []string) error {

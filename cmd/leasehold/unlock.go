@@ -25,8 +25,9 @@ type unlocker struct {
 func unlockCommand() *cobra.Command {
 	u := &unlocker{}
 	cmd := &cobra.Command{
-		Use:   "unlock NAME",
-		Short: "Force-unlock a lock and notify its holder",
+		Use:        "unlock NAME",
+		SuggestFor: []string{"force-unlock", "release", "forceunlock"},
+		Short:      "Force-unlock a lock and notify its holder",
 		Example: `  leasehold unlock orders:42 --reason 'stuck since 3:12, ticket 4711'
   leasehold unlock orders:42 --owner "$owner" --yes`,
 		Long: `Force-unlock the lock NAME: remove its holder, and notify it. On a terminal, unlock
@@ -41,8 +42,9 @@ detects the force-unlock at its next renewal, and Redisson at unlock. A paused p
 continues alongside the next holder until it checks its context. Use unlock only if the
 holder is stuck, and use fencing tokens to protect the data.
 
-An audit record stays in Redis for a week; inspect shows it. If a force-unlock fails
-halfway, unlock prints how many holders were removed; inspect shows the others.
+An audit record stays in Redis for a week, or until the next force-unlock; inspect
+shows it. If a force-unlock fails halfway, unlock prints how many holders were removed;
+inspect shows the others.
 
 Permissions: see leasehold doctor --print-acl operator.
 

@@ -6,7 +6,8 @@
 //	}
 //	c, err := client.OpenWithOption(ctx, option)
 //
-// leasehold opens its own connections next to those of go-redis: one per server in use, and one for notifications.
+// leasehold opens its own connections next to those of go-redis: one for commands to each server in use, one for notifications, and one
+// for its registry entry.
 //
 // # Fields
 //

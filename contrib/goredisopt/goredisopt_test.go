@@ -126,6 +126,38 @@ func TestFromFailoverOptions_TLS(t *testing.T) {
 	reach(t, redis.NewFailoverClient(o), option, err)
 }
 
+// openLocks opens a client on the servers of redis.NewUniversalClient(options).
+func openLocks(ctx context.Context, options *redis.UniversalOptions) (*client.Client, error) {
+	option, err := goredisopt.FromUniversalOptions(options) // also TLS, Sentinel and passwords
+	if err != nil {
+		return nil, err // names the field that leasehold does not support
+	}
+	return client.OpenWithOption(ctx, option, client.WithKeyPrefix("lock:"))
+}
+
+// The code of docs/guides/goredis.md.
+func TestFromUniversalOptions_TLS(t *testing.T) {
+	a := redistest.NewAuthority(t)
+	o := &redis.UniversalOptions{MasterName: redistest.PrimaryName, Addrs: []string{redistest.StartTLSSentinel(t, a)}, TLSConfig: a.Config(a.Issue(t))}
+	c, err := openLocks(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	rdb := redis.NewUniversalClient(o)
+	defer rdb.Close()
+	h, err := c.NewLock("goredisopt").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := rdb.Exists(t.Context(), "lock:goredisopt").Result(); n != 1 || err != nil {
+		t.Errorf("go-redis sees %d locks, %v", n, err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // The Sentinels would be sent what a credential provider returns for the servers, in place of a password of their own.
 func TestFromFailoverOptions_providers(t *testing.T) {
 	plain := func() (user, password string) { return "bob", "hidden" }

@@ -77,20 +77,20 @@ func TestProxy_withoutCommands(t *testing.T) {
 func TestProxy_errors(t *testing.T) {
 	s := redistest.Start(t)
 	for text, known := range map[string]bool{"upstream failure": true, "ERR no luck": false} {
-		t.Run(text, func(t *testing.T) {
-			proxy := redistest.NewProxy(t, s.Addr())
-			c, err := client.Open(t.Context(), "redis://"+proxy.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close(context.Background())
-			if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
-				t.Fatal(err)
-			}
-			for what, acquire := range map[string]func(l lock.Locker) (lock.Hold, error){
-				"Lock":    func(l lock.Locker) (lock.Hold, error) { return l.Lock(t.Context()) },
-				"TryLock": func(l lock.Locker) (lock.Hold, error) { return l.TryLock(t.Context()) },
-			} {
+		for what, acquire := range map[string]func(l lock.Locker) (lock.Hold, error){
+			"Lock":    func(l lock.Locker) (lock.Hold, error) { return l.Lock(t.Context()) },
+			"TryLock": func(l lock.Locker) (lock.Hold, error) { return l.TryLock(t.Context()) },
+		} {
+			t.Run(what+", "+text, func(t *testing.T) {
+				proxy := redistest.NewProxy(t, s.Addr())
+				c, err := client.Open(t.Context(), "redis://"+proxy.Addr())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close(context.Background())
+				if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
+					t.Fatal(err)
+				}
 				proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{Refuse: text, Execute: true}))
 				h, err := acquire(c.NewLock("orders:42"))
 				switch {
@@ -100,16 +100,16 @@ func TestProxy_errors(t *testing.T) {
 					err = nil
 				}
 				if err != nil || known != (h != nil) {
-					t.Errorf("%s: %v, %v", what, h, err)
+					t.Errorf("%v, %v", h, err)
 				}
-			}
-			if err := c.Close(t.Context()); err != nil { // it waits for what goes on in the background
-				t.Error(err)
-			}
-			exists := s.Do(t, "EXISTS", "orders:42")
-			if n, err := exists.ToInt64(); n != 0 || err != nil {
-				t.Errorf("%d keys of the lock, %v", n, err)
-			}
-		})
+				if err := c.Close(t.Context()); err != nil { // it waits for what goes on in the background
+					t.Error(err)
+				}
+				exists := s.Do(t, "EXISTS", "orders:42")
+				if n, err := exists.ToInt64(); n != 0 || err != nil {
+					t.Errorf("%d keys of the lock, %v", n, err)
+				}
+			})
+		}
 	}
 }

@@ -423,9 +423,9 @@ type outOfTime struct {
 
 func (e outOfTime) Error() string {
 	if errors.Is(e.last, lock.ErrNotAcquired) {
-		return fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
+		return fmt.Sprintf("%v: waited for %s", lock.ErrNotAcquired, command.Brief(e.limit))
 	}
-	return fmt.Sprintf("waited for %v: %v", e.limit, e.last)
+	return fmt.Sprintf("waited for %s: %v", command.Brief(e.limit), e.last)
 }
 
 // Unwrap returns what the error matches.

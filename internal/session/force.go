@@ -259,7 +259,7 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return cause
 	}
-	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForceUnlocked, note.Operator())
+	return forceUnlocked{note.Operator()}
 }
 
 // onForcedUnlock asks whether the owner still has its lock, of which a message says that it was
@@ -276,9 +276,18 @@ func (s *Session) onForcedUnlock(owner, by string) {
 		return r, r.Err
 	}))
 	if renewed.Verdict == luascripts.Gone { // without a reply there is no verdict
-		t.watch().Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForceUnlocked, by))
+		t.watch().Lose(forceUnlocked{by})
 	}
 }
+
+// forceUnlocked is the cause of a loss by a force-unlock. The server no longer has the lock, as with other losses that
+// match lock.ErrGone, but the text of that error lists causes that do not apply here.
+type forceUnlocked struct{ by string }
+
+func (e forceUnlocked) Error() string { return fmt.Sprintf("%v by %s", lock.ErrForceUnlocked, e.by) }
+
+// Unwrap returns what the error matches.
+func (e forceUnlocked) Unwrap() []error { return []error{watchdog.ErrGone, lock.ErrForceUnlocked} }
 
 // search returns an acquisition that has a lock now, and that is the one; nil if there is none.
 func (s *Session) search(is func(*acquisition) bool) *acquisition {

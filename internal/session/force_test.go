@@ -57,7 +57,7 @@ func TestForce_tellsTheHolder(t *testing.T) {
 			w.Fatal(done, err)
 		}
 		synctest.Wait()
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by ") {
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), "force-unlocked by ") || strings.Contains(err.Error(), "evicted") {
 			w.Errorf("the holder is told %v", err)
 		}
 		w.close(holder, other)

@@ -247,6 +247,9 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 			}
 			c.Found = fmt.Sprintf("%d missing", len(lacks))
 			c.Advice = fmt.Sprintf("ACL SETUSER %s %s", cmp.Or(e.User, "default"), strings.Join(lacks, " "))
+			if e.Prefix == "" && slices.ContainsFunc(lacks, func(right string) bool { return strings.ContainsAny(right[:1], "~&%") }) {
+				c.Advice = "give the prefix of the lock names (--prefix), or grant all names: " + c.Advice
+			}
 		}
 		checks = append(checks, c)
 	}
