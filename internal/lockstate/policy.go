@@ -30,8 +30,7 @@ type WaitPolicy interface {
 	// tryQueues reports whether a single attempt joins the queue, and fails unless it is the first.
 	tryQueues() bool
 
-	// inRedis reports whether every waiter has its own entry in a Redis queue, which the queue's
-	// heartbeats keep alive.
+	// inRedis reports whether the queue itself enters its waiters in a Redis queue.
 	inRedis() bool
 }
 
@@ -170,7 +169,7 @@ func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
 
 const (
 	// NoPubSubPause is the first pause of a process that receives no notifications. Each next pause
-	// is twice as long, up to a poll interval; then the pauses start over. Frequent requests meet a
+	// is twice as long, up to a poll interval; then the pauses start over. Frequent requests catch a
 	// lock that processes hand off to each other.
 	NoPubSubPause = 10 * time.Millisecond
 

@@ -19,7 +19,7 @@ type Queue struct {
 	outage        Outage    // since when Redis has not replied to it
 	when          schedule
 	hand          hand
-	inRedis       bool // each of its waiters has its own entry in a Redis queue
+	inRedis       bool // it enters its waiters in a Redis queue
 	heartbeat     heartbeat
 	Subscriptions any // set by the session: its Pub/Sub subscriptions and heartbeat; nil before it needs them
 }
@@ -201,8 +201,8 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	}
 }
 
-// end ends the queue, which has no waiter left. If nothing can refer to the queue, it is reused by
-// any lock: a lock that is merely held needs no queue.
+// end ends the queue, which has no waiter left. If nothing can refer to the queue, any lock may
+// reuse it: a lock that is merely held needs no queue.
 func (l *Queue) end() {
 	s := l.side
 	s.queues = slices.DeleteFunc(s.queues, func(other *Queue) bool { return other == l })
