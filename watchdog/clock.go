@@ -14,8 +14,8 @@ func Trusted(d time.Duration) time.Duration { return d - margin(d) }
 
 // instant is one moment by both clocks.
 type instant struct {
-	mono time.Duration // since about the start of this process; stands still while the machine sleeps
-	wall int64         // Unix nanoseconds; can be set
+	mono time.Duration // since about the start of this process; stops while the machine sleeps
+	wall int64         // Unix nanoseconds; can be changed
 }
 
 var epoch = time.Now()
@@ -23,7 +23,7 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of returns the moment of t, which is now. It is a variable, so that a test can let the clocks run apart.
+// of is at, for a current t. It is a variable so that tests can let the clocks differ.
 var of = at
 
 // at returns the moment of t, which must come from time.Now.
@@ -42,16 +42,16 @@ func (i instant) add(d time.Duration) instant {
 // passed reports whether n is not before i, by either clock.
 func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall }
 
-// before orders instants for the queue, by the clock that timers use.
+// before orders instants by the monotonic clock, which timers use.
 func (i instant) before(j instant) bool { return i.mono < j.mono }
 
-// left returns the time from n to i, by the clock that says less.
+// left returns the time from n to i, by the clock that has less left.
 func (i instant) left(n instant) time.Duration {
 	return min(i.mono-n.mono, time.Duration(i.wall-n.wall))
 }
 
-// time returns i as a time.Time, with both readings. It reads the clocks once, so
-// a pause of the goroutine makes no difference.
+// time returns i as a time.Time with both readings. It reads the clocks only once, so a pause between
+// two readings cannot distort it.
 func (i instant) time() time.Time {
 	t := time.Now()
 	return t.Add(i.left(of(t)))

@@ -32,15 +32,15 @@
 // loss. A confirmation that arrives after its renewal counted as failed counts from the send of
 // that renewal, if the lease has not ended by then.
 //
-// Check compares the clocks on each call, so it reports a loss on the first call even in a process
-// that was paused for an hour and whose timers have not fired yet.
+// Check compares the clocks on each call. It therefore reports a loss on the first call, even in a
+// process that was paused for an hour and whose timers have not fired yet.
 //
 // # Renewals
 //
-// One goroutine sleeps until the next renewal or end is due, for any number of leases. The leases
-// of a [Group] are renewed in batches, one after the other, each when the one before was answered,
-// so that other commands are served in between. A group without replies delays neither another
-// group nor the report of a loss.
+// One goroutine sleeps until the next renewal or end is due, for any number of leases. The leases of
+// a [Group] are renewed in batches. Each batch is sent after the reply to the previous one, so that
+// other commands are served in between. A group without replies delays neither another group nor the
+// report of a loss.
 //
 //   - Leases are renewed every third of the lease, which is the interval, or more often if their group requires it.
 //   - Leases that are due within a quarter of the interval fill up the batch.

@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// Skew is how far the wall clock is ahead of the monotonic one. Restore puts
-// the clocks back.
+// Skew is how far the wall clock is ahead of the monotonic clock. Restore resets the clocks.
 type Skew struct {
 	by      atomic.Int64
 	Restore func()
 }
 
-// NewSkew makes the watchdog read its clocks.
+// NewSkew makes the watchdog use its clocks.
 func NewSkew() *Skew {
 	s := &Skew{}
 	before := of
@@ -28,7 +27,7 @@ func NewSkew() *Skew {
 // Set makes the wall clock jump.
 func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
 
-// Turns returns how often the watchdog woke up.
+// Turns returns how often turn ran.
 func (w *Watchdog) Turns() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

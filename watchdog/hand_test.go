@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// A lease goes to another subject if it is watched, is renewed, and has enough left.
+// A lease is transferred to another subject if it is watched, is renewed, and has enough time left.
 func TestLease_hand(t *testing.T) {
 	for name, c := range map[string]struct {
 		alive, over bool

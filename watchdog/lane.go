@@ -21,35 +21,35 @@ type Group struct {
 //	 └───────── renewed, or failed and due again soon ───────────────┘
 type lane struct {
 	group    Group         // set once
-	interval time.Duration // set once: from one renewal to the next
+	interval time.Duration // set once: the time from one renewal to the next
 	slack    time.Duration // set once: a lease that is due within it goes with the next batch
-	ahead    time.Duration // set once: how early a renewal may come, and how late it may be
+	ahead    time.Duration // set once: how early or late a renewal may be
 
 	// Guarded by the watchdog's mu.
-	due     queue    // leases by renewAt
-	waiting []*Lease // those whose time has come, in that order; some may be over
-	front   *batch   // the batch that the waiting leases go after; nil if none is in flight, or only batches that take too long
-	next    instant  // no portion is renewed early before that
-	early   int      // how many more leases of this portion are to be renewed
-	spare   *batch   // to be used again; nil if there is none
+	due     queue    // leases ordered by renewAt
+	waiting []*Lease // leases whose renewal is due, in that order; some may have ended
+	front   *batch   // the batch in flight that they wait for; nil if there is none, or only overdue ones
+	next    instant  // the next slice is not renewed early before then
+	early   int      // how many leases of the current slice remain to be renewed early
+	spare   *batch   // for reuse; nil if there is none
 }
 
-// batch is the leases of one call of renew. It is used again for the next call.
+// batch is the leases of one call of renew. It is reused for the next call.
 type batch struct {
 	sent     instant
 	leases   []*Lease
 	subjects []Subject     // of leases, in the same order
-	over     chan struct{} // closed when it has been answered, and all subjects are told
+	over     chan struct{} // closed when the batch is answered and all subjects are notified
 	news     []news
 }
 
 // news is the result of a batch for one subject.
 type news struct {
 	subject Subject
-	until   time.Time     // the new end, if lost and err are nil
-	left    time.Duration // of the lease, before the new end
-	err     error         // why it was not renewed
-	lost    func()        // tells the subject of the loss; nil if it was not lost
+	until   time.Time     // the new end of the lease, if lost and err are nil
+	left    time.Duration // the lease time that remained
+	err     error         // why the renewal failed
+	lost    func()        // notifies the subject of the loss; nil if the lease was not lost
 }
 
 // laneLocked returns the lane of a group.
@@ -57,15 +57,14 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 	ln := w.lanes[g]
 	if ln == nil {
 		interval := w.interval(g)
-		ln = &lane{group: g, interval: interval, slack: interval / portions / 2, ahead: interval / 4}
+		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
 	return ln
 }
 
-// lookLocked moves leases whose time has come to those that wait, and lets these go on if
-// the batch before them takes too long. While a lease waits it is among the
-// ends.
+// lookLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
+// that is overdue. While a lease is in ln.waiting, it is in w.ends, too.
 func (ln *lane) lookLocked(w *Watchdog, n instant) {
 	if ln.front != nil && ln.front.sent.add(ln.ahead).passed(n) {
 		ln.front = nil
@@ -92,26 +91,25 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
 		d = min(d, left)
-		if ln.front == nil && ln.due.len() > w.most { // more than a batch: spread them
+		if ln.front == nil && ln.due.len() > w.most { // more than one batch: spread the renewals
 			d = min(d, max(left-ln.ahead, ln.next.left(n)))
 		}
 	}
 	return max(d, 0)
 }
 
-// startLocked returns the first batch of a portion, nil if it is not time for one. It is when
-// a lease waits, or when a portion should be renewed early, so that the leases are not
-// all due together the next time.
+// startLocked returns the first batch of a slice, or nil if it is too early. A slice starts when a
+// lease is due. It can also start early, so that the leases are not all due together the next time.
 func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
 		return nil
 	}
 	total := ln.due.len() + len(ln.waiting)
-	portion := (total/portions/w.most + 1) * w.most // whole batches
-	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(portion))
+	slice := (total/sliceCount/w.most + 1) * w.most // whole batches
+	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(slice))
 	ln.early = 0
 	if len(ln.waiting) == 0 {
-		ln.early = portion
+		ln.early = slice
 	}
 	b := ln.spare
 	ln.spare = nil
@@ -121,8 +119,8 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	return ln.fillLocked(w, n, b)
 }
 
-// goOnLocked returns the batch that goes after b, nil if no lease waits, none is
-// due at about this time, and the portion is done.
+// goOnLocked returns the batch after b. It returns nil if no lease is waiting or due soon, and the
+// slice is done.
 func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	if ln.front == b {
 		ln.front = nil
@@ -137,8 +135,8 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	return nil
 }
 
-// fillLocked fills b with the leases that wait and those that are due soon. It returns nil if
-// there are none.
+// fillLocked fills b with the waiting leases and those that are due soon. It returns nil if there are
+// none.
 func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	b.sent, b.over = n, make(chan struct{})
 	most := w.most
@@ -168,13 +166,13 @@ func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	return b
 }
 
-// takeLocked adds l to b, unless l is over, expired, of another group, or not to be renewed.
+// takeLocked adds l to b, unless l has ended, expired, changed its group, or is not to be renewed.
 func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	if l.over {
-		return // it ended while it waited
+		return // it ended while it was waiting
 	}
 	if g := l.subject.Group(); l.until.passed(b.sent) {
-		l.renewAt = l.until // run will end it
+		l.renewAt = l.until // turn will end it
 	} else if g != ln.group {
 		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
@@ -185,8 +183,8 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	w.placeLocked(l)
 }
 
-// carry sends b, handles the answers, and goes on with the lane until
-// no lease is left to renew.
+// carry sends b, handles the replies, and continues with the next batches until no lease of ln is
+// due.
 func (w *Watchdog) carry(ln *lane, b *batch) {
 	for b != nil {
 		errs := w.renew(w.ctx, b.subjects)
@@ -206,14 +204,14 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 	}
 }
 
-// answeredLocked records the answers to b.
+// answeredLocked records the replies to b.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 	var last instant
-	var shown time.Time // the same for most of them
+	var shown time.Time // most leases have the same end
 	for i, l := range b.leases {
 		l.under = nil
 		if l.over {
-			continue // stopped, or lost by the clock: the answer comes too late
+			continue // stopped, or lost by the clock: the reply came too late
 		}
 		var err error
 		if errs != nil {
@@ -247,7 +245,7 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 	b.leases, b.subjects = b.leases[:0], b.subjects[:0]
 }
 
-// tell tells the subjects the results of b.
+// tell notifies the subjects of the results of b.
 func (b *batch) tell() {
 	for _, n := range b.news {
 		switch {

@@ -25,10 +25,10 @@ type road struct {
 
 	mu     sync.Mutex
 	under  map[watchdog.Group]int // batches in flight
-	most   map[watchdog.Group]int // the most that were in flight at the same time
+	most   map[watchdog.Group]int // the maximum number of batches in flight at the same time
 	sizes  []int
 	began  []time.Time                      // of each batch
-	passes map[watchdog.Subject][]time.Time // when each was sent
+	passes map[watchdog.Subject][]time.Time // when each renewal was sent
 }
 
 func newRoad(t *testing.T, takes func([]watchdog.Subject) time.Duration) *road {
@@ -63,7 +63,7 @@ func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
 	select {
 	case <-ctx.Done():
 		d = lease
-	case <-time.After(min(d, lease/4)): // a command may stay unanswered for that time
+	case <-time.After(min(d, lease/4)): // a command may remain without a reply that long
 	}
 	if d > lease/4 {
 		errs := make([]error, len(batch))
@@ -75,7 +75,7 @@ func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
 	return r.s.renew(ctx, batch)
 }
 
-// burst watches n leases of a group, all taken at this instant.
+// burst watches n leases of a group, all acquired now.
 func (r *road) burst(w *watchdog.Watchdog, g watchdog.Group, n int) (subs []*subject, leases []*watchdog.Lease) {
 	for range n {
 		sub := &subject{group: g}
@@ -96,7 +96,7 @@ func (r *road) lost(subs []*subject) {
 
 func quick([]watchdog.Subject) time.Duration { return time.Millisecond }
 
-// However many leases are due, a batch is small, and the next goes after its answer.
+// However many leases are due, a batch is small, and the next one follows its reply.
 func TestLane_oneSmallBatchAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoad(t, quick)
@@ -122,8 +122,8 @@ func TestLane_oneSmallBatchAtATime(t *testing.T) {
 	})
 }
 
-// Leases that were taken at one instant are due at one instant, but not for ever: after a few
-// passes the renewals are spread over the interval. That costs next to nothing.
+// Leases that were acquired together are due together only at first: after a few passes, the renewals
+// are spread over the interval. That adds almost no commands.
 func TestLane_aBurstIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, parts = 10_000, 16
@@ -166,8 +166,8 @@ func TestLane_aBurstIsSpread(t *testing.T) {
 	})
 }
 
-// A group that gets no answers loses its leases, each at its own end, and is tried
-// again a few times; another group does not notice.
+// A group without replies loses its leases, each at its own end, after a few attempts. Another group
+// is unaffected.
 func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 3000
@@ -214,8 +214,8 @@ func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 	})
 }
 
-// The server is far away: one small batch after the other would take twice the time that
-// there is. So the leases that are late go together.
+// The server is far away: sequential small batches would take twice the available time. Late leases
+// are therefore renewed together.
 func TestLane_whatIsLateGoesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
@@ -231,7 +231,7 @@ func TestLane_whatIsLateGoesTogether(t *testing.T) {
 	})
 }
 
-// A slow batch does not delay the others of its group for all of its time.
+// A slow batch delays the other batches of its group only for a while.
 func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang *subject
@@ -257,7 +257,8 @@ func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 	})
 }
 
-// A lease waits for the batch before it, and is over by the wall clock when that one is answered. Nothing renews it.
+// A lease waits for the batch before it, and has expired by the wall clock when that is answered. It
+// is not renewed.
 func TestLane_whatIsOverIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		skew := watchdog.NewSkew()
@@ -284,7 +285,7 @@ func TestLane_whatIsOverIsNotSent(t *testing.T) {
 	})
 }
 
-// A portion begins while the slow batch of the one before it is under way. It does not use that batch.
+// A slice begins while the slow batch of the previous slice is in flight. It does not use that batch.
 func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches atomic.Int32
@@ -298,9 +299,9 @@ func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
 		defer w.Close()
 		for range 3 {
 			r.burst(w, watchdog.Group{}, 1)
-			time.Sleep(interval * 3 / 10) // longer than one batch is waited for
+			time.Sleep(interval * 3 / 10) // longer than the lane waits for one batch
 		}
-		time.Sleep(interval) // the third batch is sent, and the second not answered
+		time.Sleep(interval) // the third batch is sent, and the second has no reply
 		synctest.Wait()
 		if want := []int{1, 1, 1}; len(r.sizes) < 3 || !slices.Equal(r.sizes[:3], want) {
 			t.Errorf("batches of %v, want %v first", r.sizes, want)
@@ -308,12 +309,12 @@ func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
 	})
 }
 
-// A lease whose group changes, as when a shard takes over, is renewed with the new group from
-// the next time on.
+// A lease whose group changes, for example because a shard takes over, is renewed with the new group
+// from the next renewal on.
 func TestLane_aLeaseChangesItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
-		r := newRoad(t, quick) // says when a batch is of two groups
+		r := newRoad(t, quick) // reports a batch with two groups
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{At: 1}, many)
@@ -334,15 +335,15 @@ func TestLane_aLeaseChangesItsGroup(t *testing.T) {
 	})
 }
 
-// In the middle of a pass, Stop of a lease that is carried waits for that batch alone. Stop of another lease does
-// not wait, and no later batch carries that lease.
+// In the middle of a pass, Stop of a lease in flight waits only for that batch. Stop of another lease
+// does not wait, and no later batch includes that lease.
 func TestLane_stopDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 100 * time.Millisecond
 		r := newRoad(t, func([]watchdog.Subject) time.Duration { return takes })
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
-		subs, leases := r.burst(w, watchdog.Group{}, most) // not more than a batch: not renewed early
+		subs, leases := r.burst(w, watchdog.Group{}, most) // no more than one batch, so not renewed early
 		time.Sleep(interval - 10*time.Millisecond)
 		for range 2 { // they are due in the middle of it
 			more, more2 := r.late(w, most)
@@ -380,7 +381,7 @@ func (r *road) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*wat
 	return subs, leases
 }
 
-// After a Close in the middle of a pass nothing is sent, and no subject is told.
+// After a Close in the middle of a pass, nothing is sent, and no subject is called.
 func TestLane_closeDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 100 * time.Millisecond })
@@ -411,8 +412,8 @@ func TestLane_closeDuringAPass(t *testing.T) {
 	})
 }
 
-// Leases of all lengths are taken, lengthened and stopped in any order: each subject is told
-// at the end of its lease, and no other is.
+// Leases of all lengths are acquired, extended and stopped in any order: only the subject of a lease
+// that ended is notified, at its end.
 func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	seed := rand.Uint64()
 	synctest.Test(t, func(t *testing.T) {
@@ -459,7 +460,7 @@ func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A hundred thousand leases are renewed with hardly any allocation.
+// A hundred thousand leases are renewed with almost no allocation.
 func TestLane_allocatesLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, passes = 10_000, 5
@@ -481,7 +482,8 @@ func TestLane_allocatesLittle(t *testing.T) {
 	})
 }
 
-// The lock of a lease is at another node by the time of its renewal. It is renewed with those of that node, and with no others.
+// At its renewal, the lock of a lease is at another node. It is renewed only with the leases of that
+// node.
 func TestLane_aBatchIsOfOneGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}

@@ -42,25 +42,24 @@ type Subject interface {
 type Lease struct {
 	w *Watchdog // set once
 
-	// A copy of until for Check, which must be cheap; both are zero once the
-	// lease is over. A torn reading, with one old half, only sends Check to
-	// the mutex, where it looks again.
+	// A copy of until, for a Check without the mutex. Both are zero once the lease has ended. Check
+	// may read one of them before and one after a change. It then takes the mutex, and checks again.
 	mono, wall atomic.Int64
 
 	// Guarded by w.mu.
 	inQueue
 	subject Subject
 	until   instant
-	shown   time.Time     // until, as it was returned last; zero if it was not returned yet
-	callAt  instant       // when Due is called; never if it is not
+	shown   time.Time     // the value of until that was last returned; zero if none was
+	callAt  instant       // when to call Due; noTime if not at all
 	renewAt instant       // when the next renewal is due, if alive
-	lane    *lane         // where it is renewed; nil until alive is true for the first time
-	under   chan struct{} // closed when the renewal that carries it is over; nil if none does
-	err     error         // once it is over, the cause; before, the error of the latest renewal, or nil
+	lane    *lane         // the lane that renews it; nil until alive is true for the first time
+	under   chan struct{} // closed when the renewal in flight has ended; nil if there is none
+	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
 	isDue   bool          // it is in lane.due; otherwise in w.ends
 	alive   bool          // it is to be renewed
 	waiting bool          // it is in lane.waiting
-	over    bool          // it is stopped or lost
+	over    bool          // stopped or lost
 }
 
 // Until returns the end of the lease. It changes only when the lease is renewed or ends, or when a
@@ -71,8 +70,8 @@ func (l *Lease) Until() time.Time {
 	return l.untilLocked()
 }
 
-// untilLocked returns the same instant as before, as two readings of two clocks never agree to
-// the nanosecond. Only a clock that was set makes a difference of a millisecond.
+// untilLocked returns the same time for the same end, although two readings of two clocks differ by
+// nanoseconds. Only a changed clock makes a difference of a millisecond.
 func (l *Lease) untilLocked() time.Time {
 	if fresh := l.until.time(); fresh.Sub(l.shown).Abs() >= time.Millisecond {
 		l.shown = fresh
@@ -225,8 +224,8 @@ func (l *Lease) End() (was bool, under <-chan struct{}) {
 	return was, l.under
 }
 
-// loseLocked ends the lease and returns the function that tells its subject, to be
-// called without the mutex.
+// loseLocked ends the lease and returns the function that notifies its subject. The caller calls that
+// without the mutex.
 func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 	if !l.until.passed(n) {
 		l.until, l.shown = n, time.Time{}
@@ -243,7 +242,7 @@ func (l *Lease) endLocked(cause error) {
 	l.w.removeLocked(l)
 }
 
-// expiredLocked returns the cause of an expiry, with the error of its latest renewal, if there
+// expiredLocked returns the cause of an expiry. It includes the error of the latest renewal, if there
 // is one.
 func (l *Lease) expiredLocked() error {
 	if l.err != nil {
@@ -253,7 +252,7 @@ func (l *Lease) expiredLocked() error {
 }
 
 func (l *Lease) extendLocked(sent instant, d time.Duration) {
-	if until := sent.add(Trusted(d)); l.until.before(until) { // it only grows
+	if until := sent.add(Trusted(d)); l.until.before(until) { // never shorten the lease
 		l.trustLocked(until)
 	}
 	l.w.placeLocked(l)
@@ -265,13 +264,12 @@ func (l *Lease) trustLocked(until instant) {
 	l.wall.Store(until.wall)
 }
 
-// renewsLocked reports whether the next thing that happens to l is a renewal.
+// renewsLocked reports whether the next event of l is a renewal.
 func (l *Lease) renewsLocked() bool {
 	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until) && l.renewAt.before(l.callAt)
 }
 
-// endsLocked returns when the next thing happens to l, if that is no renewal: its end, or a call of
-// Due.
+// endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
 func (l *Lease) endsLocked() instant {
 	if l.callAt.before(l.until) {
 		return l.callAt

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// Check looks twice: a look without the mutex may see the end from before a renewal, and then the renewal counts.
+// Check checks twice: without the mutex it may read the end from before a renewal, and then the
+// renewal counts.
 func TestLease_checkLooksTwice(t *testing.T) {
 	w := New(time.Hour, 1, func(context.Context, []Subject) []error { return nil })
 	defer w.Close()
 	l := w.Watch(nil, time.Now(), time.Hour, false)
-	l.mono.Store(0) // what the first look sees
+	l.mono.Store(0) // what Check reads without the mutex
 	if l.IsTrusted(time.Now()) {
 		t.Fatal("the first look sees the renewal")
 	}
@@ -21,7 +22,8 @@ func TestLease_checkLooksTwice(t *testing.T) {
 	l.Stop(t.Context())
 }
 
-// The look that takes no mutex knows the end of the trust, by both clocks, from the beginning and after each confirmation.
+// IsTrusted compares both clocks with the end of the trust, from the start and after each
+// confirmation.
 func TestLease_theQuickLook(t *testing.T) {
 	w := New(time.Hour, 1, func(context.Context, []Subject) []error { return nil })
 	defer w.Close()

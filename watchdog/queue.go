@@ -2,24 +2,24 @@ package watchdog
 
 import "time"
 
-// queue has leases by the time when they are due. Most come in that order, as all renewals give
-// the same lease. These stand in a list, where it costs the same to put a lease and to take one
-// out, however many there are. The others stand in a heap.
+// queue orders leases by the time when they are due. Most are added in that order, because all
+// renewals grant the same lease. They are in a list, where adding and removing take constant time.
+// The others are in a heap.
 type queue struct {
 	front, back *Lease // of the list
-	listed      int    // how many are in the list
+	listed      int    // the length of the list
 	others      heap
 }
 
-// listSteps is how many leases at the end of the list are looked at for the place of a new one.
-// Leases that are taken at the same time come a little out of order.
+// listSteps is how many leases at the end of the list are compared with a new one. Leases that are
+// acquired at about the same time are added slightly out of order.
 const listSteps = 16
 
-// inQueue is what a queue notes in a lease.
+// inQueue is the position of a lease in a queue.
 type inQueue struct {
-	at         time.Duration // when it is due there, by the clock that timers use
+	at         time.Duration // when it is due, by the monotonic clock
 	prev, next *Lease        // in the list
-	index      int32         // in the heap, and inList or inNone
+	index      int32         // in the heap, or inList or inNone
 }
 
 const (
@@ -29,7 +29,7 @@ const (
 
 func (q *queue) len() int { return q.listed + len(q.others) }
 
-// first returns the lease that is due first, nil if there is none.
+// first returns the lease that is due first, or nil if there is none.
 func (q *queue) first() *Lease {
 	l := q.front
 	if len(q.others) > 0 && (l == nil || q.others[0].at < l.at) {
@@ -38,7 +38,7 @@ func (q *queue) first() *Lease {
 	return l
 }
 
-// last returns a lease that it costs little to take out, nil if there is none.
+// last returns a lease that is cheap to remove, or nil if there is none.
 func (q *queue) last() *Lease {
 	if n := len(q.others); n > 0 {
 		return q.others[n-1].l
@@ -74,13 +74,13 @@ func (q *queue) put(l *Lease, at time.Duration) {
 	q.listed++
 }
 
-// move puts l, which must be in q, in its new place.
+// move moves l, which must be in q, to its new position.
 func (q *queue) move(l *Lease, at time.Duration) {
 	q.remove(l)
 	q.put(l, at)
 }
 
-// remove takes out l, which must be in q.
+// remove removes l, which must be in q.
 func (q *queue) remove(l *Lease) {
 	if l.index != inList {
 		q.others.remove(l)
@@ -100,9 +100,9 @@ func (q *queue) remove(l *Lease) {
 	q.listed--
 }
 
-// heap has leases; the first is due first. Each node has four children, and the
-// time next to the lease: with a hundred thousand leases, an operation costs
-// as much as the leases that it has to look at.
+// heap is a heap of leases, the first of which is due first. Each node has four children. The time is
+// stored next to the lease, because with 100,000 leases the cost is the number of leases read from
+// memory.
 type heap []entry
 
 type entry struct {
@@ -116,7 +116,7 @@ func (q *heap) put(l *Lease) {
 	q.up(len(*q)-1, entry{l.at, l})
 }
 
-// remove takes out l.
+// remove removes l.
 func (q *heap) remove(l *Lease) {
 	i := int(l.index)
 	l.index = inNone
@@ -133,7 +133,7 @@ func (q *heap) remove(l *Lease) {
 	}
 }
 
-// up puts e at i, or as far above as it belongs.
+// up puts e at i, or as far up as it belongs.
 func (q *heap) up(i int, e entry) {
 	for i > 0 {
 		parent := (i - 1) / 4
@@ -146,7 +146,7 @@ func (q *heap) up(i int, e entry) {
 	q.set(i, e)
 }
 
-// down puts e at i, or as far below as it belongs.
+// down puts e at i, or as far down as it belongs.
 func (q *heap) down(i int, e entry) {
 	for {
 		first := 4*i + 1

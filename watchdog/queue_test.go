@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Whatever is put, moved and taken out, in order or not, the first is due first, and nothing is
-// lost.
+// However leases are added, moved and removed, the first is due first, and none is lost.
 func TestQueue(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -55,7 +54,7 @@ func TestQueue(t *testing.T) {
 			}
 			check()
 		}
-		for len(in) > 0 { // in their order, or in any
+		for len(in) > 0 { // in order, or in random order
 			l := q.first()
 			if seed%2 == 1 {
 				l = in[r.IntN(len(in))]

@@ -18,8 +18,9 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// A lease is 24 ticks of the model here. So all that a watchdog does, it does at a tick: a renewal is due after a third of that, and the
-// next one a tick after one that failed. Only the end of the trust comes before its tick, by the margin.
+// A lease is 24 ticks of the model, so everything that a watchdog does happens at a tick. A renewal
+// is due after a third of the lease, and one tick after a failed one. Only the end of the trust is
+// earlier than its tick, by the margin.
 const (
 	traceTick  = time.Second
 	traceLease = 24 * traceTick
@@ -43,7 +44,7 @@ const (
 	tellTicks         = 17
 	tellTrust         = 18
 
-	toldNone   = 255 // nobody
+	toldNone   = 255 // no owner
 	toldPassed = 254 // to the next waiter of the process
 
 	toldGrant   = 1
@@ -53,10 +54,11 @@ const (
 
 type telling [5]int
 
-// Histories of the leases of a process, which proof/model/check.sh has SPIN follow in the model of the plain lock: TestTraces writes them to the
-// file "leases" of the directory that LEASEHOLD_TRACES names, a line each. In a history, holders of a lock come one after the other, or
-// pass it on, and a watchdog renews their leases, on virtual time. Renewals and answers take any time; connections break.
-// LEASEHOLD_SEED begins with other histories.
+// Histories of the leases of a process. proof/model/check.sh has SPIN follow them in the model of the
+// plain lock. TestTraces writes them to the file "leases" of the directory that LEASEHOLD_TRACES
+// names, one per line. In a history, owners of a lock follow each other by release or hand-off, and a
+// watchdog renews their leases, in virtual time. Renewals and replies take any time, and connections
+// break. LEASEHOLD_SEED selects other histories.
 func TestTraces(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_TRACES")
 	if dir == "" {
@@ -85,45 +87,45 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// history is a process that takes a lock again and again, and a server.
+// history is a process that acquires a lock repeatedly, and a server.
 type history struct {
 	*rand.Rand
 	dog    *watchdog.Watchdog
-	caller int     // the holder, or the one that asks; the next has the other number
+	caller int     // the owner, or the caller that requests the lock; the next one has the other number
 	tenure *tenure // the latest; nil before the first
 	flying []*flight
 	named  int
 	sent   int
 
-	holder, left int // what the server has: an owner string, and the ticks that are left of its lease
+	holder, left int // the server's state: an owner string, and the remaining ticks of its lease
 
 	mu   sync.Mutex
 	told []telling
 	news []told // by the goroutines of the watchdog
 }
 
-// told is a telling of a time.
+// told is a telling at a time.
 type told struct {
 	at time.Time
 	telling
 }
 
-// tenure is a holder of the lock: a subject of the watchdog.
+// tenure is an acquisition of the lock: a subject of the watchdog.
 type tenure struct {
 	h     *history
 	name  int
 	lease *watchdog.Lease
-	owes  bool // it was lost, and what the server has of it was not given back yet
+	owes  bool // it was lost, and the server's state for it was not reconciled yet
 }
 
-// flight is a command under way.
+// flight is a command in flight.
 type flight struct {
 	what   int // tellAsk, tellUnlock or tellRenew
 	t      *tenure
 	number int
 	sent   time.Time
-	answer int        // 0 before it was carried out
-	heard  chan error // of a renewal: the call that waits for the answer; nil if none does
+	answer int        // 0 before it was executed
+	heard  chan error // for a renewal: the call that waits for the reply; nil if none does
 	copy   bool
 }
 
@@ -163,7 +165,7 @@ func (h *history) tell() {
 	h.news = nil
 }
 
-// tellTrust says for how many ticks the latest tenure is trusted.
+// tellTrust tells how many ticks the latest tenure is trusted.
 func (h *history) tellTrust() {
 	if h.tenure == nil {
 		return
@@ -176,9 +178,9 @@ func (h *history) tellTrust() {
 	h.says(tellTrust, h.tenure.name, trust)
 }
 
-// renew is what the watchdog renews with.
+// renew is the watchdog's Renew function.
 func (h *history) renew(_ context.Context, batch []watchdog.Subject) []error {
-	t := batch[0].(*tenure) // all earlier ones are over
+	t := batch[0].(*tenure) // all earlier ones have ended
 	h.mu.Lock()
 	f := h.send(tellRenew, t)
 	f.heard = make(chan error)
@@ -194,7 +196,7 @@ func (h *history) send(what int, t *tenure) *flight {
 	return f
 }
 
-// Lost tells of a loss, unless the answer to a renewal was the cause, which is told.
+// Lost tells of a loss, unless the reply to a renewal was the cause, which has its own telling.
 func (t *tenure) Lost(cause error) {
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()
@@ -210,7 +212,7 @@ func (t *tenure) Group() watchdog.Group            { return watchdog.Group{} }
 
 func (t *tenure) holds() bool { return t != nil && t.lease.Check() == nil }
 
-// step has one thing happen.
+// step makes one thing happen.
 func (h *history) step() {
 	if len(h.flying) > 0 && h.IntN(2) == 0 {
 		h.command(h.flying[h.IntN(len(h.flying))])
@@ -234,7 +236,7 @@ func (h *history) step() {
 	case t.holds() && n == 2:
 		t.lease.Lose(errBroke)
 	case h.holder != toldNone && n == 3:
-		h.holder = toldNone // an operator takes the key away
+		h.holder = toldNone // an operator deletes the key
 		h.says(tellExpire)
 	case t != nil && t.owes && n < 7:
 		if t.owes = false; h.holder == t.name {
@@ -252,7 +254,7 @@ func (h *history) step() {
 	}
 }
 
-// tick has time pass.
+// tick lets time pass.
 func (h *history) tick() {
 	for _, f := range h.flying {
 		if f.what == tellAsk && time.Since(f.sent) > traceLease-3*traceTick {
@@ -266,7 +268,7 @@ func (h *history) tick() {
 		synctest.Wait()
 		now := time.Now()
 		h.mu.Lock()
-		for len(h.news) > 0 && h.news[0].at.Before(now) { // a tenure that was lost
+		for len(h.news) > 0 && h.news[0].at.Before(now) { // a lost tenure
 			h.told = append(h.told, h.news[0].telling)
 			h.news = h.news[1:]
 		}
@@ -283,7 +285,7 @@ func (h *history) tick() {
 	}
 }
 
-// command has something happen to a command.
+// command makes something happen to a command.
 func (h *history) command(f *flight) {
 	switch n := h.IntN(6); {
 	case f.answer == 0 && f.what == tellRenew && !f.copy && n == 0:
@@ -294,7 +296,7 @@ func (h *history) command(f *flight) {
 		}
 		h.hears(f, errBroke)
 	case f.what == tellRenew && f.heard != nil && n == 1:
-		h.hears(f, errBroke) // it does not wait any longer, and the answer comes later
+		h.hears(f, errBroke) // it stops waiting, and the reply comes later
 	case f.answer == 0:
 		f.answer = h.carryOut(f)
 		h.says(tellRun, f.number, f.answer)
@@ -311,7 +313,7 @@ func (h *history) over(f *flight) {
 	h.flying = slices.DeleteFunc(h.flying, func(other *flight) bool { return other == f })
 }
 
-// carryOut is when a command comes to the server.
+// carryOut executes a command on the server.
 func (h *history) carryOut(f *flight) int {
 	switch {
 	case f.what == tellAsk:
@@ -327,7 +329,7 @@ func (h *history) carryOut(f *flight) int {
 	return toldGrant
 }
 
-// answered is when the answer to a command comes.
+// answered delivers the reply to a command.
 func (h *history) answered(f *flight) {
 	switch f.what {
 	case tellAsk:
@@ -348,7 +350,7 @@ func (h *history) answered(f *flight) {
 	}
 }
 
-// hears ends the call that waits for the answer to a renewal. It reports whether there was one.
+// hears ends the call that waits for the reply to a renewal. It reports whether there was one.
 func (h *history) hears(f *flight, err error) bool {
 	if f.heard == nil {
 		return false

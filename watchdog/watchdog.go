@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// Renew renews the leases of batch, which all belong to one group. It returns one error for each,
-// in order: nil if the server confirmed it, one that matches ErrGone if the server no longer has
-// the lease for this owner, and any other if the outcome is unknown. It may return nil instead of a
-// list of nils. It returns within a bounded time whatever the server does, and does not use batch
-// after that. For a reply that arrives later it calls [Lease.Answered]. ctx is canceled when the
-// watchdog closes.
+// Renew renews the leases of batch, which all belong to one group. It returns one error for each, in
+// order. The error is nil if the server confirmed the renewal, and matches ErrGone if the server no
+// longer has the lease for this owner. Any other error means that the outcome is unknown. Renew may
+// return nil instead of a list of nils.
+//
+// It returns within a bounded time whatever the server does, and does not use batch after that. For a
+// reply that arrives later it calls [Lease.Answered]. ctx is canceled when the watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
-	portions  = 16        // the parts of an interval in which many leases are renewed
-	pipelined = 16        // how many batches are sent as one when they are late
-	atOnce    = 1000      // about how many leases of a lane a turn moves under the mutex
-	never     = time.Hour // the sleep with nothing to do for long: a later Watch wakes run
+	sliceCount = 16        // slices of an interval over which many renewals are spread
+	pipelined  = 16        // how many batches are sent as one when they are late
+	atOnce     = 1000      // about how many leases of a lane one turn moves while it holds the mutex
+	never      = time.Hour // the sleep if nothing is due; a later Watch wakes run
 )
 
 // Watchdog watches leases. New creates one, Close ends it.
 type Watchdog struct {
-	lease time.Duration // set once: the lease that a renewal gives
-	retry time.Duration // set once: from a failed renewal to the next
-	most  int           // set once: the leases of a batch, if none is late
+	lease time.Duration // set once: the lease that a renewal grants
+	retry time.Duration // set once: the time from a failed renewal to the next
+	most  int           // set once: the maximum number of leases in a batch that is not late
 	renew Renew         // set once
 
 	ctx    context.Context // of the renewals
@@ -33,13 +34,13 @@ type Watchdog struct {
 	wake   chan struct{} // has a value if something is due before armed
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below, the lanes and the leases
 	lanes   map[Group]*lane
-	ends    queue   // the leases that are in no lane's due, by their end, or by callAt if that is sooner
+	ends    queue   // leases not in any lane's due, by their end, or by callAt if that is earlier
 	armed   instant // when run wakes up, if it sleeps
 	asleep  bool    // run sleeps until armed
-	turns   int     // how often run woke up; for tests
-	watched bool    // there was a Watch since the latest turn
+	turns   int     // how often turn ran; for tests
+	watched bool    // Watch was called since the latest turn
 	running bool
 	closed  bool
 }
@@ -67,12 +68,12 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 	return w.WatchIn(new(Lease), s, sent, d, alive)
 }
 
-// WatchIn is Watch with memory for the lease, l, which was not used before. It returns l.
+// WatchIn is Watch with memory for the lease, which must be unused. It returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, inNone
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
-	if alive { // KeepAlive sets it otherwise
+	if alive { // otherwise KeepAlive sets it
 		l.renewAt = start.add(min(w.interval(s.Group()), d/3))
 	}
 
@@ -127,7 +128,7 @@ func (w *Watchdog) Len() int {
 	return n
 }
 
-// run sleeps until something is due, and does it.
+// run calls turn whenever something is due.
 func (w *Watchdog) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -142,8 +143,7 @@ func (w *Watchdog) run() {
 	}
 }
 
-// turn tells the subjects whose leases ended, starts the renewals that are due,
-// and returns how long to sleep.
+// turn ends expired leases, calls Due, and starts renewals. It returns how long to sleep.
 func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
 	w.asleep = false
@@ -168,14 +168,14 @@ func (w *Watchdog) turn() time.Duration {
 		}
 	}
 	sleep := never
-	for _, ln := range w.lanes { // again: a lease may have changed its lane
+	for _, ln := range w.lanes { // again, because a lease may have changed its lane
 		sleep = min(sleep, ln.sleepLocked(w, n))
 	}
 	if l := w.ends.first(); l != nil {
 		sleep = min(sleep, max(l.endsLocked().left(n), 0))
 	}
 	if sleep == never && w.watched {
-		sleep = w.lease / 3 // most leases are over before they are renewed: so the next Watch need not wake run
+		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
 	}
 	w.watched = false
 	w.armed, w.asleep = n.add(sleep), true
@@ -187,8 +187,7 @@ func (w *Watchdog) turn() time.Duration {
 	return sleep
 }
 
-// placeLocked puts l into its queue, and wakes run if l is due
-// before run would wake up.
+// placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
 func (w *Watchdog) placeLocked(l *Lease) {
 	was, isDue := l.isDue, l.renewsLocked()
 	if was != isDue {
@@ -210,10 +209,10 @@ func (w *Watchdog) placeLocked(l *Lease) {
 	w.wakeLocked(due)
 }
 
-// wakeLocked wakes run if it would not wake up before due.
+// wakeLocked wakes run if run would sleep past due.
 func (w *Watchdog) wakeLocked(due instant) {
 	if w.asleep && due.before(w.armed) {
-		w.asleep = false // once is enough
+		w.asleep = false // one signal is enough
 		select {
 		case w.wake <- struct{}{}:
 		default:
@@ -227,7 +226,7 @@ func (w *Watchdog) removeLocked(l *Lease) {
 	}
 }
 
-// queueLocked returns the queue that l is in, or belongs to.
+// queueLocked returns the queue that l is in or belongs to.
 func (w *Watchdog) queueLocked(l *Lease) *queue {
 	if l.isDue {
 		return &l.lane.due

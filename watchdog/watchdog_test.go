@@ -20,13 +20,13 @@ const (
 	most  = 100 // leases in a batch
 )
 
-// server stands for Redis: it knows when each subject's lease really ends, and
-// has a clock that may run faster than the client's.
+// server simulates Redis: it has the real end of each subject's lease, and a clock that may run
+// faster than the client's.
 type server struct {
 	rate  float64 // seconds of the server's clock for one of the client's
 	start time.Time
-	fail  func(call int) error // the error of a renewal that is not carried out
-	lost  func(call int) bool  // whether the reply of a carried-out renewal is lost
+	fail  func(call int) error // the error of a renewal that is not executed
+	lost  func(call int) bool  // whether the reply to an executed renewal is lost
 
 	mu    sync.Mutex
 	ends  map[*subject]time.Duration // by the server's clock
@@ -106,8 +106,8 @@ type subject struct {
 	losses  int
 	renewed int
 	until   time.Time
-	left    time.Duration // as Renewed or Unrenewed told last
-	failed  []error       // as Unrenewed told
+	left    time.Duration // from the latest Renewed or Unrenewed
+	failed  []error       // from Unrenewed
 	called  []time.Time
 }
 
@@ -144,7 +144,7 @@ func (s *subject) Unrenewed(err error, left time.Duration) {
 	s.left = left
 }
 
-// toldUntil returns the end that the latest Renewed told; the zero time before the first.
+// toldUntil returns the end passed to the latest Renewed; the zero time before the first.
 func (s *subject) toldUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *subject) lost() (at time.Time, cause error) {
 	return s.lostAt, s.cause
 }
 
-// inBubble runs f with a watchdog on a server of its own, in virtual time.
+// inBubble runs f with a watchdog and its own server, in virtual time.
 func inBubble(t *testing.T, f func(t *testing.T, w *watchdog.Watchdog, s *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestWatchdog_renewsEveryThird(t *testing.T) {
 		if _, cause := sub.lost(); cause != nil {
 			t.Fatalf("lost: %v", cause)
 		}
-		// A renewal may come a little early, to go with others.
+		// A renewal may be a little early, to join others.
 		if n := s.renewals(); n < 30 || n > 34 {
 			t.Errorf("%d renewals in ten leases, want 30", n)
 		}
@@ -316,8 +316,8 @@ func TestWatchdog_theWindowsEndIsALossWithItsCause(t *testing.T) {
 	})
 }
 
-// A renewal that hangs neither hides the end of its own lease, nor delays the
-// renewals of other leases.
+// A renewal without a reply hides neither the end of its own lease, nor delays the renewals of other
+// leases.
 func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -371,7 +371,7 @@ func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
 			t.Fatal("Stop returned while a renewal of the lease was under way")
 		default:
 		}
-		s.free(sub) // its answer must not reach the subject
+		s.free(sub) // its reply must not reach the subject
 		close(answer)
 		<-stopped
 		time.Sleep(lease)
@@ -458,13 +458,13 @@ func TestLease_loseIsFinalAndToldOnce(t *testing.T) {
 	})
 }
 
-// On a machine that slept the wall clock went on, and the monotonic one did not.
+// On a machine that slept, the wall clock continued, and the monotonic clock did not.
 func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
 		sub, l := s.watch(w, lease, false)
-		skew.Set(-time.Hour) // the wall clock was set back: the monotonic one counts
+		skew.Set(-time.Hour) // the wall clock was moved backward: the monotonic one counts
 		if l.Check() != nil {
 			t.Error("lost by a wall clock that went back")
 		}
@@ -485,8 +485,8 @@ func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 	})
 }
 
-// Two looks without a renewal in between see the same end, on the real clocks. After a renewal
-// the subject is told the end that a look sees.
+// Without a renewal, Until returns the same end every time, on the real clocks. After a renewal it
+// returns the end that the subject was notified of.
 func TestLease_untilStandsStill(t *testing.T) {
 	w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error { return nil })
 	defer w.Close()
@@ -511,7 +511,7 @@ func TestLease_untilStandsStill(t *testing.T) {
 	}
 }
 
-// Until follows a clock that is set.
+// Until follows a clock that is changed.
 func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
@@ -527,7 +527,7 @@ func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
 	})
 }
 
-// A look sees every change of a lease, however small.
+// Until shows every change of a lease, however small.
 func TestLease_untilFollowsASmallChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		const little = 500 * time.Microsecond
@@ -546,7 +546,7 @@ func TestLease_untilFollowsASmallChange(t *testing.T) {
 	})
 }
 
-// The trust counts from the send of a renewal, even if its answer takes long.
+// The trust counts from the send of a renewal, even if its reply is slow.
 func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -569,15 +569,15 @@ func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 	})
 }
 
-// The trust ran out while a renewal was in flight, and no call has looked yet:
-// the confirmation still comes too late.
+// The trust expired while a renewal was in flight, and no call has detected it yet: the confirmation
+// still comes too late.
 func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
 		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
-			skew.Set(time.Hour) // the machine sleeps, and wakes before the answer is read
+			skew.Set(time.Hour) // the machine sleeps, and wakes before the reply is read
 			return s.renew(ctx, batch)
 		})
 		defer w.Close()
@@ -590,8 +590,8 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 	})
 }
 
-// The renew function returns before the server has answered. A later answer
-// still counts, from the send of that renewal.
+// The renew function returns before the server has replied. A later reply still counts, from the send
+// of that renewal.
 func TestLease_answeredLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer error
@@ -640,8 +640,8 @@ func TestLease_answeredLate(t *testing.T) {
 	}
 }
 
-// A subject hears what is left of the lease when its renewal fails, when it succeeds, and when it
-// is confirmed late.
+// A subject is notified of the remaining lease time when its renewal fails, succeeds, or is confirmed
+// late.
 func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		refused := errors.New("refused")
@@ -679,8 +679,7 @@ func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A confirmation that comes after the end does not bring the lease back, whether a call
-// has seen the end or not.
+// A confirmation after the end does not revive the lease, whether or not a call has detected the end.
 func TestLease_answeredTooLate(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -703,7 +702,7 @@ func TestLease_answeredTooLate(t *testing.T) {
 	}
 }
 
-// A call that looks while the subject is still being told sees the loss as well.
+// A Check during the notification of the subject reports the loss, too.
 func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -715,7 +714,7 @@ func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 		l := w.Watch(slow, time.Now(), lease, false)
 		go l.Check()
 		time.Sleep(time.Until(l.Until()))
-		go l.Check() // this look tells the subject, which takes its time
+		go l.Check() // this Check notifies the subject, which is slow
 		synctest.Wait()
 		if err := l.Check(); !errors.Is(err, watchdog.ErrExpired) {
 			t.Errorf("Check says %v while the subject is being told", err)
@@ -734,8 +733,8 @@ func (s *slowSubject) Lost(cause error) {
 	s.subject.Lost(cause)
 }
 
-// A step of the wall clock must not make the watchdog spin: work that is due by one
-// clock is done, and work that is not due is waited for.
+// A step of the wall clock must not make the watchdog spin: work that is due by one clock is done,
+// and other work is waited for.
 func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, 12 * time.Second} {
 		t.Run(by.String(), func(t *testing.T) {
@@ -759,8 +758,8 @@ func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 	}
 }
 
-// Most leases are over before anything is due. They must not wake the watchdog, one after the
-// other, and it must not wake up for nothing when they are over.
+// Most leases end before anything is due. They must not wake the watchdog one after the other, and it
+// must not wake up in vain after they have ended.
 func TestWatchdog_sleepsOnThroughShortWatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		for range 100 {
@@ -821,14 +820,13 @@ func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
 		if l.Check() == nil || late.losses != 0 || s.renewals() != 0 {
 			t.Error("a watch after Close lives")
 		}
-		w.Close() // once more
+		w.Close() // again
 	})
 }
 
-// For thirty days renewals go to a server whose clock is one percent off,
-// while renewals and replies get lost, in bursts that a lease survives and in
-// some that it does not. The client must never think that it holds a lease that the server has
-// freed, and must not give up a lease that it could have kept.
+// For thirty days, renewals go to a server whose clock is one percent off. Renewals and replies get
+// lost, in bursts that a lease survives and in some that it does not. The client must never treat a
+// lease as valid after the server has freed it, and must not lose a lease that it could have kept.
 func TestWatchdog_thirtyDays(t *testing.T) {
 	for _, rate := range []float64{0.99, 1, 1.01} {
 		t.Run(fmt.Sprintf("rate %v", rate), func(t *testing.T) {
@@ -837,7 +835,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 				faults, looker := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 				s := newServer()
 				s.rate = rate
-				var burst int // failures to come
+				var burst int // remaining failures
 				roll := func(int) bool {
 					if burst > 0 {
 						burst--
@@ -881,7 +879,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 						t.Fatalf("false loss at %v: %v (seed %d)", time.Now(), cause, seed)
 					}
 				}
-				// Last comes one outage that no lease survives.
+				// The last outage is one that no lease survives.
 				s.mu.Lock()
 				s.fail = func(int) error { return down }
 				s.mu.Unlock()
@@ -901,8 +899,8 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 	}
 }
 
-// Due is called once at the time of CallAt, also while the lease is renewed, and
-// the renewals go on as before.
+// Due is called once at the time of CallAt, even while the lease is renewed. The renewals continue as
+// before.
 func TestLease_callAt(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
@@ -918,7 +916,7 @@ func TestLease_callAt(t *testing.T) {
 			if alive && s.renewals() != 2 {
 				t.Errorf("%d renewals in 29s, want 2", s.renewals())
 			}
-			l.CallAt(time.Now()) // that is at once
+			l.CallAt(time.Now()) // that is now
 			synctest.Wait()
 			if len(sub.calls()) != 2 {
 				t.Errorf("renewed %v: called %d times, want twice", alive, len(sub.calls()))
@@ -945,8 +943,7 @@ func TestLease_callAt(t *testing.T) {
 	}
 }
 
-// An event that passes while no call looks is told at the next look, and the end of the lease
-// before all others.
+// An event that passed is handled at the next turn, and the end of the lease before all others.
 func TestLease_callAtAfterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, time.Second, false)
@@ -958,7 +955,8 @@ func TestLease_callAtAfterTheEnd(t *testing.T) {
 	})
 }
 
-// An answer that comes when the lease is stopped or lost tells nobody anything: the subject was told, or asked not to be.
+// A reply for a lease that was stopped or lost calls no subject: the subject was notified, or called
+// Stop.
 func TestLease_answeredWhenOver(t *testing.T) {
 	for _, answer := range []error{nil, watchdog.ErrGone} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
@@ -980,7 +978,7 @@ func TestLease_answeredWhenOver(t *testing.T) {
 	}
 }
 
-// A renewal that failed is no cause of an end any more once a later answer has confirmed the lease.
+// A failed renewal is no longer the cause of an end once a later reply has confirmed the lease.
 func TestLease_answeredAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent time.Time
@@ -1007,7 +1005,7 @@ func TestLease_answeredAfterAFailure(t *testing.T) {
 	})
 }
 
-// To turn the renewals of a lease on or off that is over does not bring it back.
+// Turning the renewals of an ended lease on or off does not revive it.
 func TestLease_keepAliveWhenOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		for _, alive := range []bool{true, false} {
@@ -1027,7 +1025,8 @@ func TestLease_keepAliveWhenOver(t *testing.T) {
 	})
 }
 
-// The first renewal comes an interval after renewals are turned on; to turn them on once more does not put it off.
+// The first renewal is due an interval after renewals are turned on. Turning them on again does not
+// postpone it.
 func TestLease_keepAliveBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		_, l := s.watch(w, 10*lease, false)
@@ -1047,8 +1046,8 @@ func TestLease_keepAliveBegins(t *testing.T) {
 	})
 }
 
-// A group can ask for renewals that come more often than each third of a long lease, and not for fewer. Leases of other groups are not
-// renewed more often.
+// A group can require more frequent renewals than each third of a long lease, but not fewer. Leases
+// of other groups are not renewed more often.
 func TestGroup_within(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		for _, c := range []struct {
@@ -1072,7 +1071,7 @@ func TestGroup_within(t *testing.T) {
 	})
 }
 
-// A call that is wanted of a lease that is over does not come, and does not bring the lease back.
+// CallAt on an ended lease calls nothing, and does not revive the lease.
 func TestLease_callAtWhenOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, lease, true)
@@ -1089,7 +1088,8 @@ func TestLease_callAtWhenOver(t *testing.T) {
 	})
 }
 
-// A renewal failed, and the next one is confirmed. When the lease ends later, the failure is no cause of that.
+// A renewal failed, and the next one is confirmed. When the lease ends later, the failure is not the
+// cause.
 func TestWatchdog_aRenewalAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused, sent := errors.New("refused"), 0

@@ -14,23 +14,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Changes of plain locks travel together: while a batch is under way, the changes of other
-// goroutines collect, and are the next batch. A goroutine of the sender's gets the reply to
-// each batch. So a caller may leave at any instant, and what became of its change is known all
-// the same.
+// Changes of plain locks are sent in batches: while a batch is in flight, the changes of other
+// goroutines collect for the next one. A goroutine of the sender receives the reply to each batch, so
+// the outcome of a change is known even if its caller has stopped waiting.
 const (
-	callMost  = 64  // changes in one script call: a fraction of a millisecond of the server's time
-	batchMost = 512 // changes in one batch, which is a pipeline of such calls
+	callMost  = 64  // changes in one script call: a fraction of a millisecond of server time
+	batchMost = 512 // changes in one batch, which is a pipeline of script calls
 
-	// The next batch follows when one of batchesNear is replied to. If replies take long, one more
-	// follows the latest after a while: so a change waits for a small part of a round trip
-	// before it is sent, and for a reply that does not come only until the next batch.
+	// Up to batchesNear batches are in flight without a delay. If replies take longer, one more batch
+	// follows after a pause. A change then waits only for a fraction of a round trip before it is
+	// sent, and a lost reply delays only its own batch.
 	batchesNear = 2
 	batchesMost = 32
-	paceNear    = 500 * time.Microsecond // after which one more follows, at a server that replies within this time,
-	paceParts   = 8                      // and at a distance the part of a round trip
-	sweepParts  = 16                     // the part of the timeout after which the sweeper looks again
-	tripSlow    = 1024                   // the part by which the measured round trip grows towards a longer one
+	paceNear    = 500 * time.Microsecond // the pause if the round trip is at most this long
+	paceParts   = 8                      // otherwise the pause is this fraction of the round trip
+	sweepParts  = 16                     // the sweeper runs after this fraction of the timeout
+	tripSlow    = 1024                   // the fraction by which the measured round trip grows towards a longer one
 )
 
 // batcher sends the changes of many goroutines to one node.
@@ -38,64 +37,64 @@ type batcher struct {
 	s    *Sender // set once
 	node uint16  // set once
 
-	mu      sync.Mutex
-	queue   []*request // to be sent, in the order of their arrival
-	workers int        // how many goroutines send changes, or are about to
-	under   []*batch   // what they have sent
-	latest  time.Time
-	trip    time.Duration // the shortest round trip of late
-	pacer   timer         // is to have one more batch follow the latest
-	sweeper timer         // is to look for callers that have waited for long enough
+	mu      sync.Mutex    // guards the fields up to sweeper
+	queue   []*request    // to be sent, in the order of arrival
+	workers int           // the number of goroutines that send batches, or are about to
+	under   []*batch      // batches in flight
+	latest  time.Time     // when the latest batch was sent
+	trip    time.Duration // the shortest recent round trip
+	pacer   timer         // sends one more batch after a pause
+	sweeper timer         // ends the wait of overdue callers
 
-	work  func() // set once: send, without an allocation for each use
+	work  func() // set once: the method value c.send, which would be allocated for each use
 	spare sync.Pool
 
-	// unused has requests that are no one's. It is not shared between clients: a channel must not
-	// leave the bubble of testing/synctest in which it was made.
+	// unused holds requests for reuse. Clients do not share it: a channel must not leave the
+	// testing/synctest bubble in which it was made.
 	unused sync.Pool
 }
 
-// timer calls a function once in a while. The mutex of the batcher guards it.
+// timer is a reusable timer, guarded by the batcher's mu.
 type timer struct {
 	*time.Timer
 	armed bool
 }
 
-// batch is some changes that are under way.
+// batch is a set of changes in flight.
 type batch struct {
 	sent     time.Time
 	requests []*request
-	changes  []*luascripts.Change // those of requests that are sent
+	changes  []*luascripts.Change // the changes to send; it omits abandoned acquires
 }
 
-// request is one change in the hands of a batcher.
+// request is one change that a caller submitted to a batcher.
 type request struct {
 	luascripts.Change
-	limit time.Duration // how long its caller waits; 0 if the caller finds the end by itself
-	due   time.Time     // about when its caller has waited for long enough; zero before the sweeper has seen it
-	state atomic.Int32  // waits, and what came of it
-	wake  chan struct{} // cap 1: gets one token, when the request does not wait any more and its caller has not left
-	late  func()        // gets the reply when the caller has left; set before that
+	limit time.Duration // how long its caller waits; 0 if the caller has its own timer or no limit
+	due   time.Time     // about when its caller has waited for limit; zero before the first sweep
+	state atomic.Int32  // waits, overdue, left or answered
+	wake  chan struct{} // cap 1: receives one token when the request is answered or overdue, unless its caller has left
+	late  func()        // receives the reply if the caller has left; set before that
 }
 
-// Unbatched makes a Call that does not travel with others, when it is embedded.
+// Unbatched can be embedded in a Call that is not batched.
 type Unbatched[T any] struct{}
 
-// Batched says so.
+// Batched reports false.
 func (Unbatched[T]) Batched() (node uint16, joins bool) { return 0, false }
 
-// Encode is not called.
+// Encode is not used.
 func (Unbatched[T]) Encode(*luascripts.Change) {}
 
-// Decode is not called.
+// Decode is not used.
 func (Unbatched[T]) Decode(*luascripts.Change) (none T, err error) { return none, nil }
 
-// What can become of a request.
+// The states of a request.
 const (
 	waits    int32 = iota
-	overdue        // the caller has waited for long enough, and is about to leave
-	left           // the caller has left: the request is the batcher's
-	answered       // the request is the caller's
+	overdue        // the caller has waited for limit, and is about to leave
+	left           // the caller has left, and the batcher owns the request
+	answered       // the caller owns the request
 )
 
 // batcherOf returns the batcher for a node.
@@ -124,12 +123,12 @@ func (s *Sender) batcherOf(node uint16) *batcher {
 	return c
 }
 
-// batchers has a batcher for each node of a cluster, so that none delays another; without a
-// cluster there is one.
+// batchers holds one batcher for each node of a cluster, so that no node delays another. Without a
+// cluster there is only one.
 type batchers struct {
-	first atomic.Pointer[batcher] // nil before there is one; without a cluster there are no others
+	first atomic.Pointer[batcher] // the first batcher, the only one without a cluster; nil before it is made
 
-	mu    sync.RWMutex
+	mu    sync.RWMutex // guards nodes
 	nodes map[uint16]*batcher
 }
 
@@ -149,12 +148,12 @@ func newBatcher(s *Sender) *batcher {
 	return c
 }
 
-// sendBatched is Send for a call that travels with others.
+// sendBatched is Send for a batched call.
 func sendBatched[T any, C Call[T]](ctx context.Context, c *batcher, limit time.Duration, call C) (value T, ok bool, err error) {
 	j := c.unused.Get().(*request)
 	call.Encode(&j.Change)
 	var timeout <-chan time.Time
-	j.limit = 0 // not that of an earlier caller
+	j.limit = 0 // reset the limit of an earlier caller
 	switch {
 	case limit == 0:
 	case limit > c.s.Timeout/2:
@@ -190,13 +189,13 @@ func sendBatched[T any, C Call[T]](ctx context.Context, c *batcher, limit time.D
 	return value, true, err
 }
 
-// abandon has the caller of j leave. It reports false if j was replied to at this moment.
+// abandon makes the caller of j leave. It reports false if j was answered just before.
 func abandon[T any, C Call[T]](j *request, call C) bool {
 	j.late = func() { call.Late(call.Decode(&j.Change)) }
 	return j.state.CompareAndSwap(waits, left) || j.state.CompareAndSwap(overdue, left)
 }
 
-// answer has the caller take the reply, or receives it in place of a caller that has left.
+// answer wakes the caller of j, or handles the reply for a caller that has left.
 func (j *request) answer() {
 	switch {
 	case j.state.CompareAndSwap(waits, answered):
@@ -206,7 +205,7 @@ func (j *request) answer() {
 	}
 }
 
-// add has j travel with the next batch.
+// add queues j for the next batch.
 func (c *batcher) add(j *request) {
 	j.state.Store(waits)
 	c.mu.Lock()
@@ -225,13 +224,13 @@ func (c *batcher) add(j *request) {
 	}
 }
 
-// mayLocked reports whether one worker more may send what is in the queue. If none may yet, the
-// pacer looks again.
+// mayLocked reports whether one more worker may send now. If it is too early, the pacer checks again
+// later.
 func (c *batcher) mayLocked() bool {
 	if c.workers < batchesNear {
 		return true
 	}
-	if c.workers == batchesMost || c.pacer.armed { // it looks when it is time
+	if c.workers == batchesMost || c.pacer.armed { // the pacer checks in time
 		return false
 	}
 	pace := paceNear
@@ -240,7 +239,7 @@ func (c *batcher) mayLocked() bool {
 	}
 	wait := pace - time.Since(c.latest)
 	if wait > 0 {
-		c.s.Add() // until it has looked
+		c.s.Add() // until pace has run
 		c.armLocked(&c.pacer, wait, c.pace)
 	}
 	return wait <= 0
@@ -255,7 +254,7 @@ func (c *batcher) armLocked(t *timer, d time.Duration, f func()) {
 	}
 }
 
-// pace sends what is in the queue, in a goroutine of its own.
+// pace sends batches after a pause. The pacer runs it in a separate goroutine.
 func (c *batcher) pace() {
 	defer c.s.Done()
 	c.mu.Lock()
@@ -270,7 +269,7 @@ func (c *batcher) pace() {
 	}
 }
 
-// sweep ends the wait of callers that have waited for long enough.
+// sweep ends the wait of callers that have waited for their limit.
 func (c *batcher) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +280,7 @@ func (c *batcher) sweep() {
 			switch {
 			case j.limit == 0:
 			case j.due.IsZero():
-				j.due = now.Add(j.limit - 2*slack) // it came since the last look, and the next is as much later
+				j.due = now.Add(j.limit - 2*slack) // it came since the last sweep, and the next sweep may be as much too late
 			case now.After(j.due) && j.state.CompareAndSwap(waits, overdue):
 				j.wake <- struct{}{}
 			}
@@ -296,7 +295,7 @@ func (c *batcher) sweep() {
 	}
 }
 
-// stop ends the timer that nothing waits for, once nothing is under way any more.
+// stop stops the sweeper once nothing is in flight.
 func (c *batcher) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,10 +304,10 @@ func (c *batcher) stop() {
 	}
 }
 
-// ErrUnsent is what Late is notified of a request that was never sent.
+// ErrUnsent is passed to Late if the request was never sent.
 var ErrUnsent = Final{errors.New("canceled before the command was sent")}
 
-// send sends batches as long as there is something in the queue. One of c.workers runs it.
+// send sends batches until the queue is empty, or other workers suffice. A worker runs it.
 func (c *batcher) send() {
 	b := c.spare.Get().(*batch)
 	for c.next(b) {
@@ -323,14 +322,14 @@ func (c *batcher) send() {
 		clear(b.changes)
 		b.requests, b.changes = b.requests[:0], b.changes[:0]
 		if many {
-			runtime.Gosched() // the callers come first: their next changes are then in the next batch
+			runtime.Gosched() // let the callers run first, so that their next changes are in the next batch
 		}
 	}
 	c.spare.Put(b)
 }
 
-// next fills b from the queue. It reports false, and the worker ends, if there is nothing, or
-// others send it.
+// next fills b from the queue. It returns false, and the worker ends, if the queue is empty or other
+// workers suffice.
 func (c *batcher) next(b *batch) bool {
 	now := time.Now()
 	c.mu.Lock()
@@ -344,7 +343,7 @@ func (c *batcher) next(b *batch) bool {
 	for _, j := range c.queue[:n] {
 		b.requests = append(b.requests, j)
 		if !j.Gives && j.state.Load() == left {
-			j.Err = ErrUnsent // no one needs the lock any more
+			j.Err = ErrUnsent // no caller needs the lock any more
 		} else {
 			b.changes = append(b.changes, &j.Change)
 		}
@@ -359,7 +358,8 @@ func (c *batcher) next(b *batch) bool {
 	return true
 }
 
-// detectClosed is DetectClosed for the changes of a batch. It asks once for all of them, and no longer than a command may take, as all others wait for that.
+// detectClosed is DetectClosed for a batch. It sends one PING for all of its changes. The PING has a
+// timeout, because all callers of the batch wait for it.
 func (s *Sender) detectClosed(changes []*luascripts.Change) {
 	closing := func(c *luascripts.Change) bool { return errors.Is(c.Err, rueidis.ErrClosing) }
 	first := slices.IndexFunc(changes, closing)
@@ -378,10 +378,10 @@ func (s *Sender) detectClosed(changes []*luascripts.Change) {
 	}
 }
 
-// roundTrip sends b, and waits for the replies.
+// roundTrip sends b and waits for the replies.
 func (c *batcher) roundTrip(b *batch) {
 	if c.s.rdb.Mode() == rueidis.ClientModeCluster {
-		// The changes of a slot share a script. Of those of a lock, releases come first.
+		// The changes of a slot share a script, which runs releases first.
 		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
 	c.s.change(c.s.rdb, b.changes)
@@ -393,7 +393,7 @@ func (c *batcher) roundTrip(b *batch) {
 	i := slices.Index(c.under, b)
 	c.under = slices.Delete(c.under, i, i+1)
 	switch {
-	case !answers: // whatever took so long or went so fast, it was not the way to the server and back
+	case !answers: // no reply arrived, so the duration is not a round trip
 	case c.trip == 0 || took < c.trip:
 		c.trip = took
 	default:

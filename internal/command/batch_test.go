@@ -20,7 +20,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// far is a server for a batcher: the client library and what is behind it.
+// far is a simulated server for a batcher, including the client library.
 type far struct {
 	rueidis.Client
 	mode    rueidis.ClientMode
@@ -28,11 +28,11 @@ type far struct {
 	refuses func(c *luascripts.Change) error // nil refuses nothing
 
 	mu      sync.Mutex
-	sizes   []int // of the batches
+	sizes   []int // of each batch
 	carried map[string]int
 	order   []string
 	under   int
-	most    int // how many were under way at a time
+	most    int // the maximum number of batches in flight at the same time
 }
 
 func (f *far) Mode() rueidis.ClientMode { return f.mode }
@@ -88,7 +88,7 @@ func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
 	f.mu.Unlock()
 }
 
-// step is a change of a plain lock, with a number of its own.
+// step is a change of a plain lock, with its own number.
 type step struct {
 	Unbatched[uint64]
 	number uint64
@@ -122,8 +122,8 @@ func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token u
 	return Send[uint64](ctx, s, limit, c)
 }
 
-// At a distance a change waits for a small part of a round trip before it is sent, however many
-// others there are, and few batches are under way.
+// With a distant server, a change waits only for a fraction of a round trip before it is sent,
+// however many others there are. Few batches are in flight.
 func TestTogether_nobodyWaitsForLong(t *testing.T) {
 	for _, trip := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
 		for _, callers := range []int{1, 2, 3, 64, 700} {
@@ -142,7 +142,7 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 								if !answered || err != nil || token != number {
 									t.Errorf("%d: %d, %t, %v", number, token, answered, err)
 								}
-								if i > 0 { // the first ones find nothing measured
+								if i > 0 { // nothing is measured for the first ones
 									longest.Store(max(longest.Load(), int64(time.Since(began))))
 								}
 								time.Sleep(rand.N(trip))
@@ -162,8 +162,8 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 	}
 }
 
-// However many changes there are, a batch and the number of batches are bounded, and each change
-// goes out once.
+// However many changes there are, the size and the number of batches are bounded, and each change is
+// sent once.
 func TestTogether_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &far{trip: func() time.Duration { return time.Second }}
@@ -184,12 +184,12 @@ func TestTogether_isBounded(t *testing.T) {
 	})
 }
 
-// Callers leave at any instant, and some as the reply comes. Each change is replied to once, to its caller or to Late, with its own
-// reply; a request that no one waits for is not sent, and a release is.
+// Callers leave at any time, some just as the reply arrives. Each change is answered once, to its
+// caller or to Late, with its own reply. An abandoned acquire is not sent, but a release is.
 func TestTogether_callersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip, callers = 10, 3000
-		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // so that several things happen in one instant
+		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // coarse, so that several things happen at the same time
 		f := &far{trip: func() time.Duration { return 2 * ms(trip) }}
 		s := f.sender(t)
 		var answered, late, unsent, left atomic.Int64
@@ -239,8 +239,8 @@ func TestTogether_callersLeave(t *testing.T) {
 	})
 }
 
-// A server that stops answering keeps no caller for longer than its time, and when it replies
-// again, each change is heard once.
+// A server that stops replying delays no caller beyond its limit. When it replies again, each change
+// is answered once.
 func TestTogether_aSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -277,7 +277,7 @@ func TestTogether_aSilentServer(t *testing.T) {
 	})
 }
 
-// On a cluster the changes of a slot stand together, and those of a lock stay in their order.
+// On a cluster the changes of a slot are adjacent, and those of a lock stay in order.
 func TestTogether_staysInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
@@ -290,7 +290,7 @@ func TestTogether_staysInOrder(t *testing.T) {
 					t.Errorf("%t, %v", answered, err)
 				}
 			})
-			if number >= batchesNear { // the first ones go at once
+			if number >= batchesNear { // the first ones are sent immediately
 				synctest.Wait()
 			}
 		}
@@ -309,7 +309,7 @@ func TestTogether_staysInOrder(t *testing.T) {
 	})
 }
 
-// What fails at once does not make the server seem near.
+// An immediate failure does not make the server seem near.
 func TestTogether_measuresAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip = 80 * time.Millisecond
@@ -338,8 +338,7 @@ func TestTogether_measuresAnswers(t *testing.T) {
 	})
 }
 
-// A request is used again. A caller with little time waits for all of it, however long the caller
-// before had.
+// A request is reused. A caller has its own limit, whatever the limit of the earlier caller.
 func TestTogether_hasItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
@@ -356,7 +355,7 @@ func TestTogether_hasItsOwnTime(t *testing.T) {
 	})
 }
 
-// Each node of a cluster has a batcher of its own, and keeps it.
+// Each node of a cluster has its own batcher, and keeps it.
 func TestCombiner_oneForEachNode(t *testing.T) {
 	s := New(nil, Config{Timeout: timeout})
 	all := make(map[*batcher]bool)
@@ -374,7 +373,7 @@ func TestCombiner_oneForEachNode(t *testing.T) {
 	}
 }
 
-// What a change is made of is used again. It begins with nothing of an earlier one: no reply, and no error.
+// The memory of a change is reused. It starts without the earlier reply or error.
 func TestTogether_beginsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broke := errors.New("broke")
@@ -401,7 +400,8 @@ func TestTogether_beginsEmpty(t *testing.T) {
 	})
 }
 
-// Each caller has all of its time, also after a pause and after another with the same request, and leaves when that is over.
+// Each caller has its full limit, even after a pause or with a reused request, and leaves when it has
+// passed.
 func TestTogether_countsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
@@ -426,7 +426,7 @@ func TestTogether_countsFromTheStart(t *testing.T) {
 	})
 }
 
-// The sweeper looks again as long as something is in the queue or under way, and then it stops.
+// The sweeper runs as long as anything is queued or in flight, and then stops.
 func TestTogether_looksAsLongAsSomebodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, queued := range []int{0, 1} {
@@ -448,7 +448,7 @@ func TestTogether_looksAsLongAsSomebodyWaits(t *testing.T) {
 	})
 }
 
-// The measured way to the server is the shortest one at once, and grows slowly when the server is farther.
+// The measured round trip drops to a shorter one immediately, and grows slowly towards a longer one.
 func TestTogether_measuresTheShortest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const near, far1 = 20 * time.Millisecond, 80 * time.Millisecond
@@ -475,7 +475,8 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 	})
 }
 
-// A change whose server does not reply keeps a batch under way. Those that come meanwhile go by the next ones, and none of them alone.
+// A change without a reply keeps its batch in flight. Changes that come in the meantime are in the
+// next batches, and none is sent alone.
 func TestTogether_behindASlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 40
@@ -505,7 +506,8 @@ func TestTogether_behindASlowBatch(t *testing.T) {
 	})
 }
 
-// leaving is the context of a caller that leaves as its reply comes: when the caller looks whether it ended, both have happened.
+// leaving is the context of a caller that leaves as its reply arrives: when the caller checks it,
+// both have happened.
 type leaving struct{ context.Context }
 
 func (leaving) Done() <-chan struct{} {
@@ -517,7 +519,8 @@ func (leaving) Done() <-chan struct{} {
 
 func (leaving) Err() error { return context.Canceled }
 
-// A reply comes as its caller leaves. The caller has it, and nothing of it is left for the next change.
+// A reply arrives as its caller leaves. The caller receives it, and nothing of it is left for the
+// next change.
 func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
@@ -535,22 +538,22 @@ func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// Few batches are under way: while there are some, the next one follows a pace after the latest, and neither at once when one is replied to nor
-// when one was sent since the pacer was set.
+// Few batches are in flight: the next one follows a pace after the latest. It is not sent earlier
+// because of a reply, or because a batch was sent after the pacer was set.
 func TestTogether_followsInItsTime(t *testing.T) {
 	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
 	type change struct{ comes, sent time.Duration }
 	for what, changes := range map[string][]change{
 		"one is answered": {
-			{0, 0}, {1, 1}, // as many as may be under way at any time
+			{0, 0}, {1, 1}, // up to the maximum in flight at any time
 			{2, 1 + pace},
 			{75 * ms, 75 * ms},
-			{79 * ms, 75*ms + pace}, // and not with the first reply, after 80 ms
+			{79 * ms, 75*ms + pace}, // not at the first reply, after 80 ms
 		},
 		"one goes before the pacer looks": {
 			{0, 0}, {1, 1},
 			{75 * ms, 75 * ms},
-			{76 * ms, 80*ms + 1}, // only one is under way now
+			{76 * ms, 80*ms + 1}, // only one is in flight now
 			{81 * ms, 80*ms + 1 + pace},
 		},
 	} {
@@ -576,7 +579,8 @@ func TestTogether_followsInItsTime(t *testing.T) {
 	}
 }
 
-// On a cluster the changes of a slot stand side by side in their batch, as they share a script then. Elsewhere they stay as they came.
+// On a cluster the changes of a slot are adjacent in their batch, because they share a script.
+// Elsewhere they stay in order of arrival.
 func TestTogether_slotsSideBySide(t *testing.T) {
 	for mode, runs := range map[rueidis.ClientMode]int{rueidis.ClientModeCluster: 5, rueidis.ClientModeStandalone: 50} {
 		synctest.Test(t, func(t *testing.T) {
@@ -600,7 +604,7 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 						t.Errorf("%d: %t, %v", number, answered, err)
 					}
 				})
-				synctest.Wait() // the first ones go at once, and the others together
+				synctest.Wait() // the first ones are sent immediately, the others together
 			}
 			all.Wait()
 			if pieces != runs {
@@ -610,7 +614,8 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 	}
 }
 
-// The caller of a request leaves before it is sent, and nothing else is in its batch. Late gets that it was not sent, and the next batches go on.
+// The only caller of a batch leaves before its request is sent. Late is notified of that, and the
+// next batches are sent.
 func TestTogether_nothingToSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &far{trip: func() time.Duration { return time.Second }}
@@ -645,7 +650,7 @@ func TestTogether_nothingToSend(t *testing.T) {
 	})
 }
 
-// locked is a change that takes a lock of its own.
+// locked is a change that acquires its own lock.
 type locked struct{ step }
 
 func (c locked) Encode(change *luascripts.Change) {
@@ -654,7 +659,7 @@ func (c locked) Encode(change *luascripts.Change) {
 	change.Keys, change.Question.Lease, change.Question.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
 }
 
-// A sender sends its changes to the server, and each caller is notified of its own lock.
+// A sender sends its changes to the server, and each caller receives the reply for its own lock.
 func TestTogether_reachesTheServer(t *testing.T) {
 	m := redistest.NewMini(t)
 	closing := make(chan struct{})

@@ -10,36 +10,40 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Dated sends the copies of a call that sets something anew, so that none of them undoes a newer call. Each copy says before which
-// time of the server it may be executed, and does nothing after that. So no copy takes effect when Over has returned: the server
-// has replied to it, or its time has passed. It adds nothing to Redis, and takes it that the server's clock is not set back.
+// Dated sends the copies of a call that overwrites a value, so that no copy undoes a newer call. Each
+// copy carries a server time after which it has no effect. When Over has returned, no copy can take
+// effect any more: it has a reply, or its time has passed. Dated stores nothing in Redis. It requires
+// that the server's clock is not moved backward.
 type Dated struct {
-	began   time.Time       // set once
-	within  time.Duration   // set once
-	closing <-chan struct{} // set once: closed when the client closes
-	doubt   atomic.Int64    // until when a copy without a reply may be executed, counted from began
+	began        time.Time       // set once
+	within       time.Duration   // set once
+	closing      <-chan struct{} // set once: closed when the client closes
+	pendingUntil atomic.Int64    // until when a copy without a reply may be executed, as a duration since began
 }
 
-// NewDated returns a Dated for a call that begins now, and gives up after within or when closing is closed.
+// NewDated returns a Dated for a call that begins now. It stops sending after within, or when closing
+// is closed.
 func NewDated(within time.Duration, closing <-chan struct{}) *Dated {
 	return &Dated{began: time.Now(), within: within, closing: closing}
 }
 
-// copyLives is for how long a copy can be executed, at most. A call that was repeated returns so much later.
+// copyLives is how long a copy can be executed after it is sent. A repeated call returns later by up
+// to this time.
 const copyLives = time.Second
 
-// errOutdated is the error of a call whose copies took longer to the server than copyLives, again and again.
+// errOutdated is returned when every copy took longer than copyLives to reach the server.
 var errOutdated = errors.New("command arrived too late and was not executed")
 
-// Send calls f, which sends a copy that may be executed before a time of the server, in ms. f returns 0 if the copy was
-// executed, and else the server's time; then Send calls f again. The first copy says 0, so it only asks for the time. When
-// ctx ends, which is that of the caller, or the client closes, Send calls f no more. No two Sends run at once.
+// Send calls f, which sends a copy that may be executed before the given server time, in ms. f
+// returns 0 if the copy was executed. Otherwise it returns the server's time, and Send calls f again.
+// The first copy has time 0, so it only queries the time. Send stops when ctx is canceled or the
+// client closes. Calls of Send must not overlap.
 func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err error)) error {
-	doubt := d.doubt.Load()
+	pendingUntil := d.pendingUntil.Load()
 	for before := int64(0); ; {
 		now, err := f(before)
 		if err == nil || !retry.FaultOf(err).MayHaveRun() {
-			d.doubt.Store(doubt)
+			d.pendingUntil.Store(pendingUntil)
 		}
 		if err != nil || now == 0 {
 			return err
@@ -56,14 +60,14 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 		if life <= 0 {
 			return errOutdated
 		}
-		before = now + life.Milliseconds()*99/100 // the clocks run within 1 % of each other
-		d.doubt.Store(int64(passed + life))
+		before = now + life.Milliseconds()*99/100 // allow for 1 % of clock drift
+		d.pendingUntil.Store(int64(passed + life))
 	}
 }
 
-// Over waits until no copy of the call can take effect any more. It ends with ctx.
+// Over waits until no copy of the call can take effect any more, or ctx is canceled.
 func (d *Dated) Over(ctx context.Context) {
-	if left := time.Duration(d.doubt.Load()) - time.Since(d.began); left > 0 {
+	if left := time.Duration(d.pendingUntil.Load()) - time.Since(d.began); left > 0 {
 		Sleep(ctx, left)
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Whatever becomes of the copies of calls, in whatever order they come: none takes effect after its call has returned.
+// Whatever happens to the copies of calls, in any order: none takes effect after its call has
+// returned.
 func TestDated_histories(t *testing.T) {
 	const within = 3 * time.Second
 	var late, done, failed int
@@ -47,23 +48,23 @@ func TestDated_histories(t *testing.T) {
 					}
 					return 0
 				}
-				fates := random.Perm(5)[:1+random.IntN(5)] // what can happen
-				doubt, err := false, error(nil)            // doubt: a copy that may change something has no reply
+				fates := random.Perm(5)[:1+random.IntN(5)] // what may happen
+				pending, err := false, error(nil)          // pending: a copy that may change something has no reply
 				for time.Since(start) < within {
 					err = d.Send(t.Context(), func(before int64) (int64, error) {
 						time.Sleep(upTo(300 * time.Millisecond))
 						switch fates[random.IntN(len(fates))] {
 						case 0: // the reply is lost
 							apply(before)
-						case 1: // it comes late
+						case 1: // it arrives late
 							after := upTo(5 * time.Second)
 							copies.Go(func() { time.Sleep(after); apply(before) })
-						case 2: // it does not come
+						case 2: // the command is lost
 							return 0, retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 						default:
 							return apply(before), nil
 						}
-						doubt = doubt || before > 0
+						pending = pending || before > 0
 						return 0, io.EOF
 					})
 					if err == nil {
@@ -73,7 +74,7 @@ func TestDated_histories(t *testing.T) {
 				}
 				answered := time.Since(start)
 				d.Over(t.Context())
-				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !doubt && took > answered {
+				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !pending && took > answered {
 					t.Errorf("seed %d: it returns after %v; %v, the last answer came after %v", seed, took, err, answered)
 				}
 				mu.Lock()
@@ -93,7 +94,8 @@ func TestDated_histories(t *testing.T) {
 	}
 }
 
-// A call whose caller has left, or whose client closes, sends nothing more, and Over does not wait for longer than its caller.
+// A call whose caller has left, or whose client closes, sends nothing more. Over does not wait longer
+// than its caller.
 func TestDated_left(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -101,7 +103,7 @@ func TestDated_left(t *testing.T) {
 		err := d.Send(ctx, func(int64) (int64, error) {
 			sent++
 			leave()
-			return int64(2 - sent), nil // the second one would be executed
+			return int64(2 - sent), nil // the second copy would be executed
 		})
 		if !errors.Is(err, context.Canceled) || sent != 1 {
 			t.Errorf("%v after %d copies", err, sent)
@@ -134,7 +136,7 @@ func TestDated_left(t *testing.T) {
 	})
 }
 
-// Copies that always come too late end with the time of the call.
+// If every copy comes too late, the call ends when its time has passed.
 func TestDated_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, start := NewDated(3*time.Second, nil), time.Now()

@@ -14,32 +14,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Final is an error of the library's own: no command of it is under way, and asking again
-// would not help. [retry.FaultOf] knows it, and each other error that has a method Final.
+// Final is an error of this module: none of its commands is in flight, and a retry would not help.
+// [retry.FaultOf] recognizes it, and every other error with a method Final.
 type Final struct{ Err error }
 
 func (e Final) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error.
+// Unwrap returns Err.
 func (e Final) Unwrap() error { return e.Err }
 
-// Final says that it is one.
+// Final marks the error as final.
 func (e Final) Final() {}
 
-// resentAfter is how long rueidis waits for replies on a connection whose ConnLifetime is over, before it closes it.
+// resentAfter is how long rueidis waits for replies on a connection past its ConnLifetime, before it
+// closes the connection.
 const resentAfter = time.Second
 
-// Resent reports whether a command whose reply took so long may have been sent twice. When a connection comes to the end
-// of its ClientOption.ConnLifetime, rueidis closes it, and sends by the next one, without a word, what has had no reply. The first
-// copy may have been executed, or may be yet. No one can see whether the application set that option.
+// Resent reports whether a command whose reply took that long may have been sent twice. At the end of
+// ClientOption.ConnLifetime, rueidis closes the connection and resends the commands without a reply
+// on the next one. The first copy may have been executed, or may still be. Whether the application
+// set that option is not visible.
 func Resent(took time.Duration) bool { return took >= resentAfter }
 
-// DetectClosed returns err, with which a command that rdb sent failed, or [retry.Closed] if the application has closed rdb. The library
-// closes a single connection, too, when Sentinels or a cluster name another server: then rdb is well, but what is under
-// way on that connection fails with the same rueidis.ErrClosing. So DetectClosed asks once more, which goes to the server of now.
+// DetectClosed returns [retry.Closed] if err, from a command that rdb sent, means that the
+// application closed rdb. Otherwise it returns err. rueidis also closes a single connection when
+// Sentinel or a cluster reports another server. Commands in flight then fail with the same
+// rueidis.ErrClosing, although rdb works. DetectClosed therefore sends a PING, which goes to the
+// current server.
 //
-// If rdb failed to connect before, nothing shows that it was closed: the library keeps the error of the latest failed dial in the state of
-// ErrClosing, says it once more, and then connects again.
+// If the last dial of rdb failed, DetectClosed does not detect that rdb is closed. rueidis returns
+// the dial error once instead of ErrClosing, and then connects again.
 func DetectClosed(ctx context.Context, rdb rueidis.Client, err error) error {
 	if !errors.Is(err, rueidis.ErrClosing) {
 		return err
@@ -50,7 +54,8 @@ func DetectClosed(ctx context.Context, rdb rueidis.Client, err error) error {
 	return err
 }
 
-// Foreign returns err, or the error for a key that holds something else if that is the verdict of a script.
+// Foreign returns the error for a key of the wrong type if v is the verdict Foreign, and otherwise
+// err.
 func Foreign(v luascripts.Verdict, err error) error {
 	if err == nil && v == luascripts.Foreign {
 		return Final{lock.ErrWrongType}
@@ -58,12 +63,12 @@ func Foreign(v luascripts.Verdict, err error) error {
 	return err
 }
 
-// Explain returns err, with which a command failed, as callers get it: with the sentinel of
-// package lock that says what is wrong, and with advice.
+// Explain returns the error that callers get for err, with which a command failed: it adds the
+// sentinel of package lock, and advice.
 func (s *Sender) Explain(err error) error {
 	err = luascripts.Discreet(err)
 	if err == nil || errors.Is(err, lock.ErrUnavailable) {
-		return err // an earlier Explain made it
+		return err // it was explained before
 	}
 	switch f := retry.FaultOf(err); {
 	case f.Denied:
@@ -78,9 +83,9 @@ func (s *Sender) Explain(err error) error {
 	return err
 }
 
-// Abandoned returns the error of a command for whose reply the caller did not wait, as err says. The
-// end of the caller's context stays as it is: a command that is merely in flight then is no fault of
-// Redis. Any other err, such as NoReply, becomes what Explain makes of it.
+// Abandoned returns the error of a command whose reply the caller did not wait for, because of err.
+// It returns context errors unchanged: a command that is merely in flight does not mean that Redis is
+// unavailable. Other errors, such as NoReply, are explained.
 func (s *Sender) Abandoned(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
 		return err
@@ -88,8 +93,8 @@ func (s *Sender) Abandoned(err error) error {
 	return s.Explain(err)
 }
 
-// Failed returns the error of a call that began at began and waits for nothing except its own
-// command, which failed with err.
+// Failed returns the error of a call that began at began, waits only for its own command, and failed
+// with err. If ctx ended the wait, the error says for how long there was no reply.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() {
 		return fmt.Errorf("%w: no reply from Redis after %s", err, Brief(max(time.Since(began), 1)))
@@ -97,14 +102,13 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	return s.Explain(err)
 }
 
-// MayPass reports whether a command that failed with err is worth another attempt by a call
-// that has little time. A server that turned out to be a replica stays one, unless a Sentinel
-// or a cluster says where the master is.
+// MayPass reports whether a call with little time should retry a command that failed with err. A
+// read-only replica is worth a retry only if Sentinel or a cluster can name the new master.
 func (s *Sender) MayPass(err error) bool {
 	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
 }
 
-// IsReadOnly reports whether err says that a replica was asked.
+// IsReadOnly reports whether err says that the server is a read-only replica.
 func IsReadOnly(err error) bool {
 	var reply *rueidis.RedisError
 	return errors.As(err, &reply) && strings.Contains(reply.Error(), "READONLY")
@@ -124,15 +128,16 @@ func (s *Sender) Address() string {
 	return ""
 }
 
-// unavailable is the error of a call that Redis did not serve: there was no reply, or one that passes, such as LOADING.
+// unavailable is the error of a call that Redis did not serve: it had no reply, or only a temporary
+// error such as LOADING.
 type unavailable struct {
 	at    string        // the server's address; "" if there are several
-	quiet time.Duration // since its first request without a reply; 0 if that is not known
-	err   error         // what came instead; nil if nothing came
+	quiet time.Duration // the time since the first request without a reply; 0 if unknown
+	err   error         // the last error; nil if there is none
 }
 
-// Unavailable returns the error of a call whose requests had no reply for d; 0 if that is not
-// known. err is what came instead, or the end of the caller's wait. It matches
+// Unavailable returns the error of a call whose requests had no reply for d; d is 0 if that is
+// unknown. err is the last error, or the end of the caller's wait. The result matches
 // lock.ErrUnavailable.
 func (s *Sender) Unavailable(d time.Duration, err error) error {
 	var told unavailable
@@ -145,7 +150,7 @@ func (s *Sender) Unavailable(d time.Duration, err error) error {
 	return unavailable{s.Address(), d, err}
 }
 
-// Error says whether Redis replied, for how long it has not served the call, and what came instead.
+// Error says whether Redis responded, how long it has not served the call, and the last error.
 func (e unavailable) Error() string {
 	text := "Redis"
 	if e.at != "" {
@@ -174,7 +179,7 @@ func (e unavailable) Error() string {
 	return text
 }
 
-// Unwrap returns the sentinel, and what came instead of a reply.
+// Unwrap returns the sentinel and the last error.
 func (e unavailable) Unwrap() []error {
 	if e.err == nil {
 		return []error{lock.ErrUnavailable}
@@ -182,7 +187,7 @@ func (e unavailable) Unwrap() []error {
 	return []error{lock.ErrUnavailable, e.err}
 }
 
-// Brief is d for people.
+// Brief formats d with few digits.
 func Brief(d time.Duration) string {
 	for _, unit := range []time.Duration{time.Second, time.Millisecond} {
 		if d >= unit {
@@ -192,10 +197,10 @@ func Brief(d time.Duration) string {
 	return d.String()
 }
 
-// NoReply is the error of a call that the operation timeout ended.
+// NoReply is the error of a call that timed out.
 type NoReply struct {
 	After  time.Duration
-	before error // what came to an earlier copy of the command instead of a reply; nil if nothing did
+	before error // the error of an earlier copy of the command; nil if there is none
 }
 
 // Error says how long the call waited.
@@ -204,5 +209,5 @@ func (e NoReply) Error() string { return fmt.Sprintf("no reply from Redis within
 // Timeout reports true, as for any timeout.
 func (e NoReply) Timeout() bool { return true }
 
-// Is makes it match os.ErrDeadlineExceeded, as timeouts of connections do.
+// Is reports a match for os.ErrDeadlineExceeded, as connection timeouts do.
 func (e NoReply) Is(target error) bool { return target == os.ErrDeadlineExceeded }

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// known is a client of servers that it knows, and asks nothing.
+// known is a client with these nodes. It sends nothing.
 type known struct {
 	rueidis.Client
 	mode  rueidis.ClientMode
@@ -38,7 +38,7 @@ func (k known) Nodes() map[string]rueidis.Client {
 // one is a client of one server.
 var one = known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1"}}
 
-// counted counts the commands that go by a client.
+// counted counts the commands sent with a client.
 type counted struct {
 	rueidis.Client
 	times atomic.Int64
@@ -49,7 +49,8 @@ func (c *counted) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRe
 	return c.Client.Do(ctx, cmd)
 }
 
-// The address of the server is told if there is just one: a cluster with one node has others later.
+// The address of the server is reported only if there is a single server: a cluster with one node may
+// have more later.
 func TestAddress(t *testing.T) {
 	for _, c := range []struct {
 		rdb  known
@@ -67,8 +68,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Callers get the sentinel that says what is wrong, beside the error itself. What only goes for the moment, or is not known, is ErrUnavailable,
-// and what an earlier Explain said stays as it is.
+// Callers get the sentinel that says what is wrong, together with the original error. A temporary or
+// unknown error is ErrUnavailable. An explained error stays unchanged.
 func TestExplain(t *testing.T) {
 	s := New(one, Config{Timeout: timeout, User: "me"})
 	earlier := fmt.Errorf("earlier: %w", lock.ErrUnavailable)
@@ -112,7 +113,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A caller's context ends before a reply comes. That is the error, and no fault of Redis.
+// A caller's context is canceled before a reply arrives. The error is the context's, not
+// ErrUnavailable.
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: timeout})
@@ -147,8 +149,8 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// The error of an unavailable server says whether the server replied, the longest time that is known, and what came instead of a usable reply once, however often it is
-// wrapped. The end of a caller's wait is no reply, and nothing that errors.Is could fall over is inside.
+// The error of an unavailable server says whether the server replied, the longest known duration, and
+// the last error once, however often it is wrapped. A context error is not included.
 func TestSilent(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
 	for _, c := range []struct {
@@ -183,7 +185,8 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// A call with little time asks again if that may help. A replica stays one, unless somebody says where the master is.
+// A call with little time retries if that may help. A replica stays read-only unless Sentinel or a
+// cluster names the new master.
 func TestMayPass(t *testing.T) {
 	readOnly, loading, full := refusal(t, "READONLY You can't write"), refusal(t, "LOADING Redis is loading"), refusal(t, "OOM command not allowed")
 	for _, mode := range []rueidis.ClientMode{rueidis.ClientModeStandalone, rueidis.ClientModeSentinel, rueidis.ClientModeCluster} {
@@ -199,7 +202,8 @@ func TestMayPass(t *testing.T) {
 	}
 }
 
-// A script's verdict that the key holds something else is an error, which sending again would not change. Other verdicts are not, and an error stays what it is.
+// The verdict Foreign becomes a final error. Other verdicts do not, and an existing error stays
+// unchanged.
 func TestForeign_verdict(t *testing.T) {
 	for _, c := range []struct {
 		verdict luascripts.Verdict
@@ -217,8 +221,8 @@ func TestForeign_verdict(t *testing.T) {
 	}
 }
 
-// The error for a foreign key says what the key holds, if the server says that. If the key is gone, the server refuses, or the caller has left, the
-// error is what it was.
+// The error for a key of the wrong type says what the key holds. If the key is gone, the server
+// denies the query, or the caller has left, the error is unchanged.
 func TestForeign_saysWhat(t *testing.T) {
 	m := redistest.NewMini(t)
 	_, _ = m.Lpush("list", "x")
@@ -244,7 +248,7 @@ func TestForeign_saysWhat(t *testing.T) {
 		key     string
 		err     error
 		refuses string
-		want    string // "" if the error stays
+		want    string // "" if the error is unchanged
 	}{
 		{t.Context(), "list", foreign, "", "a list"},
 		{t.Context(), "string", foreign, "", "redislock"},
@@ -277,7 +281,7 @@ func TestForeign_saysWhat(t *testing.T) {
 	}
 }
 
-// Most errors ask the server nothing more: only the one of a client that may be closed does.
+// Only an error of a client that may be closed sends another command.
 func TestSure_asksOnce(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -293,7 +297,8 @@ func TestSure_asksOnce(t *testing.T) {
 	}
 }
 
-// A server that does not know a command repeats what it was sent. The name of an owner, which is among that, is in no error that callers get.
+// A server repeats the arguments of an unknown command. The owner string among them is in no error
+// that callers get.
 func TestExplain_keepsOwnersToItself(t *testing.T) {
 	err := New(one, Config{}).Explain(refusal(t, "ERR unknown command 'EVALSHA', with args beginning with: 'owner'"))
 	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Passes {
@@ -301,8 +306,8 @@ func TestExplain_keepsOwnersToItself(t *testing.T) {
 	}
 }
 
-// A script calls a command for which its user lacks the right. Whatever the server's version
-// says to that, the error says what to do.
+// A script calls a command that its user lacks the permission for. Whatever the server's version
+// replies, the error says what to do.
 func TestExplain_deniedInAScript(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -319,11 +324,11 @@ func TestExplain_deniedInAScript(t *testing.T) {
 	}
 }
 
-// switched is a client whose commands go by a connection that the library has closed, until one says so: as a Sentinel client
-// when another server was promoted.
+// switched is a client whose connections rueidis closes until a command has failed, as a Sentinel
+// client's when another server was promoted.
 type switched struct {
 	rueidis.Client
-	old rueidis.Client // nil once a command has said so
+	old rueidis.Client // nil once a command has failed
 }
 
 func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -334,8 +339,8 @@ func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	return s.Client.Do(ctx, cmd)
 }
 
-// The library closes a connection when another server was promoted, with the error of a client that the application has
-// closed. Only the latter makes a call end.
+// rueidis closes a connection when another server was promoted, with the same error as for a closed
+// client. Only a closed client ends a call.
 func TestSure(t *testing.T) {
 	m := redistest.NewMini(t)
 	closed := m.Client(t)
@@ -369,7 +374,7 @@ func TestSure(t *testing.T) {
 	}
 }
 
-// asked counts the commands that a closed client is asked to send.
+// asked counts the commands that a closed client is to send.
 type asked struct {
 	rueidis.Client
 	times int
@@ -383,7 +388,7 @@ func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	return a.Client.Do(ctx, cmd)
 }
 
-// For a batch the sender asks once, and for a while only; what has a reply keeps it.
+// For a batch the sender sends one PING, with a timeout. Changes with a reply keep it.
 func TestSure_batch(t *testing.T) {
 	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
 	rdb.Close()

@@ -11,10 +11,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Foreign returns err, with which a call about key failed. If err says that the key holds
-// something else, Foreign asks the server what that is, for a quarter of the operation
-// timeout, and the error says it. If the server does not reply that, Foreign returns err as
-// it is. The caller is counted by Add.
+// Foreign adds to err what the key holds, if err says that the key has the wrong type. It queries the
+// server, for up to a quarter of the operation timeout. If that fails, it returns err unchanged. The
+// caller must be counted by Add.
 func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err
@@ -33,7 +32,8 @@ var (
 	holder = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}:-?[0-9]+$`)
 )
 
-// held says what key holds, and nothing of its content; "" if it holds nothing. The user may lack the rights for a closer look.
+// held describes what key holds without its content, or returns "" if the key does not exist. The
+// user may lack permission for the commands that tell the types of lock apart.
 func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 	kind, err := rdb.Do(ctx, rdb.B().Type().Key(key).Build()).ToString()
 	if err != nil {
@@ -66,7 +66,7 @@ func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 	return "", nil
 }
 
-// lockIn says which type of lock a hash is that has these fields and values.
+// lockIn returns the type of lock that a hash with these fields and values is.
 func lockIn(fields []string) string {
 	owner := ""
 	for i := 0; i+1 < len(fields); i += 2 {

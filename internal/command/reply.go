@@ -7,14 +7,13 @@ import (
 	"github.com/leasehold-go/leasehold/internal/retry"
 )
 
-// Refused reports whether err says that the server does not accept the user, or that the
-// user lacks a right.
+// Refused reports whether err says that the server does not accept the user, or that the user lacks a
+// permission.
 func Refused(err error) bool {
 	return retry.FaultOf(err).Denied
 }
 
-// Refusal returns err, for which Refused reports true, with advice. addr and user are "" if
-// they are not known.
+// Refusal adds advice to err, for which Refused must report true. addr and user are "" if unknown.
 func Refusal(addr, user string, err error) error {
 	server := "Redis"
 	if addr != "" {

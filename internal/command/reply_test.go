@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A user that the server does not accept, and one that lacks a right, are refused: somebody has to do something. Nothing else is that.
+// Errors that need an operator are refused: the server does not accept the user, or the user lacks a
+// permission. No other error is.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]bool{
 		"NOAUTH Authentication required.":                                                     true,

@@ -1,14 +1,15 @@
-// Package command sends the commands of a client, and reports what became of each: it was executed, it was not
-// executed, or its outcome is unknown.
+// Package command sends the commands of a client, and reports the outcome of each: executed, not
+// executed, or unknown.
 //
-// [Send] sends a command and returns in time, whatever the server does. If the caller stops waiting, the command
-// stays in the queue of its connection and may still be executed. Each [Call] therefore has a second half, Late, which
-// receives the reply that the caller did not wait for.
+// [Send] returns in time, whatever the server does. If the caller stops waiting, the command stays in
+// the queue of its connection and may still be executed. Each [Call] therefore has a method Late,
+// which receives the reply that the caller did not wait for.
 //
 //	reply, answered, err := command.Send(ctx, sender, limit, call)
 //
-// [retry.FaultOf] says what an error means: whether the server may have executed the command, and whether sending it
-// again can help. [SendWithRetry] repeats a command that is safe to repeat until there is a usable reply.
+// [retry.FaultOf] says what an error means: whether the server may have executed the command, and
+// whether a retry can help. [SendWithRetry] repeats a command that is safe to repeat until there is a
+// usable reply.
 package command
 
 import (
@@ -28,51 +29,51 @@ import (
 
 // Call is one command.
 type Call[T any] interface {
-	// Send sends the command and returns the reply. It returns when the server has
-	// replied to, when the connection ends, or when ctx ends.
+	// Send sends the command and returns the reply. It returns when the server has replied, the
+	// connection is closed, or ctx is canceled.
 	Send(ctx context.Context) (T, error)
 
-	// Late gets the reply for which the caller did not wait: the reply, or an error. It
-	// runs in a goroutine that the Sender counts.
+	// Late receives the reply or error that the caller did not wait for. It runs in a goroutine that
+	// the Sender counts.
 	Late(reply T, err error)
 
-	// Joins reports whether the command is a change of a plain lock, which may travel with
-	// those of other calls to the same node. Then Fill and Answer are used instead of Send.
+	// Batched reports whether the command is a change of a plain lock that can be sent in a batch
+	// with other changes to node. Encode and Decode are then used instead of Send.
 	Batched() (node uint16, joins bool)
 
-	// Fill fills in the change.
+	// Encode fills in the change.
 	Encode(change *luascripts.Change)
 
-	// Answer returns the reply to the change.
+	// Decode returns the reply to the change.
 	Decode(change *luascripts.Change) (T, error)
 }
 
-// Func is a Call that ignores a reply for which the caller does not wait.
+// Func is a Call that ignores a late reply.
 type Func[T any] func(ctx context.Context) (T, error)
 
 // Send calls f.
 func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 
-// Late does nothing.
+// Late ignores the reply.
 func (f Func[T]) Late(T, error) {}
 
 // Batched reports false.
 func (f Func[T]) Batched() (uint16, bool) { return Unbatched[T]{}.Batched() }
 
-// Encode is not called.
+// Encode is not used.
 func (f Func[T]) Encode(*luascripts.Change) {}
 
-// Decode is not called.
+// Decode is not used.
 func (f Func[T]) Decode(*luascripts.Change) (none T, err error) { return none, nil }
 
-// Config is what a Sender needs to know.
+// Config configures a Sender.
 type Config struct {
-	Timeout time.Duration   // how long one command may stay unanswered
-	User    string          // the name of the Redis user, for errors; "" if that is not known
+	Timeout time.Duration   // how long one command may remain without a reply
+	User    string          // the Redis user, for errors; "" if unknown
 	Closing <-chan struct{} // closed when the client closes
 }
 
-// Sender sends the commands of one client, and counts its calls and what goes on after them.
+// Sender sends the commands of one client. It counts the client's calls and background work.
 type Sender struct {
 	Config                                                             // set once
 	rdb    rueidis.Client                                              // set once
@@ -80,15 +81,15 @@ type Sender struct {
 
 	work sync.WaitGroup // see Add
 
-	jobs   chan func()  // set once: to a goroutine that waits for something to do
-	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as batcher.unused
-	idle   atomic.Int32 // how many goroutines wait for something to do
+	jobs   chan func()  // set once: hands a function to an idle goroutine
+	timers sync.Pool    // of stopped *time.Timer; not shared between clients, like batcher.unused
+	idle   atomic.Int32 // the number of goroutines that wait for jobs
 
-	sending  atomic.Int32 // how many commands that travel alone have no reply yet
-	batchers batchers     // of changes that travel together
+	sending  atomic.Int32 // the number of unbatched commands without a reply
+	batchers batchers     // of batched changes
 }
 
-// New returns a sender on rdb, which it borrows.
+// New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
 	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
@@ -97,29 +98,29 @@ func New(rdb rueidis.Client, c Config) *Sender {
 	return s
 }
 
-// Add counts a call of the client, or something that goes on after one. Each Add needs a
-// Done. While nothing is counted, no Add may come after Wait has begun: a caller that adds
-// is counted already, or knows that Close has not begun.
+// Add counts a call of the client or background work. Each Add needs a Done. An Add from zero must
+// not come after Wait has begun: the caller of Add must be counted itself, or must know that Close
+// has not begun.
 func (s *Sender) Add() { s.work.Add(1) }
 
-// Done ends what Add counts.
+// Done ends an Add.
 func (s *Sender) Done() { s.work.Done() }
 
-// Go runs f in a goroutine, which is counted as by Add.
+// Go runs f in a goroutine that is counted as by Add.
 func (s *Sender) Go(f func()) { s.work.Go(f) }
 
-// Wait waits until nothing is counted any more. No command may follow.
+// Wait waits until nothing is counted. No command may be sent after that.
 func (s *Sender) Wait() {
 	s.work.Wait()
 	s.batchers.stop()
 }
 
-// Send sends c and waits for the reply, until ctx ends or limit has passed; a limit of
-// 0 is none. replied to reports whether value and err are what c.Send returned. If they are
-// not, err is why the wait ended, and c.Late gets the reply.
+// Send sends c and waits for the reply, until ctx is canceled or limit has passed; 0 means no limit.
+// answered reports whether value and err are the result of c.Send. If not, err says why the wait
+// ended, and c.Late receives the result.
 //
-// The caller is counted by Add. A renewal need not be: the watchdog's Close, which comes
-// before Wait, waits for it.
+// The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
+// before Wait.
 func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	if node, joins := c.Batched(); joins {
 		return sendBatched[T](ctx, s.batcherOf(node), limit, c)
@@ -127,14 +128,14 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	return sendAlone[T](ctx, s, limit, c)
 }
 
-// sendAlone is Send for a command that travels alone: a goroutine of the sender's sends it, and
-// returns with the server's reply or with the end of the connection.
+// sendAlone is Send for an unbatched command. A goroutine of the sender sends the command, and ends
+// when the server has replied or the connection is closed.
 func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	type answer struct {
 		value T
 		err   error
 	}
-	answers := make(chan answer) // unbuffered: a send that succeeds was received
+	answers := make(chan answer) // unbuffered: a successful send means that the caller received it
 	away := make(chan struct{})
 	s.sending.Add(1)
 	s.do(func() {
@@ -162,11 +163,11 @@ func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Dura
 		return value, false, ctx.Err()
 	case <-timeout:
 		close(away)
-		return value, false, NoReply{After: s.Timeout} // limit may be the rest of it
+		return value, false, NoReply{After: s.Timeout} // limit may be the remainder of the timeout
 	}
 }
 
-// timer returns a timer for d, which stop takes back.
+// timer returns a timer for d, which stop recycles.
 func (s *Sender) timer(d time.Duration) *time.Timer {
 	if t, ok := s.timers.Get().(*time.Timer); ok {
 		t.Reset(d)
@@ -180,11 +181,11 @@ func (s *Sender) stop(t *time.Timer) {
 	s.timers.Put(t)
 }
 
-// idlers is how many goroutines at the most wait for the next command of a caller that can
-// be cancelled. One that sleeps, with its stack grown, costs half as much as a new one.
+// idlers is the maximum number of goroutines that wait for the next unbatched command or batch.
+// Waking one, with its stack grown, costs half as much as starting a new one.
 const idlers = 8
 
-// do runs f in a goroutine that is counted: one that waits for something to do, or a new one.
+// do runs f in an idle goroutine, or a new one. Both are counted.
 func (s *Sender) do(f func()) {
 	select {
 	case s.jobs <- f:
@@ -192,15 +193,15 @@ func (s *Sender) do(f func()) {
 		s.work.Go(func() {
 			for f != nil {
 				f()
-				f = nil // else this goroutine would keep it alive while it waits
+				f = nil // do not keep f alive while the goroutine waits
 				f = s.nextJob()
 			}
 		})
 	}
 }
 
-// nextJob waits for something to do. It returns nil when the goroutine is to end: enough
-// others wait, or the client closes.
+// nextJob waits for the next job. It returns nil if the goroutine must end, because enough others
+// wait or the client closes.
 func (s *Sender) nextJob() (f func()) {
 	defer s.idle.Add(-1)
 	if s.idle.Add(1) > idlers {
@@ -213,22 +214,23 @@ func (s *Sender) nextJob() (f func()) {
 	return f
 }
 
-// IsReply reports whether a command that returned err was replied to.
+// IsReply reports whether a command that returned err had a reply.
 func IsReply(err error) bool {
 	_, refused := rueidis.IsRedisErr(err)
 	return err == nil || refused
 }
 
-// Outcome is what became of a command that was sent until something replied to.
+// Outcome is the outcome of a command that was retried until it had a reply.
 type Outcome[T any] struct {
 	Value    T
 	Err      error
-	Answered bool // Value and Err are a reply; else Late gets it
+	Answered bool // Value and Err are a reply; otherwise Late receives the reply
 	Repeated bool // an earlier copy of the command may have been executed
 }
 
-// SendWithRetry awaits c, again and again while that may help: until within has passed since began, which
-// is now (0 is no limit), or ctx ends. The command must be safe to repeat.
+// SendWithRetry sends c until it succeeds, a retry cannot help, within has passed since began, or ctx
+// is canceled. began must be the current time. If within is 0, there is no limit. The command must be
+// safe to repeat.
 func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
 	limit, sent := within, began
@@ -236,7 +238,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 	for {
 		o.Value, o.Answered, o.Err = Send[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || Resent(time.Since(sent))
-		if !o.Answered && before != nil { // the last copy may have had a few milliseconds only
+		if !o.Answered && before != nil { // the last copy may have had only a few milliseconds
 			if late, ok := o.Err.(NoReply); ok {
 				late.before = before
 				o.Err = late
@@ -253,7 +255,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}
-		retries := f.Retries() || within == 0 && f.Passes // a call without a limit waits
+		retries := f.Retries() || within == 0 && f.Passes // a call without a limit also retries if the condition may last
 		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) {
 			return o
 		}
@@ -262,11 +264,12 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 	}
 }
 
-// Down reports whether a call that does not wait fails now, although it has time left: its command was refused a
-// connection, again after the copy before, and each other node that is known refuses, too. Nothing listens there, and
-// a client library that follows Sentinels or a cluster has not heard of another address since the copy before.
+// Down reports whether a call that does not wait fails now, although it has time left. The
+// connections for two consecutive copies of its command were refused, and every other known node
+// refuses connections, too. A client library that follows Sentinel or a cluster found no other
+// address between the copies.
 //
-// last and err are the errors of the two copies. Down takes no longer than limit.
+// last and err are the errors of the two copies. Down takes up to limit.
 func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error) bool {
 	switch {
 	case !RefusedTwice(last, err):
@@ -278,10 +281,10 @@ func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error)
 	return answered && down
 }
 
-// RefusedTwice reports whether the errors of two copies of a command say that nothing listens at the address of the server.
+// RefusedTwice reports whether both errors say that the server refused the connection.
 func RefusedTwice(last, err error) bool { return refuses(last) && refuses(err) }
 
-// AllRefuse reports whether each node of the cluster that rdb knows refuses connections.
+// AllRefuse reports whether every node of the cluster that rdb knows refuses connections.
 func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
 	nodes := rdb.Nodes()
 	answers := make(chan bool, len(nodes))
@@ -295,13 +298,13 @@ func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
 	return all
 }
 
-// refuses reports whether err says that nothing listens at the address of the server.
+// refuses reports whether err says that the server refused the connection.
 func refuses(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial.Err, syscall.ECONNREFUSED)
 }
 
-// Sleep sleeps for d, and reports false if ctx ended before.
+// Sleep sleeps for d. It reports false if ctx is canceled first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -313,11 +316,11 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Load is what a Sender does at one moment, for tests.
+// Load is a snapshot of a Sender's work, for tests.
 type Load struct {
-	Sending int // how many commands that travel alone have no reply yet
-	Idle    int // how many goroutines wait for the next command
+	Sending int // unbatched commands without a reply
+	Idle    int // goroutines that wait for the next job
 }
 
-// Load returns what s does at this moment.
+// Load returns the current load.
 func (s *Sender) Load() Load { return Load{int(s.sending.Load()), int(s.idle.Load())} }

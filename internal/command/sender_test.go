@@ -21,7 +21,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newSender returns a sender whose commands reach no server. Make it in a bubble: it ends there.
+// newSender returns a sender whose commands reach no server. Call it in a bubble: it ends there.
 func newSender(t *testing.T) *Sender {
 	closing := make(chan struct{})
 	s := New(one, Config{Timeout: timeout, Closing: closing})
@@ -35,11 +35,11 @@ func newSender(t *testing.T) *Sender {
 	return s
 }
 
-// sent is a command that is what its function does.
+// sent is a command that calls its function.
 type sent struct {
 	Unbatched[int]
 	send func(ctx context.Context) (int, error)
-	late chan error // nil if no one gets it
+	late chan error // nil if no test receives from it
 }
 
 func (c sent) Send(ctx context.Context) (int, error) { return c.send(ctx) }
@@ -50,7 +50,7 @@ func (c sent) Late(_ int, err error) {
 	}
 }
 
-// Wait comes back when nothing is counted any more, and not before.
+// Wait returns only when nothing is counted.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(nil, Config{Timeout: timeout})
@@ -72,7 +72,7 @@ func refusal(t *testing.T, text string) error {
 	return rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
 }
 
-// A command without a limit waits for as long as the server takes.
+// A command without a limit waits as long as the server takes.
 func TestAwait_answers(t *testing.T) {
 	refused := refusal(t, "ERR no")
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,8 @@ func TestAwait_answers(t *testing.T) {
 	})
 }
 
-// A caller leaves when its context or its time ends. The command goes on, and Late gets its reply.
+// A caller leaves when its context is canceled or its limit has passed. The command continues, and
+// Late receives its reply.
 func TestAwait_callersLeave(t *testing.T) {
 	for why, limit := range map[string]time.Duration{"its context ended": 0, "its time is over": timeout / 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestAwait_callersLeave(t *testing.T) {
 	}
 }
 
-// A goroutine that has sent a command sends the next one, too. A few wait for that, and not as many as there ever were.
+// A goroutine that has sent a command is reused for the next one. Only a few wait for that.
 func TestAwait_goroutinesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
@@ -140,8 +141,9 @@ func TestAwait_goroutinesWait(t *testing.T) {
 	})
 }
 
-// SendWithRetry sends a command again while that may help, for as long as its caller has time, and says whether the server may have executed two
-// copies. In the table, send says what becomes of a copy that is sent so long after the start.
+// SendWithRetry retries a command if that may help, within its limit, and reports whether the server
+// may have executed two copies. In the table, send returns the outcome of a copy that is sent that
+// long after the start.
 func TestInsist(t *testing.T) {
 	var (
 		ended   = errors.New("the end")
@@ -161,13 +163,13 @@ func TestInsist(t *testing.T) {
 	const never = time.Hour
 	for what, c := range map[string]struct {
 		within time.Duration
-		leaves time.Duration // when the context of the caller ends; 0 if it does not
+		leaves time.Duration // when the caller's context is canceled; 0 if it is not
 		send   func(copy int, since time.Duration) (takes time.Duration, err error)
 
 		err      error // nil if there is a reply
 		answered bool
-		copies   int           // 0 if that is left to chance
-		took     time.Duration // -1 if that is left to chance
+		copies   int           // 0 if random
+		took     time.Duration // -1 if random
 		repeated bool
 	}{
 		"an answer":                     {timeout, 0, quickly(0, nil), nil, true, 1, 0, false},
@@ -191,7 +193,7 @@ func TestInsist(t *testing.T) {
 		}, NoReply{After: timeout, before: dial}, false, 0, timeout, true},
 		"the caller leaves in a pause":       {0, timeout, down, dial, true, 0, timeout, false},
 		"the caller leaves before an answer": {0, timeout, func(int, time.Duration) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, false, 1, timeout, true},
-		// A command with an end of its own has had all of its time.
+		// A command that timed out by itself has used all of its time.
 		"it ends by itself": {0, timeout/2 + 12*time.Millisecond, func(copy int, _ time.Duration) (time.Duration, error) {
 			if copy == 1 {
 				return 0, io.EOF
@@ -234,7 +236,8 @@ func TestInsist(t *testing.T) {
 	}
 }
 
-// A call gives up where nothing listens, and not before it was refused twice. TestRefused of package client has clusters.
+// A call fails if the server refuses connections, but only after two refusals. TestRefused of package
+// client covers clusters.
 func TestDown(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for name, c := range map[string]struct {
@@ -262,8 +265,8 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 const timeout = 3 * time.Second
 
-// A server that refuses for the most of the time, and is silent in the end: the error says what it
-// said, and is one of a call without a reply all the same.
+// A server that refuses connections at first and does not reply in the end: the error includes the
+// refusal, and matches that of a missing reply.
 func TestInsist_saysWhatCameBefore(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	synctest.Test(t, func(t *testing.T) {

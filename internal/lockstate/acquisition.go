@@ -2,35 +2,35 @@ package lockstate
 
 import "time"
 
-// Phase says where an acquisition is between its first request and its end.
+// Phase is the stage of an acquisition, from its first request to its end.
 type Phase uint8
 
 const (
-	Asking   Phase = iota // a waiter asks in its name
-	Queued                // the waiters of a queue ask in its name, one after the other, and Redis has it in the queue of processes
+	Asking   Phase = iota // a waiter sends requests in its name
+	Queued                // a queue's waiters send requests in its name, one at a time; Redis has it in the queue of processes
 	Offered               // it has the lock, and the first waiter of its queue is to take it
-	Held                  // an owner has it
-	Released              // over: the last hold was released, or the lock was handed off, or there never was a hold
-	Closed                // over: Close ended it
-	Lost                  // over: the lease expired, or the server said that the owner holds nothing
+	Held                  // an owner holds the lock
+	Released              // ended: the last hold was released, the lock was handed off, or there never was a hold
+	Closed                // ended by Close
+	Lost                  // ended: the lease expired, or Redis no longer has the owner's holds
 )
 
-// Lives reports whether an acquisition in this phase is not over.
+// Lives reports whether an acquisition in this phase has not ended.
 func (p Phase) Lives() bool { return p <= Held }
 
-// Acquisition is an owner's time with a lock: from the first request for it until its last
-// hold is released, or all are lost.
+// Acquisition is an owner's time with a lock. It lasts from the first request until the last hold is
+// released or lost.
 type Acquisition struct {
-	Of    any       // the session's
-	Name  string    // set once: its owner string in Redis. Only acquisitions that passed the lock on to each other have the same
-	Terms *Terms    // those of the waiter that asks in its name, and from the grant on those of its first hold
-	Came  time.Time // when its waiter came, or began anew with it; of a ticket, when it was made, and from the grant on, when the waiter came that got it
+	Of    any       // set by the session
+	Name  string    // set once: its owner string in Redis, shared only with the acquisitions before and after a local hand-off
+	Terms *Terms    // before the grant, those of the waiter that sends requests; from then on, those of the first hold
+	Came  time.Time // when its waiter came or restarted; for a ticket, when it was made; from the grant on, when the waiter that took it came
 
-	// Turn is the right to send commands for the acquisition, where several owners can share
-	// it: set once. Where it is nil, that right is the turn of the owner.
+	// Turn is the right to send commands for the acquisition, if several owners can share it. It is
+	// set once. If it is nil, Owner.Turn is used.
 	Turn chan struct{}
 
-	owner *Owner // the owner that asks; nil while it is Queued or Offered
+	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
 	phase Phase
 	grant grant
 	holdings
@@ -39,103 +39,103 @@ type Acquisition struct {
 
 // holdings are the holds of an acquisition.
 type holdings struct {
-	holds   []*Hold  // each is of an owner whose acquisition this is
-	few     [1]*Hold // memory for holds
-	owners  int      // how many owners they belong to
-	renewed int      // how many of holds want renewals
+	holds   []*Hold  // each belongs to an owner whose acquisition this is
+	few     [1]*Hold // preallocated memory for holds
+	owners  int      // how many owners the holds belong to
+	renewed int      // how many of the holds need renewals
 }
 
-// grant is what is known of the grant by which an acquisition holds the lock.
+// grant describes the grant by which an acquisition holds the lock.
 type grant struct {
 	token  uint64
-	since  time.Time    // when this process was granted the lock; zero if it was not
+	since  time.Time    // when this process acquired the lock; zero if it did not
 	passes int          // how often the lock was handed off in this process since then
-	next   *Acquisition // the acquisition that it was handed off to, under the same owner string; nil if it was not
-	queue  []Queuing    // the owners that are next in a queue in Redis, as far as it is in this process
-	raised uint64       // to what the register was raised at most, so the tokens that this process counts up from its own are of no use; 0 if it was not
+	next   *Acquisition // the acquisition that the lock was handed off to, with the same owner string; nil if none
+	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
+	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	alive  bool         // the watchdog is to renew the lease
 
-	// Of readers.
-	writes bool      // the owner wrote when it asked, and was let in because of that
+	// For readers only.
+	writes bool      // the owner held the write lock when it sent the request, and was admitted for that reason
 	latest time.Time // readers that came until then may join
 }
 
-// ledger is what Redis may have of an acquisition, and for how long.
+// ledger records what Redis may have of an acquisition, and for how long.
 type ledger struct {
-	longest       time.Duration // the longest lease that was ever asked for
-	traceTTL      time.Duration // the longest for which a trace of waiting lives if no one asks again
-	pending       int           // how many requests for it have no reply yet
-	sends         uint8         // how many were sent: 0, 1, or more
-	uncertain     bool          // a request for it broke off, and may be executed late
-	traced        bool          // it was told to wait, or named as an next owner: Redis may have a trace of that
+	longest       time.Duration // the longest lease that was ever requested
+	traceTTL      time.Duration // the longest time that a queue entry or writer intent lives in Redis if no waiter retries
+	pending       int           // the number of requests without a reply
+	sends         uint8         // the number of requests sent, up to 2
+	uncertain     bool          // a request has an unknown outcome, and may still be executed
+	traced        bool          // it was queued, or named as the next owner, so Redis may have an entry for it
 	maybeReleased bool          // reconciling may have released it
-	taken         bool          // its waiter took the lock by another acquisition, whose release takes it out of the queue
-	served        []string      // owner strings of waiters that had the lock since it was granted under this one, and may be in a queue in Redis until it is released
-	servedAt      time.Time     // since when the first of them is there for nothing
-	counted       int           // how many holds stand in Redis; 0 while that is not certain
-	changing      time.Time     // when the first command was due that changes the count and has no reply yet; zero if there is none
+	taken         bool          // its waiter took the lock through another acquisition, whose release removes this one from the queue
+	served        []string      // owner strings of waiters that had the lock under this grant, and may be in the Redis queue until its release
+	servedAt      time.Time     // since when the first of them is no longer waiting
+	counted       int           // the number of holds in Redis; 0 while it is uncertain
+	changing      time.Time     // when the first command was due that changes the count and has no reply; zero if there is none
 }
 
-// Hold is one acquisition.
+// Hold is one hold of an acquisition.
 type Hold struct {
-	Of          any          // the session's
-	Fixed       bool         // it does not want renewals
+	Of          any          // set by the session
+	Fixed       bool         // its lease is not renewed
 	Acquisition *Acquisition // set once, when it is added
 	By          *Owner       // set once, when it is added: its owner; before JoinOpen, memory for a new owner, or nil
 	index       int          // its index in the acquisition's holds
 }
 
-// Phase returns the phase that t is in.
+// Phase returns the phase of t.
 func (t *Acquisition) Phase() Phase { return t.phase }
 
-// Lives reports whether t is not over.
+// Lives reports whether t has not ended.
 func (t *Acquisition) Lives() bool { return t.phase.Lives() }
 
-// Owner returns the owner of t's first hold; nil before t is Held.
+// Owner returns the owner of t's first hold, or nil before t is Held.
 func (t *Acquisition) Owner() *Owner { return t.owner }
 
-// Token returns the fencing token of t; 0 before it is granted.
+// Token returns the fencing token of t, or 0 before the grant.
 func (t *Acquisition) Token() uint64 { return t.grant.token }
 
-// PassCount returns how often the lock was handed off in this process before it came to t.
+// PassCount returns how often the lock was handed off in this process before t had it.
 func (t *Acquisition) PassCount() int { return t.grant.passes }
 
-// Since returns when this process was granted the lock; the zero time if it was not.
+// Since returns when this process acquired the lock, or the zero time if it did not.
 func (t *Acquisition) Since() time.Time { return t.grant.since }
 
-// Owners returns how many owners have holds of t.
+// Owners returns the number of owners that have holds of t.
 func (t *Acquisition) Owners() int { return t.owners }
 
 // Holds returns the holds of t. The slice is valid until the next event.
 func (t *Acquisition) Holds() []*Hold { return t.holds }
 
-// Uncertain reports whether a request for t may be executed late.
+// Uncertain reports whether a request for t has an unknown outcome, and may still be executed.
 func (t *Acquisition) Uncertain() bool { return t.uncertain }
 
-// MaybeReleased reports whether reconciling may have released t, so that a release finds nothing.
+// MaybeReleased reports whether reconciling may have released t. A release then may find no hold.
 func (t *Acquisition) MaybeReleased() bool { return t.maybeReleased }
 
-// Served returns the owner strings that the release of t takes out of the queue.
+// Served returns the owner strings that the release of t removes from the Redis queue.
 func (t *Acquisition) Served() []string { return t.served }
 
-// Raise notes that the register is about to be raised to token. The next holder must have a token
-// from it, and so asks Redis.
+// Raise records that the token counter is about to be raised to token. The next owner then needs a
+// token from Redis, so the lock is not handed off locally.
 func (t *Acquisition) Raise(token uint64) { t.grant.raised = max(t.grant.raised, token) }
 
-// Raised returns the largest token that Raise was told; 0 if there was none.
+// Raised returns the largest token passed to Raise, or 0 if there was none.
 func (t *Acquisition) Raised() uint64 { return t.grant.raised }
 
-// MayLive returns for how long a command that was sent for t can keep the lock.
+// MayLive returns how long a command that was sent for t can keep the lock or an entry in Redis.
 func (t *Acquisition) MayLive() time.Duration { return max(t.longest, t.traceTTL) }
 
-// Longest returns the longest lease that a command for t has asked for, or that a release offered it.
+// Longest returns the longest lease that was requested for t, or that a release offered it.
 func (t *Acquisition) Longest() time.Duration { return t.longest }
 
-// MayTake notes that a command asks for a lease of d.
+// MayTake records that a command requests a lease of d.
 func (t *Acquisition) MayTake(d time.Duration) { t.longest = max(t.longest, d) }
 
-// HoldsInRedis returns how many holds Redis should have of t: one for all owners that share it,
-// and one for each time that one of them entered once more.
+// HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
+// for each reentrant acquisition.
 func (t *Acquisition) HoldsInRedis() int {
 	if len(t.holds) == 0 {
 		return 0
@@ -143,8 +143,8 @@ func (t *Acquisition) HoldsInRedis() int {
 	return len(t.holds) - t.owners + 1
 }
 
-// WillChange notes that a command is about to change how many holds stand in Redis, and
-// returns how many should stand there now. When the command is confirmed, Count follows.
+// WillChange records that a command is about to change the number of holds in Redis, and returns the
+// number to set. Once the command is confirmed, the caller calls Count.
 func (t *Acquisition) WillChange(now time.Time) (holds int) {
 	t.counted = 0
 	if t.changing.IsZero() {
@@ -153,18 +153,18 @@ func (t *Acquisition) WillChange(now time.Time) (holds int) {
 	return t.HoldsInRedis()
 }
 
-// Count notes that Redis has n holds of t.
+// Count records that Redis has n holds of t.
 func (t *Acquisition) Count(n int) { t.counted, t.changing = n, time.Time{} }
 
-// ChangeDone notes that no command is under way any more that changes the count.
+// ChangeDone records that no command that changes the count is in flight.
 func (t *Acquisition) ChangeDone() { t.changing = time.Time{} }
 
-// Changing returns since when a command that changes the count has no reply; the zero
-// time if there is none.
+// Changing returns since when a command that changes the count has no reply, or the zero time if
+// there is none.
 func (t *Acquisition) Changing() time.Time { return t.changing }
 
-// Latest returns the acquisition that t's lock was handed off to, and t itself if it was not.
-// They have the same owner string, and whatever is known of that concerns the latest.
+// Latest follows the local hand-offs from t and returns the last acquisition, which is t if there
+// were none. All of them have the same owner string, so what is known of it concerns the last one.
 func (t *Acquisition) Latest() *Acquisition {
 	for t.grant.next != nil {
 		t = t.grant.next
@@ -172,39 +172,40 @@ func (t *Acquisition) Latest() *Acquisition {
 	return t
 }
 
-// MarkUncertain notes that a request for t may be executed late. It reports whether the latest
-// acquisition of that owner string lives: then its end reconciles that, and else the caller does.
+// MarkUncertain records that a request for t may still be executed. It reports whether the latest
+// acquisition with t's owner string lives, and will be reconciled when it ends. Otherwise the caller
+// must reconcile it.
 func (t *Acquisition) MarkUncertain() (lives bool) {
 	t = t.Latest()
 	t.uncertain = true
 	return t.Lives()
 }
 
-// Reconciling returns how many holds of t reconciling leaves in Redis. Once that was 0, a release
-// that finds nothing says nothing: reconciling may have released t.
+// Reconciling returns how many holds of t reconciling leaves in Redis. If that is 0, a later release
+// may find no hold, because reconciling may have released t.
 func (t *Acquisition) Reconciling() (holds int) {
 	holds = t.HoldsInRedis()
 	t.maybeReleased = t.maybeReleased || holds == 0
 	return holds
 }
 
-// willSend notes that a request for t is about to be sent. It asks for this lease, and may
-// leave a trace in Redis that lives so long.
-func (t *Acquisition) willSend(p *Lock, lease, patience time.Duration) {
-	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, patience)
+// willSend records that a request for t is about to be sent. The request asks for this lease. It may
+// leave an entry in Redis that lives for waiterTimeout.
+func (t *Acquisition) willSend(p *Lock, lease, waiterTimeout time.Duration) {
+	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
 	t.pending++
 	t.sends = min(t.sends+1, 2)
 	p.inFlight++
 }
 
-// answered to notes that a request for t has its reply.
+// answered records that a request for t has its reply.
 func (t *Acquisition) answered(p *Lock) {
 	t.pending--
 	p.inFlight--
 }
 
-// Add records h, a hold of o. It reports false if t is not the acquisition of o: t is over, or o
-// has given all its holds of t back.
+// Add records h as a hold of o. It reports false if t is no longer the acquisition of o, because t
+// has ended or o has released all its holds of t.
 func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	if o.acquisition != t {
 		return false
@@ -226,7 +227,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	return true
 }
 
-// remove takes h out of the holds of t, and reports whether it was there.
+// remove removes h from the holds of t, and reports whether it was there.
 func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 	end := len(t.holds) - 1
 	if h.index > end || t.holds[h.index] != h {
@@ -246,19 +247,19 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 	return true
 }
 
-// Remains says who else holds an acquisition after a hold is released.
+// Remains describes which holds an acquisition has left after one is released.
 type Remains uint8
 
 const (
-	NotThere    Remains = iota // the hold was not there: the acquisition was over, and the hold with it
-	OwnerHolds                 // other holds of the same owner
-	SharersHold                // no hold of that owner, but holds of others
-	NobodyHolds                // no hold: the acquisition is over
+	NotThere    Remains = iota // the hold was not there, because the acquisition had ended
+	OwnerHolds                 // the same owner has other holds
+	SharersHold                // only other owners have holds
+	NobodyHolds                // there is no hold: the acquisition has ended
 )
 
-// Unlock takes h out of t. If h was the last hold, t is over. If the lock may then be passed
-// on, Unlock first calls pass, which makes the next acquisition and calls PassTo, and reports
-// whether it did. If it did not, the caller releases t.
+// Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
+// locally, Unlock first calls pass. It makes the next acquisition, calls PassTo, and reports whether
+// it did. If passed is false, the caller releases t.
 func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisition) bool) (remains Remains, passed bool) {
 	if !p.remove(t, h) {
 		return NotThere, false
@@ -275,14 +276,14 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisi
 	}
 }
 
-// Drop takes h out of t if the count in Redis stays the same: its owner has no other hold,
-// and other owners share the acquisition. It reports whether it did.
+// Drop removes h from t if that leaves the count in Redis unchanged: the owner has no other hold, and
+// other owners share the acquisition. It reports whether it did.
 func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 	return t.owners > 1 && h.By.holds == 1 && p.remove(t, h)
 }
 
-// End ends t, if it lives, and takes all its holds out. It returns them, how many owners
-// they had, and the phase that t was in before.
+// End removes all holds of t, and ends t if it lives. It returns the holds, how many owners they had,
+// and the phase that t was in before.
 func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, owners int, before Phase) {
 	ended, before = t.holds, t.phase
 	t.holds = nil
@@ -298,7 +299,7 @@ func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, owners int, before
 	return ended, owners, before
 }
 
-// end makes t over. Its holds stay to be taken out.
+// end ends t. The caller removes the holds.
 func (p *Lock) end(t *Acquisition, how Phase) {
 	t.phase = how
 	if t.owner != nil && t.owner.acquisition == t {
@@ -309,19 +310,19 @@ func (p *Lock) end(t *Acquisition, how Phase) {
 	}
 }
 
-// Fail ends t, which no owner came to hold, and has released what Redis may have of it.
+// Fail ends t, which no owner holds, and reconciles what Redis may have of it.
 func (p *Lock) Fail(t *Acquisition) {
 	if t.Lives() {
 		p.end(t, Released)
 	}
 	p.NoLongerHeld(t)
 	if !t.grant.since.IsZero() || t.traced || t.uncertain {
-		p.release(t) // else Redis has nothing of it, or LateReply has the reply reconciled
+		p.release(t) // otherwise Redis has nothing of it, or LateReply will reconcile it
 	}
 }
 
-// NoLongerHeld notes that t does not have the lock any more, so that the first waiter of its queue
-// asks Redis.
+// NoLongerHeld records that t does not have the lock any more. The first waiter of its queue then
+// sends a request.
 func (p *Lock) NoLongerHeld(t *Acquisition) {
 	s := p.side(t.Terms.Reads)
 	if s.held != t {
@@ -333,8 +334,8 @@ func (p *Lock) NoLongerHeld(t *Acquisition) {
 	}
 }
 
-// release has the session reconcile t, which is over.
+// release makes the session reconcile t, which has ended.
 func (p *Lock) release(t *Acquisition) {
-	p.referenced = true // reconciling comes back to t
+	p.referenced = true // reconciling refers to t
 	p.emit(Effect{Kind: Release, Acquisition: t})
 }

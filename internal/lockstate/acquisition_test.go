@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An acquisition has the holds of its owner, and Redis should have as many.
+// An acquisition has the holds of its owner, and Redis should have the same number.
 func TestAdd(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&writeTerms, 1)
@@ -39,7 +39,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// An acquisition is renewed while one of its holds asks for renewal.
+// An acquisition is renewed while at least one of its holds needs renewals.
 func TestAdd_renewals(t *testing.T) {
 	s := newStage(t)
 	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
@@ -69,12 +69,12 @@ func TestAdd_renewals(t *testing.T) {
 	}
 	s.Unlock(asked, first, s.now, nil)
 	s.Unlock(asked, second, s.now, nil)
-	if all := s.done(); all != nil { // the acquisition is over
+	if all := s.done(); all != nil { // the acquisition has ended
 		t.Errorf("%+v", all)
 	}
 }
 
-// End ends all holds, of all owners, once.
+// End ends all holds of all owners, once.
 func TestEnd(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
@@ -152,7 +152,7 @@ func TestFreeing(t *testing.T) {
 	}
 }
 
-// A failed acquisition is released if Redis may have anything of it.
+// A failed acquisition is reconciled if Redis may have anything of it.
 func TestFail(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*stage, *Acquisition)
@@ -190,7 +190,7 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// A state is in use while any call or command concerns its lock. A closed place stays closed.
+// A state is in use while a call or command uses its lock. A closed state stays closed.
 func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
@@ -215,7 +215,8 @@ func TestUnused(t *testing.T) {
 	}
 }
 
-// Calls with one owner number share an Owner, which knows its acquisitions and stays until the last call leaves.
+// Calls with the same owner number share an Owner, which has their acquisitions and lives until the
+// last call leaves.
 func TestOwner(t *testing.T) {
 	s := newStage(t)
 	o := s.owner(&plainTerms, 7)
@@ -253,7 +254,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// Where the waiters queue in Redis, Redis tells the next that the lock is released: no one here is woken for nothing.
+// If the waiters queue in Redis, Redis notifies the next one of the release. No waiter is woken
+// unnecessarily.
 func TestUnhold_ofALineThatQueues(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 1)
@@ -266,7 +268,8 @@ func TestUnhold_ofALineThatQueues(t *testing.T) {
 	}
 }
 
-// A reader leaves an acquisition that others share, and reads on in one of its own. The end of the first leaves it the second.
+// A reader leaves a shared acquisition, and reads under a second one. The end of the first leaves the
+// second intact.
 func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
@@ -282,7 +285,7 @@ func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
 	if second == first || second.owner.Number != owner.Number {
 		t.Fatal("it has no tenure of its own")
 	}
-	first.owner = second.owner // its memory may be used again
+	first.owner = second.owner // its memory may be reused
 	s.End(first, Lost)
 	if second.owner.Acquisition() != second {
 		t.Error("it has lost a tenure that is not over")

@@ -100,7 +100,7 @@ func (w *world) enabled() (all []event) {
 	return all
 }
 
-// mayStart reports whether call i may begin. Of calls that are alike, the first begins first.
+// mayStart reports whether call i may start. Identical calls start in order.
 func (w *world) mayStart(i int) bool {
 	c := w.calls[i]
 	for _, other := range w.calls[:i] {
@@ -118,7 +118,7 @@ func (w *world) mayStart(i int) bool {
 		return false // the call would wait for itself
 	}
 	if o := c.p.place.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.acquisition != nil) {
-		return false // the call's own turn comes first
+		return false // the call's own turn is handled first
 	}
 	return !c.p.closed
 }
@@ -131,8 +131,8 @@ func (w *world) like(other *call, r role) role {
 	return r
 }
 
-// forsaken reports whether Redis has the lock for an owner that does not know it, or has lost
-// it. No process renews such a lock.
+// forsaken reports whether Redis has the lock for an owner that does not know it, or has lost it. No
+// process renews such a lock.
 func (w *world) forsaken() bool {
 	return w.redis.holder != "" && !w.trusted(w.redis.holder)
 }
@@ -236,7 +236,7 @@ func (w *world) do(e event) {
 		w.tellExpire()
 		w.redis.holder = ""
 		if w.terms[0].Tickets() {
-			w.redis.queue = nil // the queue stands in the same key
+			w.redis.queue = nil // the queue is in the same key
 		}
 		for _, k := range w.flying {
 			k.late = k.late || k.ran
@@ -248,7 +248,7 @@ func (w *world) do(e event) {
 		w.act(p)
 		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
 	}
-	// A process does not trust the reply to a request that took too long.
+	// A process ignores the grant of a request that took too long.
 	for _, k := range w.flying {
 		k.late = k.late || w.now.Sub(k.sent) > offerTime/3
 	}
@@ -313,7 +313,7 @@ func (w *world) check() {
 	}
 }
 
-// checkPlace checks the invariants of one place.
+// checkPlace checks the invariants of one state.
 func (w *world) checkPlace(p *proc) {
 	flying := 0
 	for _, k := range w.flying {
@@ -392,7 +392,7 @@ func (w *world) checkSide(p *proc, s *side) {
 	}
 }
 
-// checkLine checks that a queue waits for an event that is certain to come.
+// checkLine checks that a queue waits for an event that is guaranteed to happen.
 func (w *world) checkLine(p *proc, l *Queue) {
 	if p.closed {
 		return
@@ -427,8 +427,7 @@ func (w *world) comes(p *proc, l *Queue, c *call) string {
 	return ""
 }
 
-// drain lets everything under way come to its end, as when nothing goes wrong any
-// more, and checks the state that is left.
+// drain completes everything that is in flight, without further faults, and checks the final state.
 func (w *world) drain() {
 	began := w.now
 	w.faults = w.cast.faults
@@ -470,8 +469,7 @@ func (w *world) drain() {
 	}
 }
 
-// calm returns the next event when nothing goes wrong. Time passes only when no other event
-// can happen.
+// calm returns the next event if there are no faults. Time passes only if no other event can happen.
 func (w *world) calm() (event, bool) {
 	best, found := event{}, false
 	for _, e := range w.enabled() {

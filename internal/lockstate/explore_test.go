@@ -9,8 +9,8 @@ import (
 // deeper makes the histories longer.
 var deeper = flag.Int("deeper", 0, "how many events longer the histories are")
 
-// Every short history of a few calls comes to a good end, whatever happens on the way, and
-// keeps the invariants. The test follows histories that lead to the same state once.
+// Every short history of a few calls ends well, whatever happens, and keeps the invariants. Histories
+// that lead to the same state are explored once.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	var (

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// finger turns a state into a number, so that the test follows histories that lead to the same state
-// once. Names and pointers count by the order in which finger meets them, and times by their distance
-// from now, in milliseconds. A counter, which is an uint32, does not count here.
+// finger computes the fingerprint of a state, so that histories that lead to the same state are
+// explored once. Names and pointers are replaced by the order in which they occur, times by their
+// distance from now in milliseconds. Counters, which are of type uint32, are ignored.
 type finger struct {
 	buf   []byte
 	seen  map[met]byte
@@ -30,7 +30,7 @@ var (
 	seed         = maphash.MakeSeed()
 )
 
-// of returns the number of the state that v points to.
+// of returns the fingerprint of the state that v points to.
 func (f *finger) of(v any, now time.Time) uint64 {
 	if f.seen == nil {
 		f.seen, f.names = make(map[met]byte), make(map[string]byte)

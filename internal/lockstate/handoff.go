@@ -2,41 +2,41 @@ package lockstate
 
 import "time"
 
-// How a lock goes from one holder to the next without becoming free in between, if its kind
-// passes locks on.
+// How a lock goes from one owner to the next without becoming free in between, if its kind supports
+// hand-offs.
 //
-// Inside a process a lock is handed off without a command: the next acquisition has the owner
-// string and the lease of the one before. After MaxPasses of them, or MaxPassTime, the lock
-// is released, and the same script gives it to the first process in the queue in Redis. The
-// process that released stands at the end of that queue.
+// A local hand-off, inside a process, needs no command: the next acquisition takes over the owner
+// string and the lease. After MaxPasses hand-offs, or MaxPassTime, the lock is released. The release
+// script grants it to the first process in the Redis queue, and puts the releasing process at the end
+// of that queue.
 //
-// If the first in the queue is the process that releases, the reply to the release says
-// so. Any other process gets a message at a channel of its own. The message is only a reason
-// to ask: the request finds that the ticket has the lock, and gets a full lease. So nothing
-// depends on the message, or on its sender.
+// If the releasing process is the first in the queue, the reply to the release says so. Any other
+// process is notified on its own channel. The notification only triggers a request. That request
+// finds that the ticket has the lock, and gets a full lease. Nothing therefore depends on the
+// notification or its sender.
 //
-// A fair lock goes to the next waiter of the queue, and to no other. The grant says which
-// waiters of this process are next: up to the first of another process, the lock is handed off
-// to them. The release takes them out of the queue in Redis. Where it is not there soon, a
-// command of its own does that before: see ServedPause.
+// A fair lock goes only to the next waiter in the Redis queue. The grant names the waiters of this
+// process that are next, up to the first one of another process. The lock is handed off to them
+// locally. The release removes them from the Redis queue. If the release does not come soon, a
+// separate command removes them; see ServedPause.
 
-// MaxPasses is how often a lock is handed off in a process before it is released. A register
-// gives out so many tokens at once.
+// MaxPasses is how often a lock is handed off in a process before it is released. Each grant reserves
+// that many fencing tokens.
 const MaxPasses = 64
 
-// MaxPassTime is for how long a lock is handed off in a process before it is released.
+// MaxPassTime is how long a lock is handed off in a process before it is released.
 const MaxPassTime = 10 * time.Millisecond
 
-// canTake reports whether a waiter with these terms can take t, which was granted by a release or
-// handed off: the waiter wants no lease of its own, no confirmation by replicas, and tokens of
-// the same register.
+// canTake reports whether a waiter with these terms can take t, which a release or a local hand-off
+// granted. The waiter must not require a fixed lease, confirmation by replicas, or tokens of another
+// counter.
 func (c *Terms) canTake(t *Acquisition) bool {
 	return !c.Fixed && !c.Replicas && c.Register == t.Terms.Register
 }
 
-// mayPass reports whether the lock of t, which has no hold any more, may be handed off to
-// the first waiter of its queue. Redis gets nothing of that. So no request may be under
-// way or uncertain for this owner string, and it must stand in Redis with one hold.
+// mayPass reports whether the lock of t, which has no hold left, may be handed off locally. Redis is
+// not notified, so no request for this owner string may be in flight or uncertain, and Redis must
+// have exactly one hold of it.
 func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.queue(t.Terms)
@@ -47,16 +47,16 @@ func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
 	case t.uncertain || t.pending > 0 || t.counted != 1 || t.grant.raised > 0:
 		return false
 	case t.longest > p.rules.Lease:
-		return false // the key would live for longer than the next holder wants if that one died
+		return false // otherwise the key would outlive the next owner's lease if that owner crashed
 	case t.grant.passes >= MaxPasses || held >= MaxPassTime:
 		return false
 	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
-		return false // the next token would be ahead of the server's clock
+		return false // otherwise the next token would be ahead of the server's clock
 	}
 	return l.nextWaiter(t) != nil
 }
 
-// nextWaiter owner returns the waiter to which the lock of t may be handed off; nil if there is none.
+// nextWaiter returns the waiter that the lock of t may be handed off to, or nil if there is none.
 func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 	if l.inRedis {
 		return l.nextInQueue(t)
@@ -67,16 +67,15 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 	return nil
 }
 
-// Follows makes next the acquisition that has the lock after t, by the same owner string and with
-// the next token.
+// Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
 	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue}
 	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served, servedAt: t.servedAt}
 }
 
-// PassTo offers next, which Follows t and has its lease from now on, to t's line. Unlock
-// calls it, by its argument pass.
+// PassTo offers next to the queue of t. next Follows t and takes over its lease. Unlock's argument
+// pass calls it.
 func (p *Lock) PassTo(t, next *Acquisition) {
 	t.grant.next = next
 	if l := p.Queue(t.Terms); l.inRedis {
@@ -92,10 +91,10 @@ func (p *Lock) offer(l *Queue, t *Acquisition) {
 	l.activate()
 }
 
-// NextOwner returns the first waiter of this process, if the release of t may give the lock to it,
-// and the ticket of its queue; else nil. The release puts the ticket into the queue in Redis,
-// with this offer for a lease, and this patience.
-func (p *Lock) NextOwner(t *Acquisition, offer, patience time.Duration, now time.Time) (w *Waiter, ticket *Acquisition) {
+// NextOwner returns the waiter of this process that the release of t may name as the next owner, and
+// that waiter's acquisition or ticket. Both are nil if there is none. The release queues the ticket
+// in Redis for waiterTimeout, with a lease of offer.
+func (p *Lock) NextOwner(t *Acquisition, offer, waiterTimeout time.Duration, now time.Time) (w *Waiter, ticket *Acquisition) {
 	l := p.Queue(t.Terms)
 	if l == nil || p.closed || l.hand.offered != nil {
 		return nil, nil
@@ -108,15 +107,15 @@ func (p *Lock) NextOwner(t *Acquisition, offer, patience time.Duration, now time
 	}
 	ticket = l.ticket(w.Terms, now)
 	ticket.traced = true
-	ticket.longest, ticket.traceTTL = max(ticket.longest, offer), max(ticket.traceTTL, patience)
+	ticket.longest, ticket.traceTTL = max(ticket.longest, offer), max(ticket.traceTTL, waiterTimeout)
 	return w, ticket
 }
 
-// Pace returns after how long l asks again without a notification.
+// Pace returns how long l waits before it retries without a notification.
 func (l *Queue) Pace() time.Duration { return l.when.pace }
 
-// ticket returns the ticket of l for a waiter with these terms, and makes it if there is none.
-// A waiter whose tokens come from another register needs another ticket.
+// ticket returns the ticket of l for a waiter with these terms, and makes one if necessary. Tokens of
+// another counter require another ticket.
 func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 	p := l.side.p
 	if t := l.hand.ticket; t != nil && t.Terms.Register != c.Register {
@@ -130,25 +129,25 @@ func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 	return l.hand.ticket
 }
 
-// ReleaseResult is what became of a release that named a ticket as the next owner.
+// ReleaseResult is the result of a release that named a next owner.
 type ReleaseResult struct {
-	Broke bool      // the release came to an error
+	Broke bool      // the release failed
 	Done  bool      // the lock was released
-	Token uint64    // Done: the next owner's token, if the next owner has the lock now; else 0
-	Late  bool      // Token: too little is left of the offer
-	Aside time.Time // Done: the lock was released, and others come first until then; zero if it was not
+	Token uint64    // if Done: the next owner's token if it was granted the lock; otherwise 0
+	Late  bool      // if Token is not 0: too little of the offered lease is left
+	Aside time.Time // if Done: the lock was released, and other processes come first until then; zero if not
 	Sent  time.Time // when the release was sent
 }
 
-// OnRelease records what became of a release that named ticket as the next owner. It reports whether
-// ticket is offered to the queue now: then the session watches its lease.
+// OnRelease records the result of a release that named ticket as the next owner. It reports whether
+// ticket is now offered to the queue. If it is, the session watches its lease.
 func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (offered bool) {
 	l := p.Queue(ticket.Terms)
 	if !ticket.Terms.Tickets() {
 		return p.onFairRelease(l, ticket, i, now)
 	}
 	mine := l != nil && l.hand.ticket == ticket
-	over := !ticket.Latest().Lives() // it may have been granted the lock meanwhile, and passed it on: that holder has its lease
+	over := !ticket.Latest().Lives() // it may have been granted and handed off in the meantime: then the latest acquisition has the lease
 	switch {
 	case i.Broke:
 		ticket.MarkUncertain()
@@ -159,21 +158,21 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 		l.notify()
 	case mine && i.Done:
 		l.when.sendAt = l.due(now, -1)
-		l.Subscribe(ticket.Terms, i.Sent) // the confirmation is a reason to ask, as a message before it is lost
+		l.Subscribe(ticket.Terms, i.Sent) // notifications may be lost until the subscription is confirmed, which triggers a request
 	}
 	if l != nil && (i.Broke || !i.Done) {
 		l.when.sendAt = time.Time{}
 		l.notify()
 	}
 	if over {
-		// It was given up meanwhile, and the command that released it may have come before the release.
+		// The release may have granted the lock after the command that reconciled the ticket.
 		p.release(ticket)
 	}
 	return offered
 }
 
-// onRelease offers the ticket of l, to which a release gave the lock, to the first waiter, if it
-// suits that one. Else it has the waiter ask.
+// onRelease offers the ticket of l, which a release granted the lock, to the first waiter. If that
+// waiter cannot take it, or too little of the lease is left, the waiter sends a request.
 func (p *Lock) onRelease(l *Queue, i ReleaseResult, now time.Time) bool {
 	t, first := l.hand.ticket, l.waiters[0]
 	if first.once || !first.Terms.canTake(t) || i.Late {
@@ -187,14 +186,14 @@ func (p *Lock) onRelease(l *Queue, i ReleaseResult, now time.Time) bool {
 	return true
 }
 
-// takesOver makes t, to which a release gave the lock, Offered.
+// takesOver makes t Offered, because a release granted the lock to it.
 func (t *Acquisition) takesOver(token uint64, now time.Time) {
 	t.phase = Offered
 	t.grant.token, t.grant.since, t.grant.alive, t.counted = token, now, true, 1
 }
 
-// take returns the acquisition that is offered to the queue, which w takes; nil if there is nothing
-// for w to take. Only the first waiter comes here, or any of a queue that queues.
+// take returns the offered acquisition, which w takes, or nil if there is none for w. If the queue is
+// in Redis, any waiter may call it; otherwise only the first.
 func (w *Waiter) take(now time.Time) *Acquisition {
 	l := w.queue
 	p := l.side.p
@@ -204,7 +203,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 	}
 	l.hand.offered, l.hand.to = nil, nil
 	if !t.Lives() {
-		return nil // lost meanwhile
+		return nil // it was lost in the meantime
 	}
 	if p.closed || !w.Terms.canTake(t) {
 		p.Fail(t)
@@ -218,9 +217,8 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 	return t
 }
 
-// adopt makes t, which was granted as the reply to a request of w, the acquisition of o, if t is
-// the ticket of the queue or was. It reports whether t was known to have the lock before, as
-// it was offered.
+// adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
+// lock to t. adopt reports whether t was already known to have the lock, because it was offered.
 func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
 	if w == nil || w.queue == nil || w.once || !t.Terms.Passes {
 		return false
@@ -228,7 +226,7 @@ func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
 	l := w.queue
 	p := l.side.p
 	if l.hand.offered != nil && l.hand.offered != t {
-		// Redis says that the ticket has the lock: what was handed off is lost.
+		// Redis says that the ticket has the lock, so the acquisition that was handed off is lost.
 		p.Fail(l.hand.offered)
 	}
 	known = l.hand.offered == t
@@ -239,7 +237,7 @@ func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
 		t.Terms = w.Terms
 	case !t.Lives():
 	case p.closed:
-		p.end(t, Closed) // Close did not see it, or else would release it
+		p.end(t, Closed) // Close did not return it, so the session has not released it
 	default:
 		t.phase = Held
 		o.hold(t)
@@ -247,24 +245,24 @@ func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
 	return known
 }
 
-// GiveUp ends what w asks for in the name of t. A ticket stays for the next waiter of the
-// line, if no request for it is under way or uncertain. If another reader's request let w
-// in just as its wait ended, GiveUp returns its hold, and the caller releases that.
+// GiveUp ends w's request for t. A ticket stays for the next waiter, unless a request for it is in
+// flight or uncertain. If another reader's request admitted w just before, GiveUp returns its hold,
+// which the caller releases.
 func (p *Lock) GiveUp(w *Waiter, t *Acquisition) *Hold {
-	seat := w.leaveRequest()
+	hold := w.leaveRequest()
 	if t == nil {
-		return seat
+		return hold
 	}
 	if l := w.queue; l != nil && t == l.hand.offered {
-		return seat // the next waiter takes it, or the queue releases it
+		return hold // the next waiter takes it, or the queue releases it
 	} else if l != nil && t == l.hand.ticket {
 		if t.uncertain || t.pending > 0 {
-			// It may come to have the lock, or a longer lease, when no waiter expects that any more.
+			// A late grant or extension would go to a ticket that no waiter watches.
 			l.hand.ticket = nil
 			p.Fail(t)
 		}
-		return seat // the end of the queue gives it up
+		return hold // the ticket ends with the queue
 	}
 	p.Fail(t)
-	return seat
+	return hold
 }

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// fixed, replicated and fenced are the terms of plain locks for which a lock that is handed off does not suffice.
+// fixed, replicated and fenced are terms of plain locks that cannot take a handed-off lock.
 var (
 	fixedTerms      = with(plainTerms, func(c *Terms) { c.Fixed = true })
 	replicatedTerms = with(plainTerms, func(c *Terms) { c.Replicas = true })
 	fencedTerms     = with(plainTerms, func(c *Terms) { c.Register = "register" })
 )
 
-// Each of these alone is a reason not to pass a lock on.
+// Each of these alone prevents a local hand-off.
 func TestMayPass(t *testing.T) {
 	none := func(*stage, *Acquisition) {}
 	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
@@ -75,7 +75,7 @@ func TestMayPass(t *testing.T) {
 	}
 }
 
-// An acquisition that is handed off keeps the name, the token and the age of the grant.
+// A handed-off acquisition has the name and age of the grant, and its token plus one.
 func TestPassTo(t *testing.T) {
 	s := newStage(t)
 	first, h := s.take(&plainTerms, 1)
@@ -121,8 +121,8 @@ func TestPassTo(t *testing.T) {
 	}
 }
 
-// The first waiter takes an offered acquisition, unless the waiter has no use for it, the acquisition is lost, or the
-// place is closed.
+// The first waiter takes an offered acquisition, unless it cannot use it, the acquisition is lost, or
+// the state is closed.
 func TestTake(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter) {
 		s := newStage(t)
@@ -199,8 +199,8 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// A release names the ticket of the queue as the next owner, if the first of the queue can take the
-// lock in the name of the ticket.
+// A release names the ticket of the queue as the next owner, if the first waiter can take the lock in
+// the name of the ticket.
 func TestHeir(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*stage)
@@ -243,7 +243,7 @@ func TestHeir(t *testing.T) {
 	})
 }
 
-// The reply to a release says what became of the next owner.
+// The reply to a release says whether the next owner was granted the lock.
 func TestInherit(t *testing.T) {
 	scene := func(t *testing.T, c *Terms) (*stage, *Acquisition, *Waiter) {
 		s := newStage(t)
@@ -279,7 +279,7 @@ func TestInherit(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *Terms
 		i    ReleaseResult
-		swap bool // an attempt comes first
+		swap bool // another attempt becomes the first waiter
 	}{
 		"too late":                    {&plainTerms, ReleaseResult{Done: true, Token: 200, Late: true}, false},
 		"one with a lease of its own": {fixedTerms, ReleaseResult{Done: true, Token: 200}, false},
@@ -290,7 +290,7 @@ func TestInherit(t *testing.T) {
 			if test.swap {
 				w.once = true
 			}
-			w.queue.when.sendAt = s.now.Add(pollTime) // an earlier waiter of the queue was told to wait
+			w.queue.when.sendAt = s.now.Add(pollTime) // an earlier waiter of the queue was refused
 			if s.OnRelease(ticket, test.i, s.now) || ticket.phase != Queued {
 				t.Fatal("it is offered")
 			}
@@ -371,7 +371,7 @@ func TestInherit(t *testing.T) {
 	})
 }
 
-// The reply to a request is about the ticket, whichever waiter of the queue asked it.
+// The reply to a request is about the ticket, whichever waiter of the queue sent the request.
 func TestAdopt(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter) {
 		s := newStage(t)
@@ -507,8 +507,8 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// An offered acquisition is lost while a request for it is under way, and Redis grants the lock
-// by the request. If the waiter has no use for the reply, the state gives the grant back.
+// An offered acquisition is lost while a request for it is in flight, and that request is granted. If
+// the waiter cannot use the grant, the state releases it.
 func TestAdopt_lostBefore(t *testing.T) {
 	for name, ends := range map[string]func(*stage, *Waiter, *Acquisition){
 		"its wait ends": func(s *stage, w *Waiter, t *Acquisition) { s.GrantedAfterCancel(w, t); s.GiveUp(w, t) },
@@ -539,8 +539,8 @@ func TestAdopt_lostBefore(t *testing.T) {
 	}
 }
 
-// A call that gives up leaves to the next of its queue what the next can use. It leaves nothing that
-// may turn into a grant without a waiter.
+// A call that stops waiting leaves to the next waiter what that one can use. It leaves nothing that
+// may become a grant without a waiter.
 func TestGiveUp(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Waiter, *Waiter) {
 		s := newStage(t)
@@ -596,7 +596,7 @@ func TestGiveUp(t *testing.T) {
 	})
 }
 
-// A queue asks for one register at a time: a ticket for another register does not suffice.
+// A queue uses one token counter at a time: another counter needs another ticket.
 func TestTicket(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&plainTerms, 2), s.stand(fencedTerms, 3)
@@ -613,13 +613,13 @@ func TestTicket(t *testing.T) {
 	}
 }
 
-// A waiter of a queue that queues has left the queue when its request is replied to by a grant. The grant is its owner's all
-// the same, and the queue, which another waiter may be in, keeps what it has.
+// A waiter of a fair lock has left its queue when its request is granted. Its owner holds the lock
+// anyway, and the queue keeps its own state, which may belong to another waiter.
 func TestAdopt_afterItsWaiterLeft(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		s := newStage(t)
 		other, w := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
-		w.reason = true // it was told of its turn
+		w.reason = true // it was notified of its turn
 		asked := s.asks(w)
 		if alone {
 			s.Quit(other, s.now)
@@ -634,8 +634,8 @@ func TestAdopt_afterItsWaiterLeft(t *testing.T) {
 	}
 }
 
-// inherited has a release offer the ticket of a queue to its first waiter, whose request for it
-// has no reply yet.
+// inherited has a release offer the ticket of a queue to its first waiter, whose request for it has
+// no reply yet.
 func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
 	s.Helper()
 	t, h := s.take(&plainTerms, 1)
@@ -654,10 +654,10 @@ func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
 	return w, ticket
 }
 
-// A request that finds the offer expired at the server is granted the lock anew, perhaps after
-// other processes had it. Its reply can come before anybody here has seen the end of the offer,
-// as in a process that was stopped. The hold has the token of that reply: the token of the
-// offer would be less than that of a holder that has already given the lock back.
+// A request that finds the offer expired in Redis is granted a new lease, perhaps after other owners.
+// In a process that was paused, the reply may arrive before the end of the offer is detected. The
+// hold has the token of the reply: the token of the offer may be smaller than the token of a later
+// owner.
 func TestGranted_theTokenOfTheAnswer(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
@@ -671,23 +671,23 @@ func TestGranted_theTokenOfTheAnswer(t *testing.T) {
 	}
 }
 
-// A request that was under way when its acquisition was lost can put the acquisition into the queue, after
-// what the loss left was released. A release would give the lock to no one, for an offer.
+// A request that was in flight when its acquisition was lost can be queued after the acquisition was
+// released. A later release would then grant the lock to an owner without a waiter.
 func TestRefused_afterItsTenureWasLost(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
 	s.End(ticket, Lost)
 	s.NoLongerHeld(ticket)
-	s.done() // the session releases what the loss left, and Redis confirms that
+	s.done() // the session reconciles the lost acquisition, and Redis confirms it
 	s.Refused(w, ticket, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if got := s.gives(); len(got) != 1 || got[0] != ticket {
 		t.Errorf("given back: %d tenures; the queue has one that is over", len(got))
 	}
 }
 
-// The reply to a release can come after the next owner was granted the lock by its own request, gave
-// it back, and it was handed off. What the earlier acquisition of that owner string had is the next
-// holder's now: to release it would stop the lease of a holder.
+// The reply to a release can arrive after the next owner's own request was granted, released and
+// handed off locally. The owner string then belongs to the latest acquisition: reconciling the
+// earlier one would end a live lease.
 func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	s := newStage(t)
 	tenure, h := s.take(&plainTerms, 1)

@@ -1,9 +1,10 @@
 // Package lockstate implements the local state of one lock in one process, as a state machine. It
-// decides which waiter sends a request to Redis and when, what a reply means for the other waiters, which
-// waiter gets the lock next, and what must be reconciled later. It is pure: it has no context, no client, no
-// timer, no goroutine and no mutex. Package session adds those.
+// decides which waiter sends a request to Redis, and when. It also decides what a reply means for the
+// other waiters, who gets the lock next, and what must be reconciled. It is pure: it has no context,
+// client, timer, goroutine or mutex. Package session adds those.
 //
-// Methods tell a [Lock] of events; the argument now is the time of the event. They return what to do:
+// Methods report events to a [Lock]; the argument now is the time of the event. They return what to
+// do:
 //
 //	Next, which the wait loop calls                  a Step: wait until a time, send a request, take the lock
 //	a reply: Granted, Refused, Failed, LateReply     Effects: wake a waiter, subscribe, release an acquisition
@@ -21,16 +22,16 @@
 //
 // Each of these phases can end as Released. An acquisition that has the lock can also end as Lost or Closed.
 //
-// A [Waiter] is a call that waits for the lock. The waiters of a process wait in a [Queue], first come, first
-// served. Which of them send requests is the [WaitPolicy] of the type of lock. Redis has a queue, too: for a plain
-// lock, a queue of processes that have waiters; for a fair lock, a queue of waiters.
+// A [Waiter] is a call that waits for the lock. The waiters of a process wait in a [Queue], first
+// come, first served. The [WaitPolicy] of the type of lock decides which of them send requests. Redis
+// has a queue, too: for a plain lock, a queue of processes; for a fair lock, a queue of waiters.
 //
-// A ticket is the acquisition of a queue rather than of an owner: its phase is Queued, all waiters of the queue send
-// requests in its name, and Redis has it in the queue of processes. When a release grants the lock to it, it is
-// Offered, and the first waiter takes it.
+// A ticket is the acquisition of a queue rather than of an owner, in phase Queued. All waiters of the
+// queue send requests in its name, and Redis has it in the queue of processes. When a release grants
+// the lock to a ticket, the ticket is Offered, and the first waiter takes it.
 //
-// A hand-off gives the lock to the next owner without freeing it. Inside a process it needs no command.
-// Between processes the script of the release does it.
+// A hand-off gives the lock to the next owner without freeing it. A local hand-off, inside the
+// process, needs no command. Between processes, the release script performs it.
 package lockstate
 
 import (
@@ -39,88 +40,87 @@ import (
 	"time"
 )
 
-// Rules are what all locks of a client share.
+// Rules are the settings that all locks of a client share.
 type Rules struct {
-	Lease time.Duration // of a hold that is renewed
-	Poll  time.Duration // how often a queue asks without a notification
+	Lease time.Duration // the lease of a hold that is renewed
+	Poll  time.Duration // how often a queue retries without a notification
 
-	// Ticket makes the acquisition in whose name a queue asks.
+	// Ticket makes a ticket for a queue.
 	Ticket func(*Lock, *Terms, time.Time) *Acquisition
 
-	queues sync.Pool // ended ones, to be used again
+	queues sync.Pool // ended queues, for reuse
 }
 
-// Kind is what a state needs to know of a kind of lock, or of one side of it.
+// Kind describes a type of lock, or one side of it.
 type Kind struct {
 	WaitPolicy WaitPolicy
-	Reads      bool // several owners can hold it at once
+	Reads      bool // several owners can hold it at the same time
 	Sided      bool // the lock has another side
-	Passes     bool // a holder hands it off inside the process, or gives it to another by its release
+	Passes     bool // a holder hands it off, inside the process or by its release
 }
 
-// Tickets reports whether the waiters of a queue ask in the name of a ticket, one after the
-// other. Else each has an acquisition of its own.
+// Tickets reports whether the waiters of a queue send requests in the name of a ticket, one at a
+// time. Otherwise each waiter has its own acquisition.
 func (k Kind) Tickets() bool { return k.Passes && !k.WaitPolicy.inRedis() }
 
-// Terms are what a call asks a lock for.
+// Terms are what a call requests of a lock.
 type Terms struct {
 	Kind
-	Of            any           // the session's: its spec
-	Lease         time.Duration // what a grant gives
+	Of            any           // set by the session: its spec
+	Lease         time.Duration // the lease of a grant
 	Fixed         bool          // the lease is not renewed
 	Replicas      bool          // replicas must confirm the first hold
-	Register      string        // of fencing tokens; "" without fencing
-	Yield         bool          // a reader waits behind a writer that came before
-	WaiterTimeout time.Duration // how long the trace of a waiter lives in Redis if it does not ask again; 0 is no trace
+	Register      string        // the token counter; "" without fencing
+	Yield         bool          // a reader waits behind a writer that came before it
+	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is no entry
 
-	// Apart says in which queue a waiter stands, where a side has several. A waiter of a
-	// read/write lock stands behind those waiters alone whose reply holds for it, too.
+	// QueueKey selects the queue, if a side has several. A waiter of a read/write lock queues only
+	// behind waiters whose reply is valid for it, too.
 	QueueKey QueueKey
 }
 
-// QueueKey says what sets a queue apart from others of the same side.
+// QueueKey distinguishes the queues of one side.
 type QueueKey uint8
 
 const (
-	// ReaderPreference is set by lock.WithReaderPreference: Redis lets such a reader in where it
-	// refuses others, and such a writer leaves no wish for those behind it.
+	// ReaderPreference is set by lock.WithReaderPreference. Redis admits a reader with it where it
+	// refuses other readers. A writer with it leaves no writer intent.
 	ReaderPreference QueueKey = 1 << iota
 
-	// Replicated is a reader that waits for replicas while others may read already.
+	// Replicated marks a reader that still waits for replicas while others may read already.
 	Replicated
 )
 
-// MayShare reports whether holds by these terms may share an acquisition with other readers: they
-// have no lease of their own, and no replicas to wait for.
+// MayShare reports whether holds with these terms may share an acquisition with other readers: their
+// lease is renewed, and they wait for no replicas.
 func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 
-// Lock is one lock in this process. The session guards it by a mutex, and carries its
-// actions out, by Drain, before it unlocks the mutex. That mutex guards all of its owners,
-// acquisitions, holds, queues and waiters, too.
+// Lock is the state of one lock in this process. A mutex of the session guards it, and all of its
+// owners, acquisitions, holds, queues and waiters. The session applies the effects with Drain before
+// it unlocks that mutex.
 type Lock struct {
-	Of         any     // the session's: its spot
+	Of         any     // set by the session: its table entry
 	rules      *Rules  // set once
-	sides      [2]side // 1 is for reading, 0 for everything else
+	sides      [2]side // 1 for reading, 0 for everything else
 	closed     bool
-	inFlight   int      // how many requests have no reply yet
-	referenced bool     // a goroutine of the session may still refer to the state when it is unused
-	removing   bool     // RemoveServed or ServedRemoved will be called
-	effects    []Effect // what is to be done
+	inFlight   int      // the number of requests without a reply
+	referenced bool     // a goroutine of the session may refer to the state while it is unused
+	removing   bool     // a RemoveServed effect or the command that it led to is pending
+	effects    []Effect // to be applied by Drain
 }
 
-// side is one way to hold the lock.
+// side is the state of one side of a lock.
 type side struct {
 	p          *Lock
 	owners     map[uint64]*Owner
 	queues     []*Queue
-	spare      *Queue       // of which Waiter has given memory away, until Join
-	held       *Acquisition // Held or Offered: has the lock in this process; only of a kind that passes locks on
-	yieldUntil time.Time    // until then other processes come first: the lock was released while there was no queue
+	spare      *Queue       // its field only was returned by Waiter; Join will use it
+	held       *Acquisition // Held or Offered: has the lock in this process; only for a kind that hands off
+	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
 	reading
 }
 
-// Init makes p the state of a lock that this process has nothing to do with yet.
-// of is the session's.
+// Init makes p the state of a lock that this process has not used yet. The session sets of.
 func (p *Lock) Init(r *Rules, of any) {
 	p.rules, p.Of = r, of
 	for i := range p.sides {
@@ -135,24 +135,24 @@ func (p *Lock) side(reads bool) *side {
 	return &p.sides[0]
 }
 
-// EffectKind says what to do.
+// EffectKind is the kind of an Effect. Its comment names the fields that are set.
 type EffectKind uint8
 
 const (
-	Wake             EffectKind = iota // Waiter: its call looks at Next again
-	Release                            // Acquisition, which is over: stop its lease, and reconcile it, so that Redis has nothing of it
-	Subscribe                          // Queue, by Terms: subscribe its channels; its latest request was sent at Sent, so what was said after that may be missed; zero if it has not asked
+	Wake             EffectKind = iota // Waiter: its call calls Next again
+	Release                            // Acquisition, which has ended: stop its lease and reconcile it, so that Redis has nothing of it
+	Subscribe                          // Queue, Terms: subscribe its channels; notifications since Sent, when its latest request was sent, may be lost; zero if it sent none
 	Unsubscribe                        // Queue: end the subscriptions
-	Heartbeat                          // Queue, by Terms: the goroutine of its heartbeat looks at NextHeartbeat again, and begins if there is none
+	Heartbeat                          // Queue, Terms: the heartbeat goroutine calls NextHeartbeat again; start it if there is none
 	StartTimer                         // Queue: call TimerFired at Due
-	SubscribeOwner                     // Waiter: subscribe a channel of its own, at which it is notified of its turn
+	SubscribeOwner                     // Waiter: subscribe its own channel, which is notified when it is the waiter's turn
 	UnsubscribeOwner                   // Waiter: end that subscription
 	RemoveServed                       // call Lock.RemoveServed at Due
-	Renew                              // Acquisition: renew its lease from now on
+	Renew                              // Acquisition: start renewing its lease
 	StopRenewing                       // Acquisition: stop renewing its lease
 )
 
-// Effect is something that the session does for a state. Verb says which fields are set.
+// Effect is an action that the session performs for a Lock. Kind says which fields are set.
 type Effect struct {
 	Kind        EffectKind
 	Waiter      *Waiter
@@ -165,7 +165,7 @@ type Effect struct {
 
 func (p *Lock) emit(a Effect) { p.effects = append(p.effects, a) }
 
-// Drain calls f with each action that is to be done, and with those that f leads to.
+// Drain calls f with each pending effect, including effects that f itself adds.
 func (p *Lock) Drain(f func(Effect)) {
 	for i := 0; i < len(p.effects); i++ {
 		f(p.effects[i])
@@ -174,9 +174,9 @@ func (p *Lock) Drain(f func(Effect)) {
 	p.effects = p.effects[:0]
 }
 
-// Close closes the state: from now on no lock is handed off, no release names an next owner here,
-// no waiter takes what is offered, and no reader joins. It returns the acquisitions that are
-// Held.
+// Close closes the state. From now on no lock is handed off, no release names a next owner in this
+// process, and no waiter takes an offered acquisition. No reader joins. Close returns the
+// acquisitions that are Held.
 func (p *Lock) Close() (held []*Acquisition) {
 	p.closed = true
 	return p.Held()
@@ -198,7 +198,7 @@ func (p *Lock) Held() (held []*Acquisition) {
 	return held
 }
 
-// Offered returns the acquisitions that are offered to a queue.
+// Offered returns the acquisitions that are offered to a queue and not taken yet.
 func (p *Lock) Offered() (offered []*Acquisition) {
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
@@ -221,17 +221,17 @@ func (p *Lock) Unused() bool {
 	return true
 }
 
-// Idle reports whether the state is unused, and has nothing to remember: the time in which
-// others come first is over.
+// Idle reports whether the state is unused and has nothing to remember: other processes no longer
+// come first.
 func (p *Lock) Idle(now time.Time) bool {
 	return !now.Before(p.sides[0].yieldUntil) && !now.Before(p.sides[1].yieldUntil) && p.Unused()
 }
 
-// Unreferenced reports whether nothing refers to the state, which is idle. After Reset it can
-// be the state of another lock.
+// Unreferenced reports whether nothing refers to the idle state. After Reset it can be reused for
+// another lock.
 func (p *Lock) Unreferenced() bool { return p.inFlight == 0 && !p.referenced }
 
-// Reset makes an idle and forgotten place as new.
+// Reset prepares an idle state, which was removed from the lock table, for reuse.
 func (p *Lock) Reset() {
 	for i := range p.sides {
 		p.sides[i].yieldUntil = time.Time{}
@@ -239,25 +239,23 @@ func (p *Lock) Reset() {
 	p.closed = false
 }
 
-// Owner is one owner of this process on one side of a lock. It lives while a call or a
-// hold needs it.
+// Owner is one owner in this process on one side of a lock. It lives while a call or a hold needs it.
 type Owner struct {
-	Number uint64 // set once: as the context carries it
+	Number uint64 // set once: the number in the context
 
-	// Turn is the right to send commands for this owner: a call has the turn while its token
-	// is in the channel, which has room for one. It is nil before the first Enter: a reader
-	// that joins sends nothing, and while a new owner asks, no other call knows of it.
+	// Turn is the right to send commands for this owner. Its capacity is 1, and a call has the turn
+	// while its token is in the channel. It is nil before the first Enter: a reader that joins sends
+	// nothing, and no other call uses an owner from EnterNew yet.
 	Turn chan struct{}
 
 	side        *side        // set once
-	users       int          // calls and holds that need the owner
+	users       int          // the number of calls and holds that need the owner
 	acquisition *Acquisition // nil while the owner does not hold the lock
-	holds       int          // how many holds of that acquisition are the owner's
-	waiter      *Waiter      // the waiter for the owner's first hold to read; nil if there is none
+	holds       int          // how many holds of that acquisition the owner has
+	waiter      *Waiter      // the waiter for the owner's first read hold; nil if there is none
 }
 
-// Enter returns the owner of this number, and makes it if there is none. Each Enter needs a
-// Leave.
+// Enter returns the owner with this number, and creates it if necessary. Each Enter needs a Leave.
 func (p *Lock) Enter(reads bool, number uint64) *Owner {
 	s := p.side(reads)
 	o := s.owners[number]
@@ -271,14 +269,14 @@ func (p *Lock) Enter(reads bool, number uint64) *Owner {
 	return o
 }
 
-// EnterNew is Enter for an owner of which no other call knows, and which so needs no turn.
+// EnterNew is Enter for an owner that no other call uses. It creates no Turn.
 func (p *Lock) EnterNew(reads bool, number uint64) *Owner {
 	o := p.side(reads).newOwner(number, nil)
 	o.users++
 	return o
 }
 
-// newOwner makes an owner, in memory o if there is some.
+// newOwner makes an owner, in the memory at o unless it is nil.
 func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	if s.owners == nil {
 		s.owners = make(map[uint64]*Owner)
@@ -291,17 +289,17 @@ func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	return o
 }
 
-// Leave ends what Enter began.
+// Leave ends an Enter or EnterNew.
 func (o *Owner) Leave() {
 	if o.users--; o.users == 0 {
 		delete(o.side.owners, o.Number)
 	}
 }
 
-// Acquisition returns the acquisition of the owner's holds; nil if it has none.
+// Acquisition returns the acquisition of the owner's holds, or nil if it has none.
 func (o *Owner) Acquisition() *Acquisition { return o.acquisition }
 
-// Sibling returns the acquisition that the same owner has on the other side; nil if it has none.
+// Sibling returns the acquisition of the same owner on the other side, or nil if it has none.
 func (o *Owner) Sibling() *Acquisition {
 	if other := o.other(); other != nil {
 		return other.acquisition
@@ -312,22 +310,22 @@ func (o *Owner) Sibling() *Acquisition {
 // OnBothSides reports whether a call or a hold needs the same owner on the other side of the lock.
 func (o *Owner) OnBothSides() bool { return o.other() != nil }
 
-// other returns the same owner on the other side of the lock; nil if there is none.
+// other returns the same owner on the other side of the lock, or nil if there is none.
 func (o *Owner) other() *Owner {
 	p := o.side.p
 	return p.side(o.side == p.side(false)).owners[o.Number]
 }
 
-// Acquires reports whether a call of o has the turn, and asks for the first hold.
+// Acquires reports whether a call of o has the turn and is acquiring the first hold.
 func (o *Owner) Acquires() bool { return o.acquisition == nil && len(o.Turn) > 0 }
 
-// hold makes t the acquisition of o, which has no hold of it yet.
+// hold makes t the acquisition of o, which has no hold of t yet.
 func (o *Owner) hold(t *Acquisition) {
 	o.acquisition, o.holds = t, 0
 	t.owners++
 }
 
-// lose notes that one of o's holds of t, which is its acquisition, is gone.
+// lose records that one of o's holds of t, its acquisition, is gone.
 func (o *Owner) lose(t *Acquisition) {
 	if o.holds--; o.holds == 0 {
 		o.acquisition = nil

@@ -5,41 +5,40 @@ import (
 	"time"
 )
 
-// Do is what a call does next.
+// Do is the kind of a Step.
 type Do uint8
 
 const (
-	Wait    Do = iota // wait until Due, or until the waiter is woken
-	Restart           // what was offered is lost: make a new acquisition, and ask
+	Wait    Do = iota // wait until Due, or until woken
+	Restart           // the offered acquisition was lost: make a new acquisition, and send a request
 	Send              // send a request for Acquisition
-	Take              // Acquisition is the owner's now: add a hold
-	Join              // Acquisition is open to readers: add a hold, if its lease has not expired
-	Share             // Hold is the call's: the reply to another reader's request let it in
-	Refuse            // the reply to another reader's request was a refusal, which holds for this one, too
-	Fail              // the reply to another reader's request was an error, Err; or it did not come in time, and Err is nil
+	Take              // Acquisition is the owner's: add a hold
+	Join              // Acquisition is open to readers: add a hold, unless its lease has expired
+	Share             // another reader's request was granted for this call, too: Hold is its hold
+	Refuse            // another reader's request was refused, and the refusal is valid for this call
+	Fail              // another reader's request failed with Err, or had no reply in time; then Err is nil
 )
 
 // Step is what a call does next. Do says which fields are set.
 type Step struct {
 	Do          Do
-	Due         time.Time     // Wait: until then; zero is never
-	Acquisition *Acquisition  // Ask, Take, Join
-	Queued      bool          // Ask: Acquisition is the ticket of the queue, and Redis queues it if it refuses
-	Again       time.Duration // Ask, Queued: after how long the queue asks again
-	Sibling     *Acquisition  // Ask: the acquisition that the owner has on the other side
+	Due         time.Time     // Wait: wait until then; zero means without limit
+	Acquisition *Acquisition  // Send, Take, Join
+	Queued      bool          // Send: Acquisition is a ticket, and Redis queues it if it refuses the request
+	Again       time.Duration // Send, if Queued: how long the queue waits before it retries
+	Sibling     *Acquisition  // Send: the owner's acquisition on the other side
 	Hold        *Hold         // Share
-	Left        time.Duration // Refuse: what is left of the other's lease
+	Left        time.Duration // Refuse: the remaining lease of the current owner
 	Sent        time.Time     // Refuse, Fail: when the request was sent
 	Err         error         // Fail
 }
 
-// Next returns what the call of w does at this time. beside is the acquisition that its owner
-// has on the other side of the lock, nil if there is none. limit is how long a call waits
-// for the reply to a request. After a Step that says Ask, the caller calls WillSend and sends
-// the request.
-func (p *Lock) Next(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
+// Next returns what the call of w does now. sibling is the acquisition of the same owner on the other
+// side of the lock, or nil. limit is how long a call waits for a reply. If the Step says Send, the
+// caller calls WillSend and sends the request.
+func (p *Lock) Next(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
 	if w.Terms.Reads {
-		return p.nextToRead(w, beside, limit, now)
+		return p.nextToRead(w, sibling, limit, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
@@ -52,19 +51,20 @@ func (p *Lock) Next(w *Waiter, beside *Acquisition, limit time.Duration, now tim
 			return Step{Do: Restart}
 		}
 	}
-	return p.sendStep(w, beside, now)
+	return p.sendStep(w, sibling, now)
 }
 
-// next reports whether w has a reason to ask, which it loses, or else when it looks again.
+// next reports whether w must send a request now, and clears the reason. Otherwise due is when w
+// checks again.
 func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	due = w.retryAt
 	ready = w.reason || !due.IsZero() && !now.Before(due)
 	w.reason = false
 	if l := w.queue; l != nil {
-		reason, lineDue := w.Terms.WaitPolicy.next(l, w, now)
+		reason, queueDue := w.Terms.WaitPolicy.next(l, w, now)
 		ready = ready || reason
-		if due.IsZero() || !lineDue.IsZero() && lineDue.Before(due) {
-			due = lineDue
+		if due.IsZero() || !queueDue.IsZero() && queueDue.Before(due) {
+			due = queueDue
 		}
 	}
 	if ready {
@@ -74,20 +74,20 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	return ready, due
 }
 
-// sendStep is the Step of a waiter that sends its request now.
-func (p *Lock) sendStep(w *Waiter, beside *Acquisition, now time.Time) Step {
-	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: beside}
+// sendStep returns the Step of a waiter that sends its request now.
+func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
+	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
 	l := w.queue
 	if l != nil && !w.once && w.Terms.Tickets() {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
-	if step.Acquisition != nil && beside != nil {
+	if step.Acquisition != nil && sibling != nil {
 		step.Acquisition.grant.writes = true
 	}
 	return step
 }
 
-// SentAt notes that w asked, or began to share another's request, at that time.
+// SentAt records that w sent a request, or joined another reader's request, at sent.
 func (w *Waiter) SentAt(sent time.Time) {
 	w.sentAt = sent
 	if w.queue != nil {
@@ -96,27 +96,27 @@ func (w *Waiter) SentAt(sent time.Time) {
 }
 
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
-// leave a trace in Redis that lives so long. Each WillSend needs one of Granted, Refused, Failed,
-// GrantedAfterCancel, LateReply and Answered.
-func (p *Lock) WillSend(t *Acquisition, lease, patience time.Duration) {
-	t.willSend(p, lease, patience)
+// leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
+// Refused, Failed, RolledBack, GrantedAfterCancel and LateReply.
+func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
+	t.willSend(p, lease, waiterTimeout)
 }
 
-// Refusal is the reply that others have the lock.
+// Refusal is a reply that other owners have the lock.
 type Refusal struct {
 	Sent     time.Time     // when the request was sent
-	Left     time.Duration // what is left of the other's lease; negative if that is not known
-	NoPubSub bool          // no message reaches this process
-	Own      bool          // an owner of Redisson may tell the waiter of its turn, at a channel of its own
-	Trace    bool          // the request left a trace in Redis
+	Left     time.Duration // the remaining lease of the current owner; negative if unknown
+	NoPubSub bool          // no notification reaches this process
+	Own      bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
+	Trace    bool          // the request left an entry in Redis
 }
 
-// Refused records the reply to a request of w for t that others have the lock.
+// Refused records that Redis refused a request of w for t, because other owners have the lock.
 func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
 	t.answered(p)
 	t.traced = t.traced || r.Trace
 	if !t.Lives() {
-		p.release(t) // the request may have put it into the queue again, after what the end took back
+		p.release(t) // the request may have queued t again after t was reconciled
 	}
 	if t.Terms.Reads {
 		p.finishRequest(w, t, sharedResult{refused: true, left: r.Left}, now)
@@ -124,14 +124,13 @@ func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
 	p.Waits(w, r, now)
 }
 
-// Waits records that w was refused: by the reply to its own request, or to that of another
-// reader.
+// Waits records that w was refused, by the reply to its own request or to another reader's.
 func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
 	l := w.queue
 	switch {
 	case l == nil:
 	case w.once:
-		l.outage.replied(w.sentAt) // no more: the next waiter must ask, for a position in the queue
+		l.outage.replied(w.sentAt) // a single attempt is not queued: the next waiter must send its own request to be queued
 	default:
 		l.refusedLast = true
 		l.outage.replied(w.sentAt)
@@ -139,8 +138,8 @@ func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
 	}
 }
 
-// Failed records that a request of w for t came to err. mayHaveRun says that the server may
-// have carried it out, or may do so yet.
+// Failed records that a request of w for t failed with err. mayHaveRun says that the server may have
+// executed the request, or may still do so.
 func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
 	t.answered(p)
 	if mayHaveRun {
@@ -151,26 +150,26 @@ func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
 	}
 }
 
-// RolledBack records that a request of w for t was replied to by a grant that w had no use for, as
-// err says, and that the grant was released; confirmed says whether Redis confirmed that. A
-// copy of what released it may arrive late, so no request is asked in the name of t any more.
+// RolledBack records that a request of w for t was granted, but the call could not use the grant
+// because of err, and released it. confirmed says whether Redis confirmed that release. A delayed
+// duplicate of the release may arrive, so no further request is sent in the name of t.
 func (p *Lock) RolledBack(w *Waiter, t *Acquisition, confirmed bool, err error) {
 	w.adopt(t, w.Owner)
 	p.Failed(w, t, !confirmed, err)
 }
 
-// Abandoned records that the caller of w does not wait any longer for the reply to the
-// request for t, which is for LateReply. The readers that join it ask themselves.
+// Abandoned records that the call of w no longer waits for the reply to its request for t. LateReply
+// receives the reply. Readers that joined the request send their own.
 func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 	if t.Terms.Reads {
 		p.finishRequest(w, t, sharedResult{}, time.Time{})
 	}
 }
 
-// LateReply records the reply to a request of w for t for which the call did not wait. wrote
-// says that the script may have written: it granted the lock, or queued the waiter, or the
-// request broke off. LateReply reports whether the caller must reconcile t.
-func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (settle bool) {
+// LateReply records the reply to a request of w for t that the call did not wait for. wrote says that
+// the script may have written: it granted the lock, queued the waiter, or failed with an unknown
+// outcome. LateReply reports whether the caller must reconcile t.
+func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool) {
 	t.answered(p)
 	if !wrote {
 		return false
@@ -180,53 +179,53 @@ func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (settle bool) {
 		return true
 	}
 	if w != nil && w.queue != nil {
-		p.Wakeup(w) // it may have the lock
+		p.Wakeup(w) // t may have the lock
 	}
 	return false
 }
 
-// Retry has w, which waits, ask again at due, if nothing is a reason to do so before: an error came
-// instead of a reply.
+// Retry makes w send its request again at due, or earlier if there is a reason. Its last request
+// failed.
 func (p *Lock) Retry(w *Waiter, due time.Time) { w.Terms.WaitPolicy.retry(w.queue, w, due) }
 
-// Leads reports whether w asks for itself: it is the first of its queue, and active, or it
-// stands in no queue.
+// Leads reports whether w sends its own requests: it is in no queue, or is the first of an active
+// one.
 func (w *Waiter) Leads() bool { return w.queue == nil || w.leads() }
 
-// Refuses reports whether a waiter with these terms waits for another owner, as far as is known: a request of its queue
-// was replied to, or an owner of this process has the lock.
+// Refuses reports whether another owner is known to have the lock: a request of the queue had a
+// reply, or an owner in this process has it.
 func (p *Lock) Refuses(c *Terms) bool {
 	return p.Queue(c).Outage().Replied() || p.side(c.Reads).held != nil
 }
 
-// Failed notes that err came instead of a reply to w's latest request.
+// Failed records that w's latest request failed with err.
 func (w *Waiter) Failed(err error) {
 	if w.queue != nil {
 		w.queue.outage.failed(w.sentAt, err)
 	}
 }
 
-// Outcome says what became of a grant.
+// Outcome is the result of Granted.
 type Outcome uint8
 
 const (
-	Holds   Outcome = iota // the hold is added
-	TooLate                // the grant came too late for its lease, or the acquisition was over by then
+	Holds   Outcome = iota // the hold was added
+	TooLate                // the grant came too late for its lease, or the acquisition had ended
 	Shut                   // the state is closed
 )
 
-// Granted records that a request of w for t was replied to by a grant with this token, and
-// adds h, a hold of o. late says that the reply took as long as the lease is trusted. That
-// does not matter to an acquisition that was known to have the lock before.
+// Granted records that a request of w for t was granted with this token, and adds h as a hold of o.
+// late says that the reply took longer than the lease is trusted. That is irrelevant if t was already
+// known to have the lock.
 func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint64, late bool, now time.Time) Outcome {
 	t.answered(p)
 	known := w.adopt(t, o)
 	s := p.side(t.Terms.Reads)
 	switch {
 	case known:
-		t.grant.token = max(t.grant.token, token) // others may have had the lock since the release that offered it
+		t.grant.token = max(t.grant.token, token) // other owners may have had the lock since the release that offered it
 	case late:
-		t.MarkUncertain() // so that its end takes the grant back
+		t.MarkUncertain() // the grant is released when t ends
 		if t.Terms.Reads {
 			p.finishRequest(w, t, sharedResult{}, now)
 		}
@@ -261,7 +260,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	}
 	switch {
 	case added:
-		if w != nil && w.queue != nil && !t.grant.writes { // else it was let in because its owner writes, which says nothing about the others
+		if w != nil && w.queue != nil && !t.grant.writes { // a reader admitted because its owner writes says nothing about other waiters
 			w.queue.outage.replied(w.sentAt)
 			w.Terms.WaitPolicy.granted(w.queue, w, now)
 		}
@@ -273,8 +272,8 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	}
 }
 
-// GrantedAfterCancel records that a request for t was replied to by a grant just as the wait of its call
-// ended. The end of t gives the grant back.
+// GrantedAfterCancel records that a request for t was granted just after its call stopped waiting.
+// The grant is released when t ends.
 func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
 	t.answered(p)
 	p.markUncertain(t)
@@ -283,9 +282,9 @@ func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
 	}
 }
 
-// markUncertain notes that a request for t was or may be executed, and its caller does not use
-// that. An acquisition that was offered may be lost by now: nothing else releases what Redis has
-// of it since.
+// markUncertain records that a request for t may have been or may be executed, but its call does not
+// use the result. If t has ended already, markUncertain reconciles it, because nothing else would
+// release what Redis has of it.
 func (p *Lock) markUncertain(t *Acquisition) {
 	if !t.MarkUncertain() {
 		p.release(t)

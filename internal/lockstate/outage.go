@@ -2,20 +2,21 @@ package lockstate
 
 import "time"
 
-// Outage is since when Redis has not replied to a queue. It tells "another owner has the lock"
-// from "Redis is unavailable", even for a waiter that sends nothing, because the first of the
-// line asks for all.
+// Outage tracks since when Redis has not replied to a queue. It distinguishes "another owner has the
+// lock" from "Redis is unavailable". That also serves waiters that send nothing, because the first
+// waiter sends requests for all.
 //
-// Redis is unavailable if a request that was sent after the latest replied to one failed (a refused
-// connection, a timeout, LOADING), or is overdue. A request that is merely in flight says nothing.
+// Redis is unavailable if a request sent after the last answered one failed or is overdue. Failures
+// include a refused connection, a timeout and LOADING. A request that is merely in flight says
+// nothing.
 type Outage struct {
 	from      time.Time // when the first request without a reply was sent; zero if there is none
 	latest    time.Time // when the latest request was sent
-	repliedTo time.Time // when the latest request was sent that was replied to; zero if none was
-	err       error     // how a later one failed; nil if none did
+	repliedTo time.Time // when the last answered request was sent; zero if none was answered
+	err       error     // the error of a later request; nil if there is none
 }
 
-// sent notes that a request is sent.
+// sent records that a request is sent.
 func (q *Outage) sent(sent time.Time) {
 	q.latest = sent
 	if q.from.IsZero() {
@@ -23,18 +24,18 @@ func (q *Outage) sent(sent time.Time) {
 	}
 }
 
-// replied notes the reply to the request that was sent at sent.
+// replied records the reply to the request that was sent at sent.
 func (q *Outage) replied(sent time.Time) {
 	q.repliedTo, q.err, q.from = later(q.repliedTo, sent), nil, time.Time{}
 	if q.latest.After(q.repliedTo) {
-		q.from = q.latest // that one has no reply yet
+		q.from = q.latest // the latest request has no reply yet
 	}
 }
 
-// failed notes that err came instead of the reply to the request that was sent at sent.
+// failed records that the request sent at sent failed with err.
 func (q *Outage) failed(sent time.Time, err error) {
 	if sent.Before(q.repliedTo) {
-		return // a later request was replied to
+		return // a later request was answered
 	}
 	q.err = err
 	if q.from.IsZero() {
@@ -42,8 +43,8 @@ func (q *Outage) failed(sent time.Time, err error) {
 	}
 }
 
-// Lasts returns for how long Redis has been unavailable, and how the latest request failed; 0 if
-// it is not unavailable. A request is overdue after overdue. A nil Outage lasts for 0.
+// Lasts returns how long Redis has been unavailable, and the error of the latest request. It returns
+// 0 if Redis is available, or q is nil. A request without a reply counts as failed after overdue.
 func (q *Outage) Lasts(now time.Time, overdue time.Duration) (time.Duration, error) {
 	if q == nil || q.from.IsZero() {
 		return 0, nil
@@ -54,7 +55,7 @@ func (q *Outage) Lasts(now time.Time, overdue time.Duration) (time.Duration, err
 	return 0, nil
 }
 
-// Replied reports whether a request of the queue was replied to. It is false for a nil Outage.
+// Replied reports whether any request of the queue had a reply. It is false for a nil Outage.
 func (q *Outage) Replied() bool { return q != nil && !q.repliedTo.IsZero() }
 
 // later returns the later of two times.

@@ -5,56 +5,54 @@ import (
 	"time"
 )
 
-// WaitPolicy is how the waiters of a kind wait: which of them ask Redis, and when. There are
-// four.
+// WaitPolicy decides which waiters of a queue send requests, and when. There are four policies.
 type WaitPolicy interface {
-	// asksAtOnce reports whether a waiter that comes has a reason to ask at once, wherever
-	// it stands in l.
+	// sendsAtOnce reports whether a new waiter of l sends a request immediately, whatever its
+	// position.
 	sendsAtOnce(l *Queue) bool
 
-	// next reports whether the state of l is a reason for w to ask now. If it is not, due
-	// is when it will be, if nothing happens before; the zero time is never.
+	// next reports whether the state of l is a reason for w to send a request now. If not, due is
+	// when it will be one if nothing happens before; zero means never.
 	next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time)
 
-	// refused records that w was told that others have the lock.
+	// refused records that w was refused, because other owners have the lock.
 	refused(l *Queue, w *Waiter, r Refusal, now time.Time)
 
-	// granted records that w got the lock.
+	// granted records that w acquired the lock.
 	granted(l *Queue, w *Waiter, now time.Time)
 
-	// retry has w ask again at due: an error came instead of a reply.
+	// retry makes w send its request again at due, after an error.
 	retry(l *Queue, w *Waiter, due time.Time)
 
-	// freed reports whether an Unlock in this process is a reason for waiters to ask.
+	// wakesOnUnlock reports whether an Unlock in this process wakes waiters.
 	wakesOnUnlock() bool
 
-	// inLine reports whether a single attempt waits in the queue, and fails if it is not the
-	// first.
+	// tryQueues reports whether a single attempt joins the queue, and fails unless it is the first.
 	tryQueues() bool
 
-	// queues reports whether the queue has its waiters enter a queue in Redis.
+	// inRedis reports whether the queue itself enters its waiters in a Redis queue.
 	inRedis() bool
 }
 
 var (
-	// FirstAsks is that of locks which one owner has at a time: only the first of a queue
-	// asks.
+	// OnlyFirst is the policy of locks with one owner at a time: only the first waiter of a queue
+	// sends requests.
 	OnlyFirst WaitPolicy = onlyFirst{}
 
-	// AllAsk is that of readers. While no reader of the queue was refused, each asks when it
-	// comes. After a refusal only the first asks, and each of which a request broke off; once the
-	// first is let in, all others ask at once.
+	// AllAtOnce is the policy of readers. Each new reader sends a request, until one is refused.
+	// After a refusal, only the first sends requests, and each reader whose request has an unknown
+	// outcome. Once the first is admitted, all others send a request.
 	AllAtOnce WaitPolicy = allAtOnce{}
 
-	// QueueInRedis is that of kinds whose waiters queue in Redis. Each waiter asks when it
-	// comes, and when it is told that its turn has come. The queue sends one heartbeat for
-	// all.
+	// RedisQueue is the policy of kinds whose waiters queue in Redis. Each waiter sends a request
+	// when it comes, and when it is notified of its turn. One heartbeat of the queue serves all
+	// waiters.
 	RedisQueue WaitPolicy = redisQueue{}
 
-	// FairQueue is that of locks whose waiters queue in Redis, and which one owner has at a
-	// time. The first of a queue asks when it comes. The queue has all others enter the queue:
-	// those together that come together. The lock is handed off to the next in the queue, as
-	// far as they are in this process.
+	// FairQueue is the policy of locks with one owner at a time whose waiters queue in Redis. The
+	// first waiter of a queue sends a request when it comes. The queue enters all later waiters in
+	// batches. The lock is handed off locally to the next waiters in the Redis queue, as long as they
+	// are in this process.
 	FairQueue WaitPolicy = fairQueue{}
 )
 
@@ -78,7 +76,7 @@ func (onlyFirst) granted(l *Queue, w *Waiter, now time.Time) {
 	if l.subscribed {
 		l.when.sendAt = l.due(now, -1)
 	} else {
-		l.when.sendAt = time.Time{} // the next must ask, to begin with listening
+		l.when.sendAt = time.Time{} // the next waiter must send a request, so that the queue subscribes
 	}
 }
 
@@ -93,7 +91,8 @@ func (allAtOnce) inRedis() bool             { return false }
 
 func (allAtOnce) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if w.Acquisition.uncertain && !w.leads() {
-		// A late copy of its request may let it in. Others would wait for its lease to end then.
+		// A delayed duplicate of its request may be granted. Other owners would wait until that lease
+		// expires.
 		due = w.sentAt.Add(l.when.pace)
 		return !now.Before(due), due
 	}
@@ -129,7 +128,7 @@ func (redisQueue) next(*Queue, *Waiter, time.Time) (bool, time.Time) { return fa
 
 func (redisQueue) refused(l *Queue, w *Waiter, r Refusal, now time.Time) { l.enqueued(w, r, now) }
 
-func (redisQueue) granted(*Queue, *Waiter, time.Time) {} // Redis tells the next waiter
+func (redisQueue) granted(*Queue, *Waiter, time.Time) {} // Redis notifies the next waiter
 
 func (redisQueue) retry(l *Queue, w *Waiter, due time.Time) { w.retryAt = due }
 
@@ -142,23 +141,22 @@ func (fairQueue) next(l *Queue, w *Waiter, _ time.Time) (bool, time.Time) {
 	return l.hand.to == w, time.Time{}
 }
 
-// next reports whether the first waiter of l has a reason to ask now, and else when it will
-// have one.
+// next reports whether the first waiter of l must send a request now, and otherwise when.
 func (l *Queue) next(now time.Time) (ready bool, due time.Time) {
 	if now.Before(l.when.yieldUntil) {
-		l.when.notified = false // the notification says that the lock is free, and it is free for others
+		l.when.notified = false // the lock is free, but for other processes
 		if l.when.sendAt.IsZero() || l.when.sendAt.After(l.when.yieldUntil) {
-			l.when.sendAt = l.when.yieldUntil // a request that is due before that stays due, however often others come first
+			l.when.sendAt = l.when.yieldUntil // never postpone a request that is due earlier
 		}
 	}
 	ready = l.when.notified || l.hand.offered != nil || l.when.sendAt.IsZero() || !now.Before(l.when.sendAt)
-	l.when.notified = false // one request replies all the notifications before it
+	l.when.notified = false // one request answers all earlier notifications
 	return ready, l.when.sendAt
 }
 
-// refused records a refusal of w, of a wait policy in which a queue asks. From now on the queue
-// listens. A release can slip in between the request and the subscription; so the
-// confirmation of the subscription is a reason to ask again.
+// refused records a refusal of w under a policy in which the queue sends requests. The queue is
+// subscribed from now on. A release between the request and the subscription is not notified, so the
+// confirmation of the subscription triggers another request.
 func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
 	l.when.sendAt = l.due(now, r.Left)
 	if r.NoPubSub && l.subscribed {
@@ -170,23 +168,22 @@ func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
 }
 
 const (
-	// DeafPause is the first pause of a process that no message reaches. The next pauses
-	// are twice as long each, up to a poll interval, and then from the beginning: a lock
-	// that goes from process to process comes by while this one asks often.
+	// NoPubSubPause is the first pause of a process that receives no notifications. Each next pause
+	// is twice as long, up to a poll interval; then the pauses start over. Frequent requests catch a
+	// lock that processes hand off to each other.
 	NoPubSubPause = 10 * time.Millisecond
 
-	// DeafPolls is after how many poll intervals of waiting such a process asks once in
-	// each.
+	// NoPubSubPolls is the number of poll intervals after which such a process sends only one request
+	// per interval.
 	NoPubSubPolls = 10
 )
 
-// nextPollWithoutPubSub records that no message reaches this process, and returns after how long it asks
-// again.
+// nextPollWithoutPubSub returns the next poll delay of a process that receives no notifications.
 func (l *Queue) nextPollWithoutPubSub(now time.Time) time.Duration {
 	w := &l.when
 	pause := cmp.Or(w.pollWithoutPubSub, NoPubSubPause)
 	if now.Sub(l.waiters[0].since) >= NoPubSubPolls*w.pace {
-		w.pollWithoutPubSub = w.pace // by now the script gives it the lock that long before it asks
+		w.pollWithoutPubSub = w.pace // after this long a wait, a release grants it the lock for at least one interval
 		return w.pace
 	}
 	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pace {

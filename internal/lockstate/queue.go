@@ -5,68 +5,68 @@ import (
 	"time"
 )
 
-// Queue is where the waiters of this process stand for one side of one lock, first come,
-// first served. It ends with its last waiter. What it has learnt about when to ask stays
-// with it when the next waiter comes to be the first.
+// Queue holds the waiters of this process for one side of a lock, first come, first served. It ends
+// with its last waiter. What it knows about when to send requests remains when the next waiter
+// becomes the first.
 type Queue struct {
-	side          *side // nil when the queue has ended
+	side          *side // nil once the queue has ended
 	key           QueueKey
-	waiters       []*Waiter // in the order in which they came
-	only          Waiter    // memory for the first waiter of a new queue
-	active        bool      // the first waiter is to ask when there is a reason; else it waits for what this process has
-	refusedLast   bool      // the latest reply was that others have the lock
-	subscribed    bool      // it is subscribed
-	outage        Outage    // since when Redis gives it no reply
+	waiters       []*Waiter // in the order of arrival
+	only          Waiter    // preallocated memory for the first waiter of a new queue
+	active        bool      // the first waiter sends a request when there is a reason; otherwise it waits for this process's owner
+	refusedLast   bool      // the latest reply was a refusal
+	subscribed    bool      // its channels are subscribed, or about to be
+	outage        Outage    // since when Redis has not replied to it
 	when          schedule
 	hand          hand
-	inRedis       bool // it has its waiters enter a queue in Redis
+	inRedis       bool // it enters its waiters in a Redis queue
 	heartbeat     heartbeat
-	Subscriptions any // the session's: how the queue is notified of the lock, and its heartbeat; nil before it needs them
+	Subscriptions any // set by the session: its Pub/Sub subscriptions and heartbeat; nil before it needs them
 }
 
-// schedule says when a queue asks, or sends a heartbeat.
+// schedule determines when a queue sends a request or a heartbeat.
 type schedule struct {
-	sendAt            time.Time     // a request, or a heartbeat, is due then without a notification; zero is at once
-	pace              time.Duration // and that often
-	notified          bool          // something happened to the lock
-	timerRunning      bool          // TimerFired will come
-	hadTimer          bool          // TimerFired was to come once, so a timer may refer to the queue
-	yieldUntil        time.Time     // until then others come first, and a notification is no reason to ask
-	pollWithoutPubSub time.Duration // the next pause, while no message reaches this process; 0 if messages do, as far as is known
+	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
+	pace              time.Duration // the poll interval
+	notified          bool          // there was a notification since the latest request or heartbeat
+	timerRunning      bool          // TimerFired will be called
+	hadTimer          bool          // a timer was started once, so it may refer to the queue
+	yieldUntil        time.Time     // other processes come first until then, and a notification is no reason to send a request
+	pollWithoutPubSub time.Duration // the next poll delay while notifications do not arrive; 0 if they do, as far as is known
 }
 
-// hand is what a queue has of a lock that is handed off.
+// hand is the state of a queue's hand-offs.
 type hand struct {
-	ticket  *Acquisition // Queued: the waiters ask in its name; nil if none has asked
+	ticket  *Acquisition // Queued: the waiters send requests in its name; nil if none has sent one
 	offered *Acquisition // Offered: for the first waiter to take; nil if there is none
-	to      *Waiter      // of a queue that queues: which waiter is to take it
+	to      *Waiter      // if inRedis: the waiter that is to take it
 }
 
 // Waiter is a call that waits for a lock, or makes one attempt.
 type Waiter struct {
-	Wake        chan struct{} // the session's: a token in it, which has room for one, has the call look at Next again
-	Terms       *Terms        // what it asks for
-	Owner       *Owner        // its owner
-	Acquisition *Acquisition  // in whose name it asks; nil if that is the queue's ticket, or if it asks for several locks at once
-	Of          any           // the session's: the subscription of SubscribeOwner
-	Tells       bool          // its call looks at Next when the queue has had it enter the queue, to tell its observer
+	Wake        chan struct{} // made by the session with capacity 1: a token in it makes the call use Next again
+	Terms       *Terms        // what it requests
+	Owner       *Owner
+	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the queue's ticket, or for several locks at once
+	Of          any          // set by the session: the subscription of SubscribeOwner
+	Tells       bool         // its call is woken when the queue has entered it in the Redis queue, to notify its observer
 
-	queue *Queue    // nil if it stands in none
+	queue *Queue    // nil if it is in none
 	since time.Time // when it came
-	once  bool      // it makes one attempt, and takes nothing but the reply to its own request
+	once  bool      // it makes a single attempt, and takes only what its own request was granted
 	sending
-	queued queued // of kinds with a queue in Redis
-	joiner        // of readers
+	queued queued // for kinds with a queue in Redis
+	joiner        // for readers
 }
 
-// sending is why and when a waiter asks, wherever it stands.
+// sending determines why and when a waiter sends a request, whatever its position.
 type sending struct {
-	reason  bool      // it has a reason to ask now
-	retryAt time.Time // it asks again then; zero if not
-	sentAt  time.Time // when its latest request was due
+	reason  bool      // it must send a request now
+	retryAt time.Time // it retries then; zero means that no retry is due
+	sentAt  time.Time // when its latest request was sent
 }
 
-// queue returns the queue in which waiters with these terms stand; nil if there is none.
+// queue returns the queue for waiters with these terms, or nil if there is none.
 func (s *side) queue(c *Terms) *Queue {
 	for _, l := range s.queues {
 		if l.key == c.QueueKey {
@@ -76,10 +76,10 @@ func (s *side) queue(c *Terms) *Queue {
 	return nil
 }
 
-// Queue returns the queue in which waiters with these terms stand; nil if none waits.
+// Queue returns the queue for waiters with these terms, or nil if none waits.
 func (p *Lock) Queue(c *Terms) *Queue { return p.side(c.Reads).queue(c) }
 
-// Outage returns what the queue knows of Redis' replies. It is nil for a nil line.
+// Outage returns the queue's record of Redis replies. It is nil for a nil queue.
 func (l *Queue) Outage() *Outage {
 	if l == nil {
 		return nil
@@ -87,20 +87,20 @@ func (l *Queue) Outage() *Outage {
 	return &l.outage
 }
 
-// Queue returns the queue that w stands in; nil if it stands in none.
+// Queue returns the queue of w, or nil if it is in none.
 func (w *Waiter) Queue() *Queue { return w.queue }
 
 // Since returns when w came.
 func (w *Waiter) Since() time.Time { return w.since }
 
-// First reports whether w is the first of its queue.
+// First reports whether w is the first waiter of its queue.
 func (w *Waiter) First() bool { return w.queue != nil && w.queue.waiters[0] == w }
 
-// leads reports whether w is the first of its queue, and the queue is active.
+// leads reports whether w is the first waiter of an active queue.
 func (w *Waiter) leads() bool { return w.First() && w.queue.active }
 
-// Waiter returns a waiter for these terms, which is about to Join, or to Try once. If a new
-// line will be made for it, it is memory of that queue.
+// Waiter returns a waiter for these terms, for Join or Try. If that will make a new queue, the waiter
+// is memory of the queue.
 func (p *Lock) Waiter(c *Terms, once bool) *Waiter {
 	s := p.side(c.Reads)
 	if s.queue(c) != nil || once && !c.WaitPolicy.tryQueues() {
@@ -112,7 +112,7 @@ func (p *Lock) Waiter(c *Terms, once bool) *Waiter {
 	return &s.spare.only
 }
 
-// Join has w stand at the end of the queue of its terms.
+// Join appends w to the queue of its terms.
 func (p *Lock) Join(w *Waiter, now time.Time) {
 	s := p.side(w.Terms.Reads)
 	l := s.queue(w.Terms)
@@ -124,7 +124,7 @@ func (p *Lock) Join(w *Waiter, now time.Time) {
 		l.active = s.held == nil
 	}
 	if w.Terms.WaiterTimeout > 0 {
-		l.when.pace = min(l.when.pace, w.Terms.WaiterTimeout/3) // its trace in Redis must not expired
+		l.when.pace = min(l.when.pace, w.Terms.WaiterTimeout/3) // so that its entry in Redis does not expire
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
@@ -138,8 +138,8 @@ func (p *Lock) Join(w *Waiter, now time.Time) {
 	}
 }
 
-// Try has w make one attempt. It reports false if the kind's waiters wait in the queue, and others
-// are ahead of w.
+// Try makes w a single attempt. It reports false if the policy queues single attempts, and other
+// waiters are ahead of w.
 func (p *Lock) Try(w *Waiter, now time.Time) bool {
 	w.since, w.reason, w.once = now, true, true
 	if !w.Terms.WaitPolicy.tryQueues() {
@@ -162,8 +162,8 @@ func (s *side) newQueue(c *Terms) *Queue {
 	return l
 }
 
-// Quit has w leave its queue. If w was the first, the next waiter is from now on; and if that
-// one does not want what comes to the queue, it is released.
+// Quit removes w from its queue. If w was the first, the next waiter becomes the first. If that one
+// is a single attempt, what the queue was granted is released.
 func (p *Lock) Quit(w *Waiter, now time.Time) {
 	l := w.queue
 	if l == nil {
@@ -185,7 +185,7 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 		l.end()
 		return
 	case l.inRedis:
-		w.queue = nil // an entry of it may be replied to yet
+		w.queue = nil // an entry of w may have no reply yet
 		l.skip(w)
 		return
 	case i > 0:
@@ -195,14 +195,14 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	}
 	l.active = false
 	if l.hand.offered == nil && l.side.held != nil {
-		l.startTimer(now) // the holder in this process will hand the lock off, or release it
+		l.startTimer(now) // the owner in this process will hand the lock off or release it
 	} else {
 		l.activate()
 	}
 }
 
-// end ends the queue, which has no waiter any more. Another place uses it again if nothing may
-// refer to it: while a lock is held, its state needs none.
+// end ends the queue, which has no waiter left. If nothing can refer to the queue, any lock may
+// reuse it: a lock that is merely held needs no queue.
 func (l *Queue) end() {
 	s := l.side
 	s.queues = slices.DeleteFunc(s.queues, func(other *Queue) bool { return other == l })
@@ -210,12 +210,12 @@ func (l *Queue) end() {
 		s.p.emit(Effect{Kind: Unsubscribe, Queue: l})
 	}
 	if l.heartbeat.on {
-		s.p.emit(Effect{Kind: Heartbeat, Queue: l}) // for the last time
+		s.p.emit(Effect{Kind: Heartbeat, Queue: l}) // so that the heartbeat ends
 	}
 	if l.hand != (hand{}) {
 		l.refuse()
 	}
-	// A request that is under way, and what the session has of the queue, may refer to it and its waiter.
+	// A request in flight and the session's subscriptions may refer to the queue and its waiter.
 	known := l.subscribed || l.when.hadTimer || l.inRedis || l.Subscriptions != nil || s.p.inFlight > 0
 	*l = Queue{waiters: l.waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Subscriptions: l.Subscriptions}
 	if !known {
@@ -223,7 +223,7 @@ func (l *Queue) end() {
 	}
 }
 
-// queue returns a queue that no state has.
+// queue returns an unused queue.
 func (r *Rules) queue() *Queue {
 	if l, _ := r.queues.Get().(*Queue); l != nil {
 		return l
@@ -234,8 +234,8 @@ func (r *Rules) queue() *Queue {
 // Ended reports whether l has ended.
 func (l *Queue) Ended() bool { return l.side == nil }
 
-// refuse releases what came to the queue, or may come yet: the first waiter does not want
-// it, or there is no waiter.
+// refuse releases what the queue was or may yet be granted. Its first waiter cannot take it, or there
+// is no waiter.
 func (l *Queue) refuse() {
 	for _, t := range []*Acquisition{l.hand.ticket, l.hand.offered} {
 		if t != nil {
@@ -245,10 +245,10 @@ func (l *Queue) refuse() {
 	l.hand = hand{}
 }
 
-// wake has the call of w look at Next again.
+// wake makes the call of w use Next again.
 func (l *Queue) wake(w *Waiter) { l.side.p.emit(Effect{Kind: Wake, Waiter: w}) }
 
-// activate has the first waiter look at Next: it may have a reason to ask, or something to take.
+// activate makes the first waiter use Next, because it may have to send a request or take an offer.
 func (l *Queue) activate() {
 	if l.active {
 		l.notify()
@@ -258,7 +258,7 @@ func (l *Queue) activate() {
 	l.wake(l.waiters[0])
 }
 
-// notify notes a notification: a reason for the queue to ask, or to send a heartbeat.
+// notify records a notification: a reason for the queue to send a request or a heartbeat.
 func (l *Queue) notify() {
 	l.when.notified = true
 	switch {
@@ -270,8 +270,9 @@ func (l *Queue) notify() {
 	}
 }
 
-// startTimer has TimerFired called after a poll interval, if this process has the lock. Until then the
-// first waiter need not ask. After that it must, as the lock may be lost and no one may know.
+// startTimer has TimerFired called after a poll interval, if this process has the lock. Until then
+// the first waiter sends nothing. After that it must send a request, because the lock may be lost
+// without a notification.
 func (l *Queue) startTimer(now time.Time) {
 	if !l.when.timerRunning && l.side.held != nil && !l.inRedis {
 		l.when.timerRunning, l.when.hadTimer = true, true
@@ -279,7 +280,7 @@ func (l *Queue) startTimer(now time.Time) {
 	}
 }
 
-// TimerFired says that the time of an Arm has come. The queue may have ended meanwhile.
+// TimerFired handles the timer of a StartTimer effect. The queue may have ended in the meantime.
 func (l *Queue) TimerFired() {
 	l.when.timerRunning = false
 	if l.side != nil && !l.active {
@@ -288,8 +289,8 @@ func (l *Queue) TimerFired() {
 	}
 }
 
-// due returns when to ask again if Redis said that nothing will happen for left. A negative
-// left says nothing.
+// due returns when to retry, if Redis reported that nothing happens before left has passed. A
+// negative left means unknown.
 func (l *Queue) due(now time.Time, left time.Duration) time.Time {
 	d := l.when.pace
 	if left >= 0 {
@@ -298,32 +299,32 @@ func (l *Queue) due(now time.Time, left time.Duration) time.Time {
 	return now.Add(d)
 }
 
-// Notify notes a notification: a message came, or the confirmation of a subscription. The queue may have
-// ended meanwhile.
+// Notify handles a notification: a message, or the confirmation of a subscription. The queue may have
+// ended in the meantime.
 func (l *Queue) Notify() {
 	if l.side != nil {
 		l.notify()
 	}
 }
 
-// OnHandOff notes a message to this process alone, which may have been given the lock.
+// OnHandOff handles a message on this client's own channel: the lock may have been handed off to it.
 func (l *Queue) OnHandOff() {
 	l.when.yieldUntil = time.Time{}
 	l.Notify()
 }
 
-// YieldUntil notes that the lock is released for others, and that the queue does not ask for it
-// until then.
+// YieldUntil records that the lock was released for other processes. The queue sends no request
+// before until.
 func (l *Queue) YieldUntil(until time.Time) { l.when.yieldUntil = until }
 
-// Wakeup gives w a reason to ask, whichever waiter is the first.
+// Wakeup makes w send a request, whatever its position.
 func (p *Lock) Wakeup(w *Waiter) {
 	w.reason = true
 	p.emit(Effect{Kind: Wake, Waiter: w})
 }
 
-// YieldUntil notes that the lock was released for others, which come first until then. If there is
-// no queue, the next one knows.
+// YieldUntil records that the lock was released for other processes, which come first until then. If
+// there is no queue, the next queue takes over that time.
 func (p *Lock) YieldUntil(c *Terms, until time.Time) {
 	s := p.side(c.Reads)
 	if l := s.queue(c); l != nil {
@@ -333,9 +334,8 @@ func (p *Lock) YieldUntil(c *Terms, until time.Time) {
 	}
 }
 
-// Free gives the waiters on either side a notification, after an owner by these terms gave the lock
-// back. It does nothing where Redis itself tells the next waiter, and where others may still
-// hold the lock.
+// Free notifies the queues of both sides after an owner with these terms released the lock. It does
+// nothing if Redis notifies the next waiter, or if other owners may still hold the lock.
 func (p *Lock) Free(c *Terms) {
 	if !c.WaitPolicy.wakesOnUnlock() {
 		return
@@ -347,11 +347,11 @@ func (p *Lock) Free(c *Terms) {
 	}
 }
 
-// Subscribed reports whether l is subscribed.
+// Subscribed reports whether l is subscribed, or about to be.
 func (l *Queue) Subscribed() bool { return l.subscribed }
 
-// Subscribe has l subscribed, if it is not. Its latest request was sent at sent: what was said
-// since then may be missed.
+// Subscribe subscribes the channels of l, unless they are. The latest request was sent at sent;
+// notifications since then may be lost.
 func (l *Queue) Subscribe(c *Terms, sent time.Time) {
 	if !l.subscribed {
 		l.subscribed = true

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Only the first of a queue asks. The next asks when the first has left.
+// Only the first waiter of a queue sends requests. The next one does so when the first has left.
 func TestFirstAsks(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
@@ -39,11 +39,11 @@ func TestFirstAsks(t *testing.T) {
 	if s.Queue(&writeTerms) != nil {
 		t.Error("a line is left without waiters")
 	}
-	s.Quit(new(Waiter), s.now) // this waiter stands in no queue
+	s.Quit(new(Waiter), s.now) // this waiter is in no queue
 }
 
-// A queue whose process has the lock asks in time all the same: the process may have lost it
-// without knowing.
+// A queue whose process has the lock retries after a poll interval, because the process may have lost
+// the lock.
 func TestArm(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Hold, *Waiter) {
 		s := newStage(t)
@@ -114,7 +114,7 @@ func TestArm(t *testing.T) {
 	}
 }
 
-// Places use a queue again only if nothing else can know of it.
+// A queue is reused only if nothing else can refer to it.
 func TestLine_usedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		c       *Terms
@@ -161,7 +161,7 @@ func TestLine_usedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			again := use(t)
 			for i := 0; test.again && !again && i < 50; i++ {
-				again = use(t) // under the race detector a sync.Pool forgets some of what it has
+				again = use(t) // under the race detector, sync.Pool drops some items
 			}
 			if again != test.again {
 				t.Errorf("the memory is used again: %t", again)
@@ -182,8 +182,7 @@ func TestLine_usedAgain(t *testing.T) {
 	})
 }
 
-// An attempt that does not wait stands behind those that wait, if one owner has the lock at a
-// time.
+// A single attempt queues behind the waiters, if the lock has one owner at a time.
 func TestTry(t *testing.T) {
 	try := func(s *stage, c *Terms, number uint64) (*Waiter, bool) {
 		w := s.Waiter(c, true)
@@ -221,8 +220,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// The first of a queue asks when something happened, when the other's lease is over, and at
-// least once in a poll interval.
+// The first waiter of a queue sends a request after a notification, when the owner's lease expires,
+// and at least once per poll interval.
 func TestRefused_whenToAsk(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *Terms
@@ -267,8 +266,8 @@ func TestRefused_whenToAsk(t *testing.T) {
 	}
 }
 
-// A process that no message reaches asks more and more seldom, and then from the beginning;
-// after some poll intervals, once in each.
+// A process without notifications polls less and less often, and then starts over. After some poll
+// intervals, it polls once per interval.
 func TestRefused_deaf(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
@@ -327,7 +326,8 @@ func TestRefused_deaf(t *testing.T) {
 	}
 }
 
-// While others come first, a queue asks neither at a notification nor at its own time. It asks when their time is over.
+// While other processes come first, a queue sends no request, even after a notification. It sends one
+// when that time has passed.
 func TestStepAside(t *testing.T) {
 	scene := func(t *testing.T, left time.Duration) (*stage, *Waiter) {
 		s := newStage(t)
@@ -367,8 +367,8 @@ func TestStepAside(t *testing.T) {
 	}
 }
 
-// After a process lets the lock go for others, its queue steps aside. If there is none, the next line
-// does.
+// After a process releases the lock for other processes, its queue waits. If there is none, the next
+// queue waits.
 func TestLetGo(t *testing.T) {
 	s := newStage(t)
 	until := s.now.Add(asideTime)
@@ -403,8 +403,8 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
-// All readers of a queue ask when one gets in, and each reader asks when it comes, until one is
-// refused.
+// When one reader is admitted, all readers of the queue send requests. New readers send requests,
+// too, until one is refused.
 func TestAllAsk(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(ownLeaseTerms, 1)
@@ -440,12 +440,12 @@ func TestAllAsk(t *testing.T) {
 	}
 }
 
-// A reader behind others of its queue asks in each poll interval if a request of it broke off: a copy that comes late may
-// have let it in, and writers wait for it then.
+// A reader behind others retries in each poll interval if its request has an unknown outcome. A
+// delayed duplicate may have admitted it, and writers would wait for it.
 func TestAllAsk_inDoubt(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
-	asked := s.asks(w) // the first asks after it, so that they do not ask together
+	asked := s.asks(w) // the first sends its request later, so that the two do not coincide
 	s.Failed(w, asked, true, errBroke)
 	s.Retry(w, s.now)
 	s.refused(first)
@@ -462,12 +462,12 @@ func TestAllAsk_inDoubt(t *testing.T) {
 		}
 	}
 	s.pass(pollTime)
-	s.lets(w, s.asks(w)) // the copy has come
+	s.lets(w, s.asks(w)) // the duplicate was executed
 	if w.Owner.Acquisition() != asked {
 		t.Error("it does not hold the lock that Redis has for it")
 	}
 
-	// The first of the queue asks by a notification all the same.
+	// The first waiter of the queue sends a request after a notification anyway.
 	s.pass(pollTime)
 	s.Failed(first, s.asks(first), true, errBroke)
 	s.Retry(first, s.now)
@@ -478,8 +478,8 @@ func TestAllAsk_inDoubt(t *testing.T) {
 	}
 }
 
-// A reader that had an error when it was not the first looks again at its own time, or at
-// that of the queue, whichever comes first.
+// After an error, a reader that is not the first retries at its own time or at the queue's, whichever
+// is earlier.
 func TestRetry_ofAReader(t *testing.T) {
 	for own, due := range map[time.Duration]time.Duration{time.Second / 2: time.Second / 2, 2 * time.Second: time.Second} {
 		s := newStage(t)
@@ -495,7 +495,7 @@ func TestRetry_ofAReader(t *testing.T) {
 	}
 }
 
-// After an error the first asks again. If the first has left, the next asks in its state.
+// After an error, the first waiter retries. If it has left, the next one does.
 func TestRetry(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
@@ -511,7 +511,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A free lock is a reason to ask, except for kinds where Redis tells the next waiter and for readers.
+// A free lock makes waiters send requests, except readers and kinds where Redis notifies the next
+// waiter.
 func TestFree(t *testing.T) {
 	for name, test := range map[string]struct {
 		c     *Terms
@@ -530,8 +531,8 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// When the first of a queue gets the lock, the next asks at once if the queue does not listen
-// yet, and otherwise at its own time.
+// When the first waiter acquires the lock, the next one sends a request at the scheduled time. If the
+// queue is not subscribed yet, it sends the request immediately.
 func TestFirstAsks_afterAGrant(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := newStage(t)
@@ -548,7 +549,7 @@ func TestFirstAsks_afterAGrant(t *testing.T) {
 	}
 }
 
-// A reply that no call waits for is a reason to ask. If the command wrote, it is a reason to reconcile.
+// A late reply makes the waiter send a request. If the command wrote, the acquisition is reconciled.
 func TestUnheard(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
@@ -587,7 +588,7 @@ func TestUnheard(t *testing.T) {
 	}
 }
 
-// The queue knows the error that came instead of a reply.
+// The queue records the error of a failed request.
 func TestSilence(t *testing.T) {
 	const overdue = 300 * time.Millisecond
 	no := errors.New("no")
@@ -680,8 +681,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A grant that was released is a reply. The acquisition is uncertain if Redis did not confirm that, and readers that wait for the reply
-// are notified of the error.
+// A grant that was released counts as a reply. The acquisition is uncertain if Redis did not confirm
+// the release. Joined readers receive the error.
 func TestGaveBack(t *testing.T) {
 	for _, confirmed := range []bool{false, true} {
 		s := newStage(t)
@@ -699,7 +700,8 @@ func TestGaveBack(t *testing.T) {
 	}
 }
 
-// The next waiter of a queue that does not listen asks at once, so that it begins to, also if the queue was to ask later, after an error.
+// If the queue is not subscribed, the next waiter sends a request immediately, so that it subscribes.
+// That holds even after an error.
 func TestGranted_theNextAsks(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)

@@ -6,9 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Long histories of many calls come to a good end as well: with attempts that do not wait,
-// leases of their own, owners that read while they write, processes
-// that close, and calls that are interrupted wherever they can be.
+// Long histories of many calls end well, too. They include single attempts, fixed leases, owners that
+// read while they write, processes that close, and calls that are interrupted wherever possible.
 func TestHistories_long(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -32,7 +31,7 @@ func TestHistories_long(t *testing.T) {
 	})
 }
 
-// anyCast returns any cast of a history.
+// anyCast returns a random cast.
 func anyCast(t *rapid.T) *cast {
 	c := &cast{
 		procs:  rapid.IntRange(1, 3).Draw(t, "processes"),

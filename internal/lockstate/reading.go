@@ -7,73 +7,70 @@ import (
 
 // How the readers of a process share one read hold in Redis.
 //
-// The acquisition of a reader that was let in is open for a while: other readers join it without a
-// command, each as an owner of its own with holds of its own. Redis has all of them as one
-// owner with one hold, and one more for each time that one of them enters once more. The
-// last of them to leave releases it.
+// The acquisition of a reader stays open for a short time after the grant: other readers join it
+// without a command, each as a separate owner with its own holds. In Redis they are one owner with
+// one hold, plus one for each reentrant acquisition. The last of them to leave releases it.
 //
-// A reader that joins has not asked whether a writer waits. So an acquisition is open only for
-// readers that came at most ShareTime, and a round trip, after the reader that asked; and
-// only for ShareTime after the reply. A reader that comes later asks, for an acquisition of its
-// own that is the open one then; a writer that came in between refuses that. And no reader
-// joins while this process knows of a writer that waits.
+// A reader that joins does not check whether a writer waits. An acquisition is therefore open only to
+// readers that came at most ShareTime, plus a round trip, after the reader that sent the request. It
+// is closed ShareTime after the reply. A later reader sends its own request, and opens its own
+// acquisition. A writer that came in between refuses that request. No reader joins while this process
+// knows of a waiting writer.
 //
-// Readers that come while such a request is under way join it: the reply lets them in,
-// too. They are let in before any of them runs, so that a reader that leaves at once is not
-// the last.
+// Readers that come while a request is in flight join the request: its grant admits them, too. They
+// are all admitted before any of them runs, so a reader that leaves immediately is not the last one.
 
-// ShareTime is how much later than a reader that asked others may come and enter without a
-// request. For so long, and a round trip, a writer can be passed by readers that came after
-// it.
+// ShareTime is how much later than a reader that sent a request other readers may come and enter
+// without one. Readers can pass a writer for that long, plus a round trip.
 const ShareTime = 10 * time.Millisecond
 
-// reading is what the readers of a state have in common.
+// reading is the state that the readers of a lock share.
 type reading struct {
 	open     *Acquisition   // readers may join it; nil if there is none
-	request  *sharedRequest // the latest request, if it is under way; else nil
-	requests int            // how many requests are under way
-	refusals int            // how often a reader was refused so far
+	request  *sharedRequest // the latest request, while it is in flight; otherwise nil
+	requests int            // the number of requests in flight
+	refusals int            // the number of refusals of readers so far
 }
 
-// sharedRequest is a request for whose reply other readers wait as well.
+// sharedRequest is a request whose reply other readers wait for, too.
 type sharedRequest struct {
-	t            *Acquisition // in whose name it is asked
-	sent         time.Time    // when
-	refusals     int          // what reading.refusals was then
-	joiners      []*Waiter    // get holds of t if it is granted
-	finished     bool         // the reply is there,
-	sharedResult              // and this is it
+	t        *Acquisition // the acquisition of the request
+	sent     time.Time    // when it was sent
+	refusals int          // reading.refusals when it was sent
+	joiners  []*Waiter    // readers that get holds of t if it is granted
+	finished bool         // the reply arrived; it is in sharedResult
+	sharedResult
 }
 
-// sharedResult is the reply to a request. The zero landing is none: the reader that asked did not
-// wait for it, or it says nothing about other readers.
+// sharedResult is the reply to a request. It is zero if the reader that sent the request did not wait
+// for the reply, or if the reply says nothing about other readers.
 type sharedResult struct {
 	granted bool
-	refused bool          // others have the lock,
-	left    time.Duration // for that long if nothing happens
-	err     error         // an error came instead
+	refused bool          // other owners have the lock
+	left    time.Duration // if refused: their remaining lease
+	err     error         // the request failed
 }
 
-// joiner is what a reader knows of its own request and of another's.
+// joiner is the state of a reader's own request and of the request that it joined.
 type joiner struct {
-	Prepared *Hold          // the session's: the hold that it gets if another's request lets it in
-	own      *sharedRequest // its own request, while that is under way
-	joined   *sharedRequest // another's request, while it shares that
-	until    time.Time      // then it gives up riding along
-	alone    bool           // it asks for itself: the other reader was refused, and this one may be let in
+	Prepared *Hold          // made by the session: the hold that it gets if another reader's request is granted
+	own      *sharedRequest // its own request, while in flight
+	joined   *sharedRequest // another reader's request that it waits for
+	until    time.Time      // it stops waiting for joined requests then
+	alone    bool           // it sends its own request: the joined one was refused, but this one may be granted
 }
 
-// setOpen has readers join t from now on; with nil none can.
+// setOpen makes t the acquisition that readers may join; nil closes it.
 func (s *side) setOpen(t *Acquisition) { s.open = t }
 
-// canShare reports whether a reader with these terms can join t: t has a token of the same
-// register, and its request waited behind writers if the reader does.
+// canShare reports whether a reader with these terms can join t. The token counters must match. If
+// the reader waits behind writers, the request of t must have done so, too.
 func (t *Acquisition) canShare(c *Terms) bool {
 	return c.Register == t.Terms.Register && (t.Terms.Yield || !c.Yield)
 }
 
-// Open returns the acquisition that a reader with these terms, which came at came, may join now;
-// nil if there is none.
+// Open returns the acquisition that a reader with these terms, which came at came, may join now. It
+// is nil if there is none.
 func (p *Lock) Open(c *Terms, came, now time.Time) *Acquisition {
 	t := p.side(true).open
 	if t == nil || p.closed || !t.canShare(c) || came.After(t.grant.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
@@ -82,14 +79,14 @@ func (p *Lock) Open(c *Terms, came, now time.Time) *Acquisition {
 	return t
 }
 
-// writerWaits reports whether a writer waits which readers with these terms let pass, as far
-// as this process knows.
+// writerWaits reports whether this process knows of a waiting writer that readers with these terms
+// must not pass.
 func (p *Lock) writerWaits(c *Terms) bool {
 	if !c.Yield {
 		return false
 	}
 	if l := p.side(true).queue(c); l != nil && l.refusedLast {
-		return true // a reader was refused: a writer writes or waits, perhaps in another process
+		return true // a writer holds the lock or waits, perhaps in another process
 	}
 	for _, l := range p.side(false).queues {
 		if l.key == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return !w.once }) {
@@ -99,9 +96,9 @@ func (p *Lock) writerWaits(c *Terms) bool {
 	return false
 }
 
-// WaitToRead notes that w waits in the queue for its owner's first hold to read. writes says that
-// the owner writes: then Redis lets it in at once, and w asks whichever waiter is the first,
-// as those before it may wait for that very writer.
+// WaitToRead records that w waits for its owner's first read hold. writes says that the owner holds
+// the write lock. Redis then admits w immediately, so w sends a request whatever its position:
+// waiters ahead of it may wait for that same owner.
 func (p *Lock) WaitToRead(w *Waiter, writes bool) {
 	w.Owner.waiter = w
 	if writes {
@@ -109,15 +106,15 @@ func (p *Lock) WaitToRead(w *Waiter, writes bool) {
 	}
 }
 
-// wakeReader has the owner of t, which came to write just now, ask to read if it waits for that.
+// wakeReader wakes t's owner if it also waits to read: the writer may read immediately.
 func (p *Lock) wakeReader(t *Acquisition) {
 	if o := t.owner.other(); o != nil && o.waiter != nil {
 		p.Wakeup(o.waiter)
 	}
 }
 
-// JoinOpen makes h a hold of t for the owner of this number, without a command. It reports false
-// if t is not open any more, or if fresh says that the owner must be new, and it is not.
+// JoinOpen makes h a hold of t for the owner with this number, without a command. It reports false if
+// t is not open any more, or if fresh requires a new owner and the owner exists.
 func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool {
 	s := p.side(true)
 	o := s.owners[number]
@@ -132,26 +129,26 @@ func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool
 }
 
 // nextToRead is Next for a reader.
-func (p *Lock) nextToRead(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
 	if w.joined != nil {
-		step, over := p.joinedStep(w, beside, now)
+		step, over := p.joinedStep(w, sibling, now)
 		if !over || step.Do != Send {
 			return step
 		}
-		return p.share(w, beside, limit, now)
+		return p.share(w, sibling, limit, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	return p.share(w, beside, limit, now)
+	return p.share(w, sibling, limit, now)
 }
 
-// share returns the Step of a reader that has a reason to ask. It may join another reader, or
-// share another's request, instead.
-func (p *Lock) share(w *Waiter, beside *Acquisition, limit time.Duration, now time.Time) Step {
-	if w.Acquisition.Turn != nil && beside == nil {
+// share returns the Step of a reader that must send a request. The reader may instead join an open
+// acquisition or another reader's request.
+func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+	if w.Acquisition.Turn != nil && sibling == nil {
 		if t := p.Open(w.Terms, w.Acquisition.Came, now); t != nil {
-			w.reason = true // it asks if that acquisition turns out to be over
+			w.reason = true // it sends a request if that acquisition turns out to have ended
 			return Step{Do: Join, Acquisition: t}
 		}
 		if p.joinRequest(w, limit, now) {
@@ -159,12 +156,13 @@ func (p *Lock) share(w *Waiter, beside *Acquisition, limit time.Duration, now ti
 		}
 		p.startRequest(w, now)
 	}
-	return p.sendStep(w, beside, now)
+	return p.sendStep(w, sibling, now)
 }
 
-// joinRequest has w share another reader's request, if one is under way whose reply holds
-// for w. It reports whether w does. A reader whose own request broke off asks itself: Redis may have
-// let it in, and then it would keep writers out, and wait behind them.
+// joinRequest makes w join the request of another reader, and reports whether it did. The request
+// must be in flight, and its reply must be valid for w. A reader whose own request has an unknown
+// outcome sends another one: Redis may have admitted it, so its hold would keep writers out while it
+// waits behind them.
 func (p *Lock) joinRequest(w *Waiter, limit time.Duration, now time.Time) bool {
 	s := p.side(true)
 	f := s.request
@@ -179,7 +177,7 @@ func (p *Lock) joinRequest(w *Waiter, limit time.Duration, now time.Time) bool {
 	return true
 }
 
-// startRequest notes that the request of w is about to be sent, and that others may join it.
+// startRequest records that the request of w is about to be sent, and opens it to joiners.
 func (p *Lock) startRequest(w *Waiter, now time.Time) {
 	s := p.side(true)
 	w.own = &sharedRequest{t: w.Acquisition, sent: now, refusals: s.refusals}
@@ -188,8 +186,8 @@ func (p *Lock) startRequest(w *Waiter, now time.Time) {
 	s.requests++
 }
 
-// finishRequest records the reply to the request of w, a reader, for t. A grant lets in the readers that rode
-// along, and opens t to others. A refusal ends that others join.
+// finishRequest records the reply to the request of w, a reader, for t. A grant admits the joiners,
+// and opens t to other readers. A refusal closes the open acquisition.
 func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now time.Time) {
 	s := p.side(true)
 	if w == nil || w.own == nil {
@@ -216,7 +214,7 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 			p.Add(t, r.Owner, r.Prepared)
 		}
 	case how.granted:
-		f.sharedResult = sharedResult{} // t is not one to share: the riders ask
+		f.sharedResult = sharedResult{} // t cannot be shared: the joiners send their own requests
 	case how.refused && t.Terms.Yield:
 		s.refuse()
 	}
@@ -225,21 +223,23 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 	}
 }
 
-// refuse ends that readers join: one was refused, so a writer waits or writes.
+// refuse closes the open acquisition after a refusal, because a writer holds the lock or waits for
+// it.
 func (s *side) refuse() {
-	s.refusals++ // so that a request sent before opens nothing if its grant comes later
+	s.refusals++ // so that the grant of an earlier request does not open its acquisition
 	s.setOpen(nil)
 }
 
-// closeToReaders ends that readers join t, which is over.
+// closeToReaders closes t, which has ended, to readers.
 func (p *Lock) closeToReaders(t *Acquisition) {
 	if s := p.side(true); s.open == t {
 		s.setOpen(nil)
 	}
 }
 
-// joinedStep returns the Step of a waiter that shares a request, and whether the ride is over.
-func (p *Lock) joinedStep(w *Waiter, beside *Acquisition, now time.Time) (step Step, over bool) {
+// joinedStep returns the Step of a waiter that joined a request. over says that the request has
+// finished, or w stopped waiting for it.
+func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step, over bool) {
 	f := w.joined
 	if !f.finished {
 		if now.Before(w.until) {
@@ -255,17 +255,17 @@ func (p *Lock) joinedStep(w *Waiter, beside *Acquisition, now time.Time) (step S
 		step = Step{Do: Share, Hold: w.Prepared}
 	case f.err != nil:
 		step = Step{Do: Fail, Sent: f.sent, Err: f.err}
-	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && beside == nil:
+	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && sibling == nil:
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
-		w.alone = f.refused // it came sooner, or does not wait behind writers, or writes: it may be let in
+		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
 		return Step{Do: Send}, true
 	}
 	w.until, w.alone = time.Time{}, false
 	return step, true
 }
 
-// Joined records that w came in with another reader, and so without a reply of its own.
+// Joined records that w joined another reader's acquisition, without its own reply.
 func (p *Lock) Joined(w *Waiter, now time.Time) {
 	if l := w.queue; l != nil {
 		l.outage.replied(w.sentAt)
@@ -273,17 +273,17 @@ func (p *Lock) Joined(w *Waiter, now time.Time) {
 	}
 }
 
-// IsJoined returns when the request was sent that w shares, if it does.
-func (w *Waiter) IsJoined() (sent time.Time, rides bool) {
+// IsJoined reports whether w waits for another reader's request, and when that request was sent.
+func (w *Waiter) IsJoined() (sent time.Time, ok bool) {
 	if w.joined == nil {
 		return time.Time{}, false
 	}
 	return w.joined.sent, true
 }
 
-// leaveRequest ends that w shares a request. If the request has let w in already, it returns the hold
-// of w.
-func (w *Waiter) leaveRequest() (seat *Hold) {
+// leaveRequest makes w leave the request that it joined. If that request has already admitted w,
+// leaveRequest returns the hold of w.
+func (w *Waiter) leaveRequest() (hold *Hold) {
 	f := w.joined
 	if f == nil {
 		return nil

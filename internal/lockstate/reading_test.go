@@ -15,7 +15,7 @@ var (
 	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference })
 )
 
-// lets replies the request of w with a grant.
+// lets grants the request of w.
 func (s *stage) lets(w *Waiter, t *Acquisition) {
 	s.Helper()
 	if out := s.Granted(w, t, w.Owner, w.Prepared, 100, false, s.now); out != Holds {
@@ -24,22 +24,22 @@ func (s *stage) lets(w *Waiter, t *Acquisition) {
 	s.Quit(w, s.now)
 }
 
-// reads lets an owner read, by a request of its own.
+// reads admits an owner to read, by its own request.
 func (s *stage) reads(c *Terms, number uint64) (*Acquisition, *Hold) {
 	s.Helper()
 	w := s.reader(c, number)
 	t, h := s.asks(w), w.Prepared
-	s.lets(w, t) // the waiter may be another's then
+	s.lets(w, t) // the waiter may be reused then
 	return t, h
 }
 
-// joins reports whether a reader that comes now may come in without a request.
+// joins reports whether a reader that comes now may enter without a request.
 func (s *stage) joins(c *Terms, number uint64) bool {
 	t := s.Open(c, s.now, s.now)
 	return t != nil && s.JoinOpen(t, new(Hold), number, true)
 }
 
-// The acquisition of a reader is open to others for ShareTime, and not longer.
+// The acquisition of a reader is open to others for ShareTime, and no longer.
 func TestOpen(t *testing.T) {
 	s := newStage(t)
 	first, _ := s.reads(&readTerms, 1)
@@ -54,8 +54,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// The acquisition of a reader is not open once the state is closed: a caller that is sent to join
-// would not get in, and would look again and again.
+// The acquisition of a reader is not open once the state is closed. Otherwise a caller would be sent
+// to join it again and again, in vain.
 func TestOpen_closed(t *testing.T) {
 	s := newStage(t)
 	if first, _ := s.reads(&readTerms, 1); s.Open(&readTerms, s.now, s.now) != first {
@@ -67,8 +67,8 @@ func TestOpen_closed(t *testing.T) {
 	}
 }
 
-// The reply opens the acquisition to readers that came at most ShareTime and its round trip after
-// the one that asked.
+// The grant opens the acquisition to readers that came at most ShareTime, plus its round trip, after
+// the reader that sent the request.
 func TestOpen_roundTrip(t *testing.T) {
 	const trip = 2 * ShareTime
 	s := newStage(t)
@@ -85,8 +85,7 @@ func TestOpen_roundTrip(t *testing.T) {
 	}
 }
 
-// What readers ask for must suit each other, and a reader with terms of its own shares
-// nothing.
+// Readers share an acquisition only if their terms are compatible.
 func TestOpen_terms(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second *Terms
@@ -116,7 +115,7 @@ func TestOpen_terms(t *testing.T) {
 	}
 }
 
-// A reader that may join, and finds that the acquisition is over, looks again at once.
+// A reader that was sent to join an ended acquisition sends its own request immediately.
 func TestOpen_isOver(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 2)
@@ -134,7 +133,7 @@ func TestOpen_isOver(t *testing.T) {
 	}
 }
 
-// No reader joins an open acquisition once the state knows of a waiting writer, or has closed.
+// No reader joins an open acquisition once the state has a waiting writer, or is closed.
 func TestSeat(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, t *Acquisition, h *Hold)
@@ -174,15 +173,15 @@ func TestSeat(t *testing.T) {
 	})
 }
 
-// later returns a reader that asks itself, as it came long after the open acquisition.
+// later returns a reader that sends its own request, because it came long after the open acquisition.
 func (s *stage) later(c *Terms, number uint64) *Waiter {
 	w := s.reader(c, number)
 	w.Acquisition.Came = s.now.Add(time.Hour)
 	return w
 }
 
-// Readers do not join while a writer of this process waits which they let pass, or after a
-// refusal of their line.
+// Readers do not join while they must wait behind a writer of this process, or after a refusal of
+// their queue.
 func TestWriterWaits(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
@@ -206,8 +205,8 @@ func TestWriterWaits(t *testing.T) {
 	}
 }
 
-// A reply does not open an acquisition where it cannot be relied on, or where it came for a
-// reader that came sooner than the one of the open one.
+// A grant does not open an acquisition if it is uncertain, or if its reader came earlier than the
+// reader of the open acquisition.
 func TestLand(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, w *Waiter, t *Acquisition)
@@ -267,8 +266,8 @@ func TestLand(t *testing.T) {
 	}
 }
 
-// Readers that come while a request is under way wait for its reply, and are let in with
-// it before any of them runs.
+// Readers that come while a request is in flight wait for its reply. They are admitted together,
+// before any of them runs.
 func TestRide(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Waiter, *Acquisition, *Waiter) {
 		s := newStage(t)
@@ -404,7 +403,7 @@ func TestRide(t *testing.T) {
 	})
 }
 
-// A reader shares a request only with a request that it would ask itself.
+// A reader joins only a request that it could have sent itself.
 func TestRide_alone(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
@@ -454,7 +453,7 @@ func TestRide_alone(t *testing.T) {
 	})
 }
 
-// Two requests are under way: readers share the later one until that is replied to.
+// If two requests are in flight, readers join the later one until it is answered.
 func TestRide_two(t *testing.T) {
 	s := newStage(t)
 	first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
@@ -470,8 +469,7 @@ func TestRide_two(t *testing.T) {
 	}
 }
 
-// A reader that came sooner than one that was refused asks itself, whatever else is under
-// way: it may be let in.
+// A reader that came earlier than a refused one sends its own request, because it may be admitted.
 func TestRide_sooner(t *testing.T) {
 	s := newStage(t)
 	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
@@ -485,7 +483,7 @@ func TestRide_sooner(t *testing.T) {
 	}
 }
 
-// A reader that has asked itself shares a request afterwards as if for the first time.
+// A reader that has sent its own request can join a request later.
 func TestRide_again(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
@@ -493,7 +491,7 @@ func TestRide_again(t *testing.T) {
 	asked := s.asks(first)
 	s.next(w)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
-	if own := s.asks(w); own != w.Acquisition { // this reader came sooner
+	if own := s.asks(w); own != w.Acquisition { // this reader came earlier
 		t.Fatal("it asks for another")
 	}
 	s.pass(time.Second)
@@ -506,8 +504,7 @@ func TestRide_again(t *testing.T) {
 	}
 }
 
-// A reader that joined it, and had nothing of it, shares a request afterwards as if for the first
-// time.
+// A reader that joined a request in vain can join a later one.
 func TestRide_inVain(t *testing.T) {
 	for name, end := range map[string]func(s *stage, w *Waiter, asked *Acquisition) Do{
 		"refused": func(s *stage, w *Waiter, asked *Acquisition) Do {
@@ -533,7 +530,7 @@ func TestRide_inVain(t *testing.T) {
 			if step := s.next(rider); step.Do != want {
 				t.Fatalf("%+v", step)
 			}
-			if name != "no answer" { // else the first request is under way still
+			if name != "no answer" { // otherwise the first request is still in flight
 				s.Wakeup(second)
 				s.asks(second)
 			}
@@ -545,8 +542,8 @@ func TestRide_inVain(t *testing.T) {
 	}
 }
 
-// The first reader of a queue comes in with a reader that stands in none. The others of the
-// line ask at once.
+// The first reader of a queue is admitted with a reader that is in no queue. The others of the queue
+// send requests immediately.
 func TestCameIn(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(hastyTerms, 1)
@@ -572,7 +569,8 @@ func TestCameIn(t *testing.T) {
 	}
 }
 
-// An owner that comes to write while it waits to read asks at once, wherever it stands.
+// An owner that acquires the write lock while it waits to read sends a read request immediately,
+// whatever its position.
 func TestReadOn(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(&readTerms, 2)
@@ -606,7 +604,7 @@ func TestReadOn(t *testing.T) {
 	}
 }
 
-// The grant of an owner that writes says nothing about others.
+// The read grant of an owner that writes says nothing about other readers.
 func TestReadOn_isNotForOthers(t *testing.T) {
 	s := newStage(t)
 	behind := s.reader(&readTerms, 2)
@@ -623,7 +621,7 @@ func TestReadOn_isNotForOthers(t *testing.T) {
 	}
 }
 
-// Each reader leaves for itself; the last gives the lock back.
+// Each reader releases separately; the last one releases the hold in Redis.
 func TestDrop(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
@@ -666,7 +664,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A reader whose owner writes is let in whatever others wait for: its reply says nothing about them. They join as before.
+// A reader whose owner writes is admitted regardless of other waiters. Its reply says nothing about
+// them, and they join as before.
 func TestLand_besideAWrite(t *testing.T) {
 	s := newStage(t)
 	open, _ := s.reads(&readTerms, 1)
@@ -685,7 +684,8 @@ func TestLand_besideAWrite(t *testing.T) {
 	}
 }
 
-// A request is under way once, however it ended: when its reader writes, and asks again beside that, no other is taken for it.
+// Each request is counted once, however it ends. If its reader writes and retries as such, no other
+// request is counted.
 func TestLand_once(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
@@ -702,7 +702,7 @@ func TestLand_once(t *testing.T) {
 	}
 }
 
-// A reader that came in with another knows that Redis replied to.
+// A reader that joined another one counts as a reply from Redis.
 func TestCameIn_hears(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)

@@ -5,43 +5,44 @@ import (
 	"time"
 )
 
-// redis is the state of one lock on the server. It replies as the scripts do, as far as a state
-// can tell the difference.
+// redis models one lock on the server. It replies as the scripts do, as far as a state can tell the
+// difference.
 type redis struct {
 	token   uint64 // the latest
-	holder  string // of a lock that one owner has at a time, or of its writing side
+	holder  string // of a lock with one owner at a time, or of the write lock
 	readers []string
-	wish    string    // the writer that readers let pass
-	wished  time.Time // when the wish was written
-	queue   []entry   // of a kind that is handed off: processes; of a fair one: owners
+	wish    string    // the writer intent that readers wait behind
+	wished  time.Time // when the writer intent was set
+	queue   []entry   // for locks with hand-offs: processes; for fair locks: owners
 }
 
 // entry is a waiter in Redis.
 type entry struct {
 	p    *proc
 	name string
-	late bool // by a copy that was executed late
+	late bool // by a delayed duplicate
 }
 
 // reply is the reply of Redis to a command.
 type reply struct {
 	granted bool          // a request: the owner holds the lock
-	token   uint64        // of a release: that of the next owner, 0 if another process has the lock or the lock is free
+	token   uint64        // for a release: the next owner's token; 0 if another process has the lock or the lock is free
 	left    time.Duration // a refusal
-	gone    bool          // a release: the owner held nothing
-	aside   bool          // a release: the lock is free, and others come first
-	next    []string      // a grant: who is next in the queue, of the same process
-	turns   []bool        // a heartbeat: whether this waiter should ask
-	keep    time.Duration // a heartbeat: when to look again; 0 is nothing
+	gone    bool          // for a release: the owner had no hold
+	aside   bool          // for a release: the lock is free, and other processes come first
+	next    []string      // for a grant: the next waiters of the same process in the queue
+	turns   []bool        // for a heartbeat: whether it is this waiter's turn
+	keep    time.Duration // for a heartbeat: when to send the next one; 0 if unspecified
 }
 
-// grown returns the token of a new holder: the clock, or more than the last that is known.
+// grown returns the token of a new owner: the clock, or more if that is not larger than the last
+// token.
 func (r *redis) grown(w *world, last uint64) uint64 {
 	r.token = max(uint64(w.now.UnixMicro()), last+1)
 	return r.token
 }
 
-// ask carries a request out.
+// ask executes a request.
 func (r *redis) ask(w *world, c *command) (a reply) {
 	c.ran = true
 	switch {
@@ -82,7 +83,7 @@ func (r *redis) take(c *command) bool {
 	return false
 }
 
-// enlist puts a waiting process into the queue: in the state that it has, or at the end.
+// enlist updates the entry of a waiting process, or appends one to the queue.
 func (r *redis) enlist(e entry) {
 	i := slices.IndexFunc(r.queue, func(other entry) bool { return other.p == e.p })
 	if i < 0 {
@@ -123,7 +124,7 @@ func (r *redis) inQueue(c *command) bool {
 	return false
 }
 
-// following returns the first in the queue, as far as they are of process p.
+// following returns the first entries of the queue, up to the first one of a process other than p.
 func (r *redis) following(p *proc) (names []string) {
 	for _, e := range r.queue {
 		if e.p != p {
@@ -134,8 +135,8 @@ func (r *redis) following(p *proc) (names []string) {
 	return names
 }
 
-// release carries a release out. next owner is the ticket that stands for the process, if any. If
-// aside, the lock is released for others.
+// release executes a release. heir is the ticket that represents the process, if any. If aside, the
+// lock is released for other processes.
 func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 	c.ran = true
 	heir := ""
@@ -222,7 +223,7 @@ func (r *redis) leave(w *world, c *command) (a reply) {
 	return a
 }
 
-// keep carries a heartbeat out.
+// keep executes a heartbeat.
 func (r *redis) keep(w *world, c *command) (a reply) {
 	c.ran = true
 	for _, q := range c.round.Waiters {
@@ -242,7 +243,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	return a
 }
 
-// strike takes served waiters out of the queue.
+// strike removes served waiters from the queue.
 func (r *redis) strike(c *command) {
 	c.ran = true
 	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return slices.Contains(c.served, e.name) })

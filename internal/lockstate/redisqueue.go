@@ -6,61 +6,60 @@ import (
 	"time"
 )
 
-// How waiters keep their positions in a fair queue in Redis. The queue sends one heartbeat for
-// all of them, and no call sends it, as a call may be waiting for a slow reply. The reply
-// says whose turn it is, too. So a heartbeat is the poll of all waiters, and a notification is a
-// reason to send one. Notifications that come while one is under way, as many do when a connection
-// is back, are together a reason for one more.
+// How waiters keep their positions in a queue in Redis. A queue sends one heartbeat for all of its
+// waiters. A goroutine of the session sends it, because the calls may be waiting for a slow reply.
+// The reply names the waiters whose turn it is, so a heartbeat is also the poll of all waiters, and a
+// notification triggers one. After a reconnect, many notifications may come while a heartbeat is in
+// flight; together they trigger one more.
 //
-// The queue has its waiters enter the queue, too. While an entry is under way, those that
-// come stand together for the next. While others of the queue stand in the queue, the next
-// waits for EntryPause, too. So waiters that come together stand next to each other, and
-// the lock goes from one to the next inside the process. The first waiter of a queue asks
-// itself, as the lock is free as a rule.
+// For fair locks, the goroutine also enters the waiters in the Redis queue, in batches. While an
+// entry is in flight, new waiters collect for the next one. While the queue has waiters in Redis, the
+// next entry also waits for EntryPause. Waiters that come together are therefore adjacent, and the
+// lock can be handed off locally between them. The first waiter of a queue sends its own request,
+// because the lock is usually free.
 //
-// The holder of the lock, and how the lock goes on, are in handover.go.
+// Hand-offs are in handoff.go.
 
-// EntryPause is the least time between two entries of a queue into a queue, while waiters of the
-// line stand in the queue already.
+// EntryPause is the minimum time between two entries of a queue that has waiters in Redis.
 const EntryPause = 2 * time.Millisecond
 
-// heartbeat is what a queue knows of its heartbeats and entries.
+// heartbeat is the state of a queue's heartbeats and entries.
 type heartbeat struct {
 	on       bool      // a goroutine of the session sends them
-	flying   int       // how many have no reply yet
-	missed   bool      // there was a notification while one was under way
-	notified time.Time // when the queue looked at its latest notification
-	early    string    // the owner string that a message about a turn named before the reply came that it stands in the queue
-	entries  int       // how many entries have no reply yet
+	flying   int       // heartbeats without a reply
+	missed   bool      // there was a notification while a heartbeat was in flight
+	notified time.Time // when the queue handled its latest notification
+	early    string    // the owner string of a notification that came before the reply to that waiter's entry
+	entries  int       // entries without a reply
 	entered  time.Time // when the latest entry was sent
-	stand    int       // how many waiters stand in the queue
-	coming   []*Waiter // they stand for the next entry
+	stand    int       // the number of waiters in the Redis queue
+	coming   []*Waiter // waiters for the next entry
 }
 
-// queued is what a waiter knows of its position in the queue.
+// queued is a waiter's state in the Redis queue.
 type queued struct {
-	as     *Acquisition // as this it stands there; nil if it does not, as far as is known
-	enters bool         // the queue has it enter
-	sent   bool         // an entry of it has no reply yet
-	own    bool         // it is notified of its turn at a channel of its own
+	as     *Acquisition // its acquisition in the Redis queue; nil if it has none there, as far as is known
+	enters bool         // the queue is to enter it
+	sent   bool         // its entry has no reply yet
+	own    bool         // it is notified of its turn on its own channel
 }
 
-// Queuing is a waiter, and as what it stands in the queue in Redis, or enters it.
+// Queuing is a waiter and its acquisition in the Redis queue.
 type Queuing struct {
 	Waiter *Waiter
 	As     *Acquisition
 	Enters bool
 }
 
-// Round is what the goroutine of a heartbeat sends at a time. Those that enter are the last.
+// Round is what the heartbeat goroutine sends at once. Waiters that enter come last.
 type Round struct {
 	Sent    time.Time
 	Waiters []Queuing
-	keeps   bool // it is a heartbeat
-	enters  bool // it is an entry
+	keeps   bool // it has a heartbeat
+	enters  bool // it has an entry
 }
 
-// Enters returns how many waiters enter the queue.
+// Enters returns how many waiters of r enter the queue.
 func (r *Round) Enters() (n int) {
 	for n < len(r.Waiters) && r.Waiters[len(r.Waiters)-1-n].Enters {
 		n++
@@ -68,11 +67,11 @@ func (r *Round) Enters() (n int) {
 	return n
 }
 
-// enqueued says that w was told to wait in the queue in Redis.
+// enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
 	if due := l.due(now, r.Left); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
-		l.when.sendAt = due // waiters that come can make the next heartbeat sooner, and never later
+		l.when.sendAt = due // a new waiter can make the next heartbeat earlier, never later
 		l.wakeHeartbeat(w.Terms)
 	}
 	l.Subscribe(w.Terms, r.Sent)
@@ -85,7 +84,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 		case l.heartbeat.early == w.Acquisition.Name:
 			p.Wakeup(w)
 		case r.Sent.Before(l.heartbeat.notified):
-			l.notify() // there was one since w asked, and the heartbeat that it led to did not speak for w
+			l.notify() // w was not in the heartbeat that a notification triggered after w's request was sent
 		}
 	}
 	if r.Own && !w.queued.own {
@@ -94,14 +93,14 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	}
 }
 
-// wakeHeartbeat has the goroutine of the heartbeat look at NextHeartbeat.
+// wakeHeartbeat makes the heartbeat goroutine call NextHeartbeat.
 func (l *Queue) wakeHeartbeat(c *Terms) {
 	p := l.side.p
 	l.heartbeat.on, p.referenced = true, true
 	p.emit(Effect{Kind: Heartbeat, Queue: l, Terms: c})
 }
 
-// enter has w enter the queue, with all that come until then.
+// enter adds w to the next entry.
 func (l *Queue) enter(w *Waiter) {
 	w.queued.enters = true
 	l.heartbeat.coming = append(l.heartbeat.coming, w)
@@ -110,12 +109,12 @@ func (l *Queue) enter(w *Waiter) {
 	}
 }
 
-// dequeued records that w does not stand in the queue any more, if it did.
+// dequeued records that w is not in the Redis queue any more, if it was.
 func (l *Queue) dequeued(w *Waiter) {
 	if w.queued.as != nil {
 		w.queued.as = nil
 		if l.heartbeat.stand--; l.heartbeat.stand == 0 && len(l.heartbeat.coming) > 0 && l.heartbeat.entries == 0 {
-			l.wakeHeartbeat(w.Terms) // the next entry waits for nothing
+			l.wakeHeartbeat(w.Terms) // the next entry need not wait for EntryPause
 		}
 	}
 	if w.queued.own {
@@ -124,7 +123,7 @@ func (l *Queue) dequeued(w *Waiter) {
 	}
 }
 
-// OnTurn records a message that it is the turn of the waiter with this owner string.
+// OnTurn handles a notification that it is the turn of the waiter with this owner string.
 func (l *Queue) OnTurn(name string) {
 	for _, w := range l.waiters {
 		if (w.queued.as != nil || w.queued.sent) && w.Acquisition.Name == name {
@@ -132,15 +131,15 @@ func (l *Queue) OnTurn(name string) {
 			return
 		}
 	}
-	l.heartbeat.early = name // the reply that it stands in the queue is on the way
+	l.heartbeat.early = name // the reply to its entry has not arrived yet
 }
 
-// NextHeartbeat returns when the goroutine that sends l's heartbeats looks again, and what it
-// sends now. If that is for any waiter, a HeartbeatDone must follow.
+// NextHeartbeat returns what the heartbeat goroutine of l sends now, and when it calls NextHeartbeat
+// again. If the Round has any waiter, a HeartbeatDone must follow.
 func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	r.Sent = now
 	ready := !now.Before(l.when.sendAt)
-	silent := now.Add(-l.when.pace) // an entry that was sent before that is sent again
+	retryBefore := now.Add(-l.when.pace) // an earlier entry without a reply is sent again
 	if l.when.notified {
 		l.when.notified, l.heartbeat.notified = false, now
 		l.heartbeat.missed = l.heartbeat.flying > 0
@@ -154,7 +153,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 			switch {
 			case w.queued.as != nil:
 				r.Waiters = append(r.Waiters, Queuing{Waiter: w, As: w.queued.as})
-			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(silent)):
+			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(retryBefore)):
 				enter = append(enter, w)
 			}
 		}
@@ -165,7 +164,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	}
 	for _, w := range enter {
 		if w.queue != l || !w.queued.enters {
-			continue // it has left, or asked itself
+			continue // it has left, or sent its own request
 		}
 		w.queued.sent, r.enters = true, true
 		w.sentAt = now
@@ -189,8 +188,8 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	return due, r
 }
 
-// HeartbeatDone records the reply to a Round. err is not nil if an error came instead, and the next
-// one may go better. Entered or NotEntered follows for each that was to enter.
+// HeartbeatDone records the reply to r, or an error. The caller then calls Entered or NotEntered for
+// each waiter that was to enter.
 func (l *Queue) HeartbeatDone(r Round, err error) {
 	if r.enters {
 		if l.heartbeat.entries--; l.side != nil && len(l.heartbeat.coming) > 0 {
@@ -210,13 +209,13 @@ func (l *Queue) HeartbeatDone(r Round, err error) {
 	}
 }
 
-// Entered records that the server has q in the queue, by an entry that was sent at sent. own is
-// as in a Refusal. Entered reports whether the caller must reconcile q.As: its waiter has left.
-func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (settle bool) {
+// Entered records that Redis queued q, by an entry that was sent at sent. own is as in Refusal.
+// Entered reports whether the caller must reconcile q.As, because its waiter has left.
+func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool) {
 	w, t := q.Waiter, q.As
 	switch {
 	case t.taken, t.phase == Offered, t.phase == Held:
-		t.answered(p) // it has the lock, or had it since: what the entry left goes with that
+		t.answered(p) // it has or had the lock: its end also removes what the entry left
 		return false
 	case !t.Lives(), w.queue == nil, w.Acquisition != t:
 		return p.LateReply(nil, t, true)
@@ -229,8 +228,8 @@ func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (settle bool) {
 	return false
 }
 
-// NotEntered records that err came instead of the reply to an entry of q. Its waiter asks
-// itself. mayHaveRun is as in Failed.
+// NotEntered records that the entry of q failed with err. Its waiter sends its own request.
+// mayHaveRun is as in Failed.
 func (p *Lock) NotEntered(q Queuing, mayHaveRun bool, err error) {
 	w := q.Waiter
 	if p.Failed(w, q.As, mayHaveRun, err); w.queue != nil && w.Acquisition == q.As {
@@ -239,11 +238,11 @@ func (p *Lock) NotEntered(q Queuing, mayHaveRun bool, err error) {
 	}
 }
 
-// Queued returns as what w stands in the queue in Redis; nil if it does not.
+// Queued returns the acquisition of w in the Redis queue, or nil if it has none there.
 func (w *Waiter) Queued() *Acquisition { return w.queued.as }
 
-// HeartbeatIn has the next heartbeat sent when left has passed, as the reply to r says, or when a
-// negative left says nothing, after a poll interval. An entry can make it sooner, and never
+// HeartbeatIn schedules the next heartbeat after left, according to the reply to r. If left is
+// negative, that is a poll interval. The reply to an entry can make the next heartbeat earlier, never
 // later.
 func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
 	if due := l.due(now, left); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
@@ -252,9 +251,9 @@ func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
 	}
 }
 
-// Follow records the owners that are next in the queue after t, which was granted the lock: the numbers at
-// the end of owner strings, with a space between two. All strings begin alike, with the first
-// `begin` bytes of t's.
+// Follow records the owners that are next in the Redis queue after t, which was granted the lock.
+// numbers are the ends of their owner strings, separated by spaces. All of them start with the first
+// begin bytes of t's.
 func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
 	t.grant.queue = nil
 	l := p.Queue(t.Terms)
@@ -264,18 +263,18 @@ func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
 	at := 0
 	for number := range strings.SplitSeq(numbers, " ") {
 		for i := range l.waiters {
-			i = (at + i) % len(l.waiters) // as a rule both are in the same order
+			i = (at + i) % len(l.waiters) // usually both are in the same order
 			if w := l.waiters[i]; w.Acquisition.Name[begin:] == number {
 				t.grant.queue = append(t.grant.queue, Queuing{Waiter: w, As: w.Acquisition})
 				at = i + 1
 				break
 			}
-		} // one that is not found is about to leave the queue
+		} // a waiter that is not found has left, or is about to leave
 	}
 }
 
-// nextInQueue returns the waiter that is next in the queue after t, and may take the lock of t;
-// nil if there is none in this process.
+// nextInQueue returns the waiter that is next in the Redis queue after t, if it is in this process
+// and can take the lock of t. Otherwise it returns nil.
 func (l *Queue) nextInQueue(t *Acquisition) *Waiter {
 	for ; len(t.grant.queue) > 0; t.grant.queue = t.grant.queue[1:] {
 		if q := t.grant.queue[0]; q.Waiter.queue != l || q.Waiter.Acquisition != q.As {
@@ -288,8 +287,8 @@ func (l *Queue) nextInQueue(t *Acquisition) *Waiter {
 	return nil
 }
 
-// firstQueued returns the first waiter that stands in the queue in Redis, if the release of t may
-// give the lock to it with this lease; else nil.
+// firstQueued returns the first waiter with an entry in the Redis queue, if the release of t may
+// grant it the lock with this lease. Otherwise it returns nil.
 func (l *Queue) firstQueued(t *Acquisition, lease time.Duration) (w *Waiter, as *Acquisition) {
 	for _, w := range l.waiters {
 		if w.queued.as != w.Acquisition && !w.queued.sent || w.Acquisition.phase != Asking {
@@ -304,8 +303,8 @@ func (l *Queue) firstQueued(t *Acquisition, lease time.Duration) (w *Waiter, as 
 	return nil, nil
 }
 
-// onFairRelease is the OnRelease of a queue that queues: as is the acquisition of the waiter that the release
-// named as the next owner.
+// onFairRelease is OnRelease for a queue in Redis. as is the acquisition of the waiter that the
+// release named as the next owner.
 func (p *Lock) onFairRelease(l *Queue, as *Acquisition, i ReleaseResult, now time.Time) (offered bool) {
 	if l == nil {
 		return false
@@ -325,19 +324,19 @@ func (p *Lock) onFairRelease(l *Queue, as *Acquisition, i ReleaseResult, now tim
 		}
 	}
 	if i.Broke || !i.Done {
-		l.Notify() // the lock may be the next owner's, or free
+		l.Notify() // the next owner may have been granted the lock, or the lock may be free
 	}
 	return false
 }
 
-// offerTo offers t, which has the lock, to w of l, which queues.
+// offerTo offers t, which has the lock, to w of l.
 func (p *Lock) offerTo(l *Queue, t *Acquisition, w *Waiter) {
 	l.hand.offered, l.hand.to, l.side.held = t, w, t
 	l.wake(w)
 }
 
-// serve records that w took t. If the lock was granted under another owner string than w's, the
-// place of w in the queue stays until RemoveServed or the release of t.
+// serve records that w took t. If w has another owner string than t, w's entry stays in the Redis
+// queue until RemoveServed or the release of t removes it.
 func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	as := w.Acquisition
 	w.queue.dequeued(w)
@@ -357,29 +356,29 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 		p.end(as, Released)
 	}
 	if as.uncertain {
-		p.release(as) // a late copy of its request may enter the queue anew
+		p.release(as) // a delayed duplicate of its request may enter the queue again
 	}
 	w.Acquisition = t
 }
 
-// ServedPause is for how long a waiter that was served stands in the queue in Redis, if the lock
-// is not released before. As a rule it is, as a busy lock is released after MaxPassTime. But a
-// holder can stay for as long as it likes, and others are not to take those for waiters.
+// ServedPause is how long the entry of a served waiter stays in the Redis queue if the lock is not
+// released before. A busy lock is usually released after MaxPassTime. But an owner can hold the lock
+// indefinitely, and other clients must not take such entries for waiters.
 const ServedPause = MaxPassTime
 
-// removeServedAt has RemoveServed called.
+// removeServedAt has RemoveServed called at due.
 func (p *Lock) removeServedAt(due time.Time) {
 	p.removing, p.referenced = true, true
 	p.emit(Effect{Kind: RemoveServed, Due: due})
 }
 
-// RemoveServed says that the time of a RemoveServed has come. If it is time to take served waiters out of
-// the queue in Redis, RemoveServed returns their owner strings, and the acquisition whose release would
-// do that. The session sends that command, and then calls ServedRemoved.
+// RemoveServed handles the timer of a RemoveServed effect. If served waiters must be removed from the
+// Redis queue, it returns their owner strings, and the acquisition whose release would remove them.
+// The session sends that command and then calls ServedRemoved.
 func (p *Lock) RemoveServed(now time.Time) (t *Acquisition, served []string) {
 	t = p.sides[0].held
 	if t == nil || !t.Lives() || len(t.served) == 0 || p.closed {
-		p.removing = false // there is none, or the release of t takes them out
+		p.removing = false // there is none, or the release of t removes them
 		return nil, nil
 	}
 	if due := t.servedAt.Add(ServedPause); now.Before(due) {
@@ -389,7 +388,7 @@ func (p *Lock) RemoveServed(now time.Time) (t *Acquisition, served []string) {
 	return t, slices.Clone(t.served)
 }
 
-// ServedRemoved records what became of the command for the first n served waiters of t; done says that
+// ServedRemoved records the result of the command for the first n served waiters of t. done says that
 // Redis confirmed it.
 func (p *Lock) ServedRemoved(t *Acquisition, n int, done bool, now time.Time) {
 	t = t.Latest()
@@ -399,7 +398,7 @@ func (p *Lock) ServedRemoved(t *Acquisition, n int, done bool, now time.Time) {
 	} else {
 		pause = p.rules.Poll
 	}
-	p.removeServedAt(now.Add(pause)) // there may be more by now
+	p.removeServedAt(now.Add(pause)) // there may be more by then
 }
 
 // skip hands off what was offered to w, which has left the queue.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// queues lets w ask. The reply tells w to wait in the queue.
+// queues lets w send a request, and queues it.
 func (s *stage) queues(w *Waiter, r Refusal) {
 	s.Helper()
 	w.reason = true
@@ -33,7 +33,7 @@ func (l *Queue) nextBeat(now time.Time) (due time.Time, waiters []*Waiter) {
 // keeps is a round that is a heartbeat.
 func keeps(sent time.Time) Round { return Round{Sent: sent, keeps: true} }
 
-// The waiters of a queue stand in the queue. One heartbeat speaks for all.
+// The waiters of a queue are in the Redis queue. One heartbeat serves all of them.
 func TestNextBeat(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -77,8 +77,9 @@ func TestNextBeat(t *testing.T) {
 	}
 }
 
-// Redis tells a waiter of its turn before the queue listens, and the confirmation of the subscription comes before the reply to that
-// waiter. The heartbeat that the confirmation leads to does not speak for it yet. So the reply leads to another one.
+// Redis notifies a waiter of its turn before the queue is subscribed, and the subscription is
+// confirmed before the reply to the waiter arrives. The heartbeat that the confirmation triggers does
+// not include the waiter yet, so the reply triggers another one.
 func TestQueue_hintedSinceItAsked(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
@@ -111,7 +112,7 @@ func TestQueue_hintedSinceItAsked(t *testing.T) {
 	}
 }
 
-// If the lease of the holder ends soon, the queue sends its heartbeat then.
+// If the owner's lease expires soon, the queue sends its heartbeat then.
 func TestQueue_sooner(t *testing.T) {
 	s := newStage(t)
 	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
@@ -140,7 +141,8 @@ func TestQueue_sooner(t *testing.T) {
 	}
 }
 
-// A notification makes the queue send a heartbeat. Notifications that come meanwhile cause one more, when the first is replied to.
+// A notification makes the queue send a heartbeat. Notifications during that heartbeat trigger one
+// more, after its reply.
 func TestNextBeat_hints(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -179,7 +181,7 @@ func TestNextBeat_hints(t *testing.T) {
 		t.Error("it does not end")
 	}
 
-	// The queue sends a heartbeat that is due, whatever is under way.
+	// The queue sends a heartbeat that is due, whatever is in flight.
 	l.Notify()
 	l.NextHeartbeat(s.now)
 	s.pass(pollTime)
@@ -196,8 +198,8 @@ func TestNextBeat_hints(t *testing.T) {
 	}
 }
 
-// A waiter asks when its turn has come, even if it is notified of its turn before it knows that it stands
-// in the queue.
+// A waiter sends a request when it is notified of its turn, even if the reply that queued it has not
+// arrived.
 func TestTurn(t *testing.T) {
 	s := newStage(t)
 	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
@@ -226,8 +228,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// A waiter that may be told at a channel of its own gets that, while it stands in the
-// queue.
+// A waiter that may be notified on its own channel subscribes it while it is in the Redis queue.
 func TestHearOwn(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -246,7 +247,7 @@ func TestHearOwn(t *testing.T) {
 	if s.did(SubscribeOwner) {
 		t.Error("it hears twice")
 	}
-	w.Acquisition = s.tenure(&fairTerms) // of the next request, after a reply that came too late
+	w.Acquisition = s.tenure(&fairTerms) // for the next request, after a reply that came too late
 	s.WillSend(w.Acquisition, 0, 0)
 	s.Refused(w, w.Acquisition, own, s.now)
 	if all := s.done(); len(all) != 2 || all[0].Kind != UnsubscribeOwner || all[1].Kind != SubscribeOwner || w.Queued() != w.Acquisition {
@@ -259,7 +260,7 @@ func TestHearOwn(t *testing.T) {
 	}
 }
 
-// A waiter of a kind with a queue asks again after an error, wherever it stands.
+// A waiter of a kind with a queue in Redis retries after an error, whatever its position.
 func TestQueueInRedis_retry(t *testing.T) {
 	s := newStage(t)
 	s.stand(&fairTerms, 1)
@@ -282,7 +283,8 @@ func TestQueueInRedis_retry(t *testing.T) {
 	}
 }
 
-// An entry has those alone that wait for it: not a waiter that has left, and not one that has asked itself and stands in the queue.
+// An entry contains only waiters that wait for it: none that has left, and none that its own request
+// queued.
 func TestNextBeat_entersThoseThatWait(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
@@ -302,7 +304,7 @@ func TestNextBeat_entersThoseThatWait(t *testing.T) {
 	}
 }
 
-// The goroutine of a heartbeat looks again when the heartbeat is due, if that is before those that come may enter.
+// The heartbeat goroutine wakes up for a due heartbeat, if that is before new waiters may enter.
 func TestNextBeat_dueBeforeTheEntry(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
@@ -321,7 +323,7 @@ func TestNextBeat_dueBeforeTheEntry(t *testing.T) {
 	}
 }
 
-// Those that came while an entry was under way enter when that is replied to.
+// Waiters that came while an entry was in flight enter when that entry is answered.
 func TestBeaten_entersThoseThatCame(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
@@ -337,7 +339,7 @@ func TestBeaten_entersThoseThatCame(t *testing.T) {
 	}
 }
 
-// An entry asks for the longest lease that a release may give the lock with, or that the waiter has.
+// An entry requests the longest lease that a release may grant, or that the waiter requires.
 func TestNextBeat_longestLease(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 2 * leaseTime} {
 		s := newStage(t)
@@ -350,7 +352,7 @@ func TestNextBeat_longestLease(t *testing.T) {
 	}
 }
 
-// The reply to the entry of a waiter that has the lock by then is the reply to a request.
+// The reply to the entry of a waiter that already has the lock counts as the reply to a request.
 func TestEntered_countsTheAnswer(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
@@ -364,7 +366,7 @@ func TestEntered_countsTheAnswer(t *testing.T) {
 	}
 }
 
-// An observer gets that a waiter stands in the queue: its call looks at Next.
+// An observer is notified that a waiter is queued: its call uses Next.
 func TestEntered_tells(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
@@ -378,8 +380,8 @@ func TestEntered_tells(t *testing.T) {
 	}
 }
 
-// A waiter whose entry came to an error asks itself, and no heartbeat has it enter meanwhile. A waiter that has left, or asks under
-// another name by now, has nothing to do with that entry.
+// A waiter whose entry failed sends its own request, and no heartbeat enters it in the meantime. The
+// entry does not concern a waiter that has left, or sends requests under another name by now.
 func TestNotEntered_whoseEntryItWas(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
@@ -402,8 +404,8 @@ func TestNotEntered_whoseEntryItWas(t *testing.T) {
 	}
 }
 
-// What Redis said last about the next in the queue holds, and a waiter that asks under another name now is not there. Nothing is
-// noted where no one waits.
+// The last reply about the next waiters counts. A waiter that sends requests under another name is
+// not among them. Without a queue, nothing is recorded.
 func TestFollow_anew(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
@@ -422,8 +424,8 @@ func TestFollow_anew(t *testing.T) {
 	}
 }
 
-// A release names the first waiter that stands in the queue, or that may by now, as its entry is under way. It names none if that one
-// has to ask for itself.
+// A release names the first waiter that is in the Redis queue, or whose entry is in flight. It names
+// none if that waiter must send its own request.
 func TestHeir_standsInTheQueue(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 100)
@@ -457,7 +459,8 @@ func TestHeir_standsInTheQueue(t *testing.T) {
 	}
 }
 
-// A waiter to which a release gave the lock asks itself if the state is closed by then, or has another offer.
+// A waiter that a release granted the lock sends its own request, if the state is closed by then, or
+// has another offer.
 func TestInherit_queueClosedOrBusy(t *testing.T) {
 	for name, change := range map[string]func(s *stage, l *Queue){
 		"closed": func(s *stage, _ *Queue) { s.Close() },
@@ -480,14 +483,15 @@ func TestInherit_queueClosedOrBusy(t *testing.T) {
 	}
 }
 
-// An offer stays with its waiter when another leaves. If its own waiter leaves, and no one else may take the lock, it goes back.
+// An offer stays with its waiter when another waiter leaves. If its own waiter leaves, and no other
+// may take it, it is released.
 func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
 	for name, c := range map[string]struct {
-		follow []int // which are next in the queue
+		follow []int // the next waiters in the queue
 		leaves int
 		change func(s *stage, t *Acquisition)
 		gives  bool
-		to     int // who has the offer then; -1 if no one has
+		to     int // which waiter has the offer then; -1 if none
 	}{
 		"another leaves":             {[]int{0, 1}, 2, nil, false, 0},
 		"the next takes it":          {[]int{0, 1}, 0, nil, false, 1},
@@ -524,7 +528,7 @@ func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
 	}
 }
 
-// A queue whose waiters queue in Redis needs no alarm, as it sends heartbeats, also while this process has the lock.
+// A queue in Redis needs no timer, because it sends heartbeats even while this process has the lock.
 func TestJoin_queuesWithoutAlarm(t *testing.T) {
 	s := newStage(t)
 	s.take(&fairTerms, 100)
@@ -534,7 +538,7 @@ func TestJoin_queuesWithoutAlarm(t *testing.T) {
 	}
 }
 
-// What a release gave to a waiter stays with it when another leaves.
+// A grant by a release stays with its waiter when another waiter leaves.
 func TestQuit_besideAnHeir(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(3)
@@ -550,7 +554,7 @@ func TestQuit_besideAnHeir(t *testing.T) {
 	}
 }
 
-// numbers are those of the owner strings of these waiters, as a script tells them.
+// numbers returns the ends of these waiters' owner strings, as a script returns them.
 func numbers(waiters ...*Waiter) string {
 	var all []string
 	for _, w := range waiters {
@@ -559,8 +563,8 @@ func numbers(waiters ...*Waiter) string {
 	return strings.Join(all, " ")
 }
 
-// crowd has owners take a fair lock and stand in its queue: the holder's acquisition and hold, and n
-// waiters of the same line.
+// crowd has owners acquire a fair lock and queue for it. It returns the acquisition and hold of the
+// owner, and n waiters of the same queue.
 func (s *stage) crowd(n int) (t *Acquisition, h *Hold, waiters []*Waiter) {
 	s.Helper()
 	t, h = s.take(&fairTerms, 100)
@@ -569,12 +573,12 @@ func (s *stage) crowd(n int) (t *Acquisition, h *Hold, waiters []*Waiter) {
 		s.queues(w, Refusal{Left: -1})
 		waiters = append(waiters, w)
 	}
-	s.pass(time.Millisecond) // a lock is not handed off faster than tokens may count up
+	s.pass(time.Millisecond) // a lock is not handed off faster than tokens may grow
 	s.done()
 	return t, h, waiters
 }
 
-// takes has w take what is offered, and leave its queue.
+// takes has w take the offer, and leave its queue.
 func (s *stage) takes(w *Waiter) *Hold {
 	s.Helper()
 	step := s.next(w)
@@ -589,12 +593,12 @@ func (s *stage) takes(w *Waiter) *Hold {
 	return h
 }
 
-// A fair lock is handed off to those that Redis said are next, in that order, and no further.
-// The release takes them out of the queue.
+// A fair lock is handed off to the waiters that Redis named as the next, in that order, and to no
+// others. The release removes them from the queue.
 func TestFollow(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(4)
-	s.Follow(held, numbers(w[1], w[0], w[2]), 2) // the queue decides, not the queue
+	s.Follow(held, numbers(w[1], w[0], w[2]), 2) // the order in Redis counts, not the local one
 	var served []string
 	for _, x := range []*Waiter{w[1], w[0], w[2]} {
 		served = append(served, x.Acquisition.Name)
@@ -622,8 +626,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A waiter that leaves is passed over. One that Redis named and that does not suit ends the
-// sequence, as the others come after it.
+// A waiter that left is skipped. A named waiter that cannot take the lock ends the sequence, because
+// the others come after it.
 func TestFollow_leaves(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
@@ -642,7 +646,7 @@ func TestFollow_leaves(t *testing.T) {
 	}
 }
 
-// A waiter with a reason to ask does not take what is another's.
+// A waiter with a reason to send a request does not take another waiter's offer.
 func TestFollow_isForOne(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
@@ -654,8 +658,8 @@ func TestFollow_isForOne(t *testing.T) {
 	}
 }
 
-// What a waiter was offered goes to the next, or back, if the waiter leaves before it takes
-// that. Its own place in the queue is given up.
+// If a waiter leaves before it takes its offer, the next waiter gets the offer, or it is released.
+// The waiter's own entry in the queue is removed.
 func TestFollow_leavesTheOffer(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
@@ -682,8 +686,8 @@ func TestFollow_leavesTheOffer(t *testing.T) {
 	}
 }
 
-// A waiter whose offer is lost before it takes that asks under a new name: the old one may be
-// taken out of the queue.
+// A waiter whose offer is lost sends requests under a new name: the old entry may be removed from the
+// queue.
 func TestFollow_loses(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
@@ -699,13 +703,13 @@ func TestFollow_loses(t *testing.T) {
 	}
 }
 
-// The reply to a release in favour of a waiter offers it the lock. If the reply is of no use,
-// the waiter or the queue asks.
+// The reply to a release that named a waiter offers the lock to it. If the reply is unusable, the
+// waiter or the queue sends a request.
 func TestInherit_queue(t *testing.T) {
 	for name, c := range map[string]struct {
 		i       ReleaseResult
 		offered bool
-		asks    bool // the waiter asks
+		asks    bool // the waiter sends a request
 		beats   bool // the queue sends a heartbeat
 	}{
 		"it has the lock":        {ReleaseResult{Done: true, Token: 7}, true, false, false},
@@ -739,7 +743,8 @@ func TestInherit_queue(t *testing.T) {
 	}
 }
 
-// What was offered to a waiter is lost, and it has not begun anew yet: a release gives the lock to the next.
+// An offer is lost, and its waiter has not restarted yet: a release grants the lock to the next
+// waiter.
 func TestHeir_afterItsOfferWasLost(t *testing.T) {
 	s := newStage(t)
 	first, h, w := s.crowd(3)
@@ -759,7 +764,7 @@ func TestHeir_afterItsOfferWasLost(t *testing.T) {
 	}
 }
 
-// The next owner's own request can be replied to before the release in its favour.
+// The next owner's own request can be answered before the release that named it.
 func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
@@ -778,7 +783,7 @@ func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
 	}
 }
 
-// strikeDue lets time pass until the state has RemoveServed called, and calls it.
+// strikeDue lets time pass until the state's RemoveServed is due, and calls it.
 func (s *stage) strikeDue() (t *Acquisition, served []string) {
 	s.Helper()
 	for _, a := range s.done() {
@@ -791,8 +796,8 @@ func (s *stage) strikeDue() (t *Acquisition, served []string) {
 	return nil, nil
 }
 
-// Waiters that were served leave the queue though the lock is not released. Each leaves once, and
-// the release takes out only those that are left.
+// Served waiters leave the queue even if the lock is not released. Each is removed once, and the
+// release removes only the rest.
 func TestStrike(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
@@ -830,7 +835,7 @@ func TestStrike(t *testing.T) {
 	}
 }
 
-// Nothing is taken out by RemoveServed that a release takes out, and nothing after Close.
+// RemoveServed removes nothing that a release removes, and nothing after Close.
 func TestStrike_isLeftToTheRelease(t *testing.T) {
 	for name, end := range map[string]func(s *stage, h *Hold){
 		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
@@ -854,8 +859,8 @@ func TestStrike_isLeftToTheRelease(t *testing.T) {
 	}
 }
 
-// One timer is enough for a lock that is busy: while the served are not there for long, RemoveServed
-// comes again, and sends nothing.
+// One timer suffices for a busy lock: while served waiters are recent, RemoveServed is rescheduled,
+// and sends nothing.
 func TestStrike_busy(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
@@ -864,7 +869,7 @@ func TestStrike_busy(t *testing.T) {
 	h = s.takes(w[0])
 	first := s.done()
 	s.pass(ServedPause / 2)
-	s.give(h) // that is the release
+	s.give(h) // this is the release
 	next := s.tenure(&fairTerms)
 	s.Follow(next, numbers(w[1]), 2)
 	s.NoLongerHeld(h.Acquisition)
@@ -885,8 +890,8 @@ func TestStrike_busy(t *testing.T) {
 	}
 }
 
-// Waiters that come together enter the queue together: while an entry is under way, and for
-// a while after it if others of the queue stand in the queue.
+// Waiters that come together enter the Redis queue together: while an entry is in flight, and for
+// EntryPause after it if the queue has waiters in Redis.
 func TestEnter_together(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
@@ -948,7 +953,7 @@ func TestEnter_together(t *testing.T) {
 	}
 }
 
-// An entry without a reply is sent again after a poll interval, with those that came since.
+// An entry without a reply is sent again after a poll interval, together with new waiters.
 func TestEnter_again(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
@@ -964,7 +969,7 @@ func TestEnter_again(t *testing.T) {
 	}
 }
 
-// What became of an entry, where its waiter is by then.
+// The outcome of an entry, by the state of its waiter.
 func TestEntered(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(s *stage, w *Waiter)
@@ -996,8 +1001,8 @@ func TestEntered(t *testing.T) {
 	}
 }
 
-// A waiter to which the lock was handed off stays out of the queue: an entry without a reply is not
-// sent again, and what a request that broke off may bring is taken back.
+// A waiter that was handed the lock stays out of the queue: an entry without a reply is not sent
+// again, and what an uncertain request may leave is reconciled.
 func TestServed_staysOut(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
@@ -1016,7 +1021,7 @@ func TestServed_staysOut(t *testing.T) {
 	}
 }
 
-// A waiter whose entry came to an error asks itself.
+// A waiter whose entry failed sends its own request.
 func TestNotEntered(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))

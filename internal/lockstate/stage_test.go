@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// stage is one place at one time, for tests of a single rule.
+// stage is one state at one time, for tests of a single rule.
 type stage struct {
 	*testing.T
 	Lock
@@ -30,13 +30,13 @@ func (s *stage) tenure(c *Terms) *Acquisition {
 	return t
 }
 
-// pass has some time pass.
+// pass lets time pass.
 func (s *stage) pass(d time.Duration) { s.now = s.now.Add(d) }
 
 // owner returns an owner with this number.
 func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, number) }
 
-// take has an owner take the lock, without waiting.
+// take makes an owner acquire the lock, without waiting.
 func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 	s.Helper()
 	t, h := s.tenure(c), new(Hold)
@@ -47,7 +47,7 @@ func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 	return t, h
 }
 
-// reader has an owner come to read, and wait.
+// reader makes an owner wait to read.
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
 	w.Acquisition, w.Prepared = s.tenure(c), new(Hold)
@@ -62,7 +62,7 @@ func (s *stage) waiter(c *Terms, number uint64) *Waiter {
 	return w
 }
 
-// stand has an owner wait in the queue.
+// stand makes an owner wait in the queue.
 func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
 	if !c.Tickets() {
@@ -72,7 +72,7 @@ func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	return w
 }
 
-// tries has an owner make one attempt, which waits in the queue.
+// tries makes an owner try once, in the queue.
 func (s *stage) tries(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
 	w.once = true
@@ -83,7 +83,7 @@ func (s *stage) tries(c *Terms, number uint64) *Waiter {
 // next returns what the call of w does now.
 func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
 
-// asks lets w ask now.
+// asks lets w send a request now.
 func (s *stage) asks(w *Waiter) *Acquisition {
 	s.Helper()
 	step := s.next(w)
@@ -94,7 +94,7 @@ func (s *stage) asks(w *Waiter) *Acquisition {
 	return step.Acquisition
 }
 
-// refused lets w ask, and refuses it.
+// refused lets w send a request, and refuses it.
 func (s *stage) refused(w *Waiter) *Acquisition {
 	s.Helper()
 	t := s.asks(w)
@@ -102,13 +102,13 @@ func (s *stage) refused(w *Waiter) *Acquisition {
 	return t
 }
 
-// done returns the actions of the state, and carries them out.
+// done applies the effects of the state, and returns them.
 func (s *stage) done() (all []Effect) {
 	s.Drain(func(a Effect) { all = append(all, a) })
 	return all
 }
 
-// did reports whether the actions of the state include v.
+// did reports whether the effects of the state include v.
 func (s *stage) did(v EffectKind) bool {
 	return slices.ContainsFunc(s.done(), func(a Effect) bool { return a.Kind == v })
 }
@@ -133,7 +133,7 @@ func (s *stage) wakes() (all []*Waiter) {
 	return all
 }
 
-// give gives a hold back, and hands the lock off if it may.
+// give releases a hold, and hands the lock off if possible.
 func (s *stage) give(h *Hold) (next *Acquisition) {
 	t := h.Acquisition
 	s.Unlock(t, h, s.now, func(t *Acquisition) bool {
@@ -145,7 +145,7 @@ func (s *stage) give(h *Hold) (next *Acquisition) {
 	return next
 }
 
-// unheard delivers a grant for which w no longer waits, and releases it if the state does not.
+// unheard delivers a grant that w no longer waits for, and releases it if the state does not.
 func (s *stage) unheard(w *Waiter, t *Acquisition) {
 	if s.LateReply(w, t, true) {
 		s.release(t)

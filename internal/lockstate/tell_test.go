@@ -11,38 +11,39 @@ import (
 	"testing"
 )
 
-// A telling is an event of a history in the words of a model (directory model of the
-// repository), which has to be able to follow what the real states do: a verb, what it is about,
-// and for two of the models what the states are like after it.
+// A telling is an event of a history in the terms of a model (directory proof/model). The model must
+// accept everything that the real states do. A telling is a verb with its arguments. For two of the
+// models, the resulting states follow.
 type telling [23]uint8
 
-// tale is a history in the words of the model that the cast has. It does not count for the state of a world.
+// tale is a history in the terms of the cast's model. It is not part of the fingerprint of a world.
 type tale struct {
 	told     []telling
 	sent     int            // commands
-	untold   bool           // something happened for which the model has no word
+	untold   bool           // the model has no term for something that happened
 	crossing bool           // tellCross has said why the call leaves
-	ids      map[string]int // the callers that are owner strings, by these
-	tenures  []*Acquisition // theirs
-	stated   int            // how many tellings there were at the latest tellState
+	ids      map[string]int // the callers that are owner strings, by these strings
+	tenures  []*Acquisition // their acquisitions
+	stated   int            // the number of tellings at the latest tellState
 }
 
-// figure is a call in the words of the model.
+// figure is a call in the terms of the model.
 type figure struct {
-	id      int  // where callers are owner strings: of the latest one
-	anew    bool // it has begun anew
-	lingers bool // it is in the queue, and the model has it elsewhere
-	rides   bool // it came in with another's request, and does not know that yet
+	id      int  // the latest one, if callers are owner strings
+	anew    bool // it has restarted
+	lingers bool // it is in the queue, but the model has it elsewhere
+	rides   bool // another reader's request admitted it, and it has not been notified
 }
 
-// ordinals are the numbers of a command, from 1 on; 0 is none. They do not count for the state of a world either.
+// ordinals are the numbers of a command, from 1; 0 means none. They are not part of the fingerprint
+// either.
 type ordinals struct {
 	number int
-	entry  int // of a Round: that of the entry
+	entry  int // of a Round: the number of its entry
 }
 
-// model is which model a history is for. In those of the fair and of the read/write lock, callers are owner strings: one that begins
-// anew is another caller.
+// model selects the model of a history. In the models of the fair and read/write locks, callers are
+// owner strings: a call that restarts is another caller.
 type model uint8
 
 const (
@@ -83,7 +84,7 @@ const (
 	tellDoubts = tellLose
 )
 
-// What Redis replies, in the words of the model.
+// The replies of Redis, in the terms of the model.
 const (
 	toldGrant = 1 + iota
 	toldRefuse
@@ -112,7 +113,7 @@ func (w *world) caller(c *call) int {
 	return slices.Index(w.calls, c)
 }
 
-// nameOf returns the number of an owner string, from 0 on.
+// nameOf returns the number of an owner string, from 0.
 func (w *world) nameOf(t *Acquisition) int {
 	switch {
 	case t == nil:
@@ -132,7 +133,7 @@ func (w *world) namesOf(all []string) (set int) {
 	return set
 }
 
-// names notes that the owner string of c's acquisition is c.
+// names records the owner string of c's acquisition for c.
 func (w *world) names(c *call) {
 	if w.cast.model == ofPlain {
 		return
@@ -150,7 +151,7 @@ func (w *world) numbered() int {
 	return w.sent
 }
 
-// tellStart says that c comes, or begins anew.
+// tellStart tells that c starts or restarts.
 func (w *world) tellStart(c *call, anew bool) {
 	if w.cast.model == ofPlain {
 		if !anew {
@@ -180,7 +181,8 @@ func (w *world) tellAsk(c *call, k *command) {
 	}
 }
 
-// tellTake says that c takes what its queue was offered. In the model of the fair lock it has that before it is accepted.
+// tellTake tells that c takes what its queue was offered. In the model of the fair lock, it has that
+// before it accepts.
 func (w *world) tellTake(c *call, accepted bool) {
 	if accepted != (w.cast.model == ofFair) {
 		w.says(tellTake, w.caller(c), w.nameOf(c.t))
@@ -198,7 +200,8 @@ func (w *world) tellCancel(c *call) {
 	}
 }
 
-// tellTired says that c, which was granted the lock too late once more, leaves. In the other models it has left by that reply.
+// tellTired tells that c leaves after too many grants that came too late. In the other models it has
+// left by that reply.
 func (w *world) tellTired(c *call) {
 	if w.cast.model == ofPlain {
 		w.tellCancel(c)
@@ -213,7 +216,7 @@ func (w *world) tellTimeOut(k *command) {
 	}
 }
 
-// tellCross says that the wait of c ends just as k was granted.
+// tellCross tells that c stops waiting just as k was granted.
 func (w *world) tellCross(c *call, k *command) {
 	if w.cast.model == ofRW {
 		w.tellUnheard(k)
@@ -223,10 +226,10 @@ func (w *world) tellCross(c *call, k *command) {
 	}
 }
 
-// tellPass says that c hands the lock off.
+// tellPass tells that c hands the lock off locally.
 func (w *world) tellPass(c *call) { w.says(tellUnlock, w.caller(c), 254) }
 
-// tellRelease says that c unlocks, which releases the lock by k. c is nil where no one unlocks.
+// tellRelease tells that c unlocks, by the release k. c is nil if no call unlocks.
 func (w *world) tellRelease(c *call, k *command) {
 	k.number = w.numbered()
 	w.tellHeir(k.heir)
@@ -239,7 +242,7 @@ func (w *world) tellRelease(c *call, k *command) {
 	}
 }
 
-// tellLose says that t is lost, which had these holds.
+// tellLose tells that t, which had these holds, is lost.
 func (w *world) tellLose(t *Acquisition, ended []*Hold) {
 	if w.cast.model == ofRW {
 		for _, h := range ended {
@@ -257,7 +260,7 @@ func (w *world) tellExpire() {
 	}
 }
 
-// tellSettle says that what is uncertain is released once more, by k.
+// tellSettle tells that k reconciles what is uncertain.
 func (w *world) tellSettle(k *command) {
 	if w.cast.model == ofRW {
 		k.number = w.numbered()
@@ -267,7 +270,7 @@ func (w *world) tellSettle(k *command) {
 	}
 }
 
-// tellSettled says that this was replied to.
+// tellSettled tells that k was answered.
 func (w *world) tellSettled(k *command) {
 	if w.cast.model == ofRW {
 		w.says(tellAnswerAsk, k.number-1, toldNone)
@@ -287,7 +290,7 @@ func (w *world) tellRun(k *command) {
 		answer = toldGrant
 	case k.errand == toAsk:
 	case r.gone && w.cast.model == ofFair:
-		answer = toldNothing - 1 // no lock is released there
+		answer = toldNothing - 1 // the lock is not released there
 	case r.gone:
 		answer = toldNothing
 	case r.aside:
@@ -321,7 +324,7 @@ func (w *world) tellAnswer(k *command, broken bool) {
 	}
 }
 
-// tellHold says that the latest reply made c a holder.
+// tellHold tells that the latest reply made c an owner.
 func (w *world) tellHold(c *call) {
 	i := len(w.told) - 1
 	for w.told[i][0] != tellAnswerAsk {
@@ -330,8 +333,8 @@ func (w *world) tellHold(c *call) {
 	w.told[i][2] = uint8(w.caller(c))
 }
 
-// tellState adds what the states are like now to the latest telling: sets of callers, which alike in fair.pml and in rw.pml has in
-// the same order.
+// tellState adds the resulting states to the latest telling. They are sets of callers, in the same
+// order in fair.pml and rw.pml.
 func (w *world) tellState() {
 	if w.cast.model == ofPlain || len(w.told) == w.stated {
 		return
@@ -351,9 +354,9 @@ func (w *world) tellState() {
 	}
 }
 
-// Histories for the models, a queue each, are written to the files "plain", "fair" and "rw" of the directory that LEASEHOLD_TRACES
-// names. A queue begins with how many processes there are; the callers, by their number, are of them in
-// turn. LEASEHOLD_SEED begins with other histories.
+// Histories for the models are written to the files "plain", "fair" and "rw" of the directory that
+// LEASEHOLD_TRACES names, one per line. A line starts with the number of processes; callers belong to
+// them in turn, by number. LEASEHOLD_SEED selects other histories.
 func TestTraces(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_TRACES")
 	if dir == "" {
@@ -364,7 +367,7 @@ func TestTraces(t *testing.T) {
 	t.Run("rw", func(t *testing.T) { traces(t, filepath.Join(dir, "rw"), ofRW, 6+rwSets) })
 }
 
-// traces writes histories of which each telling has this many numbers.
+// traces writes histories whose tellings have this many numbers each.
 func traces(t *testing.T, name string, m model, wide int) {
 	f, err := os.Create(name)
 	if err != nil {
@@ -399,13 +402,14 @@ func traces(t *testing.T, name string, m model, wide int) {
 	t.Logf("%d histories of %d, %d events", n, seed-first, events)
 }
 
-// anyHistory plays any history for this model, and returns its events until all comes to an end.
+// anyHistory plays a random history for this model, and returns its events until everything has
+// ended.
 func anyHistory(r *rand.Rand, m model) (w *world, path []event) {
 	c := &cast{procs: 2 + r.IntN(2), pause: r.IntN(2) == 0, aside: r.IntN(3) == 0, faults: r.IntN(4), model: m}
 	if m != ofPlain {
 		c.procs = 1 + r.IntN(3)
 	}
-	owns := m == ofRW && r.IntN(2) == 0 // most calls of a process are of one owner, which reads and writes
+	owns := m == ofRW && r.IntN(2) == 0 // usually all calls of a process have the same owner, which reads and writes
 	for i := range 2 + r.IntN(5) {
 		terms := &plainTerms
 		switch {
@@ -421,7 +425,7 @@ func anyHistory(r *rand.Rand, m model) (w *world, path []event) {
 			c.calls[i].owner = uint64(100 + i%c.procs)
 		}
 	}
-	var often [verbs]int // of eight times: an event that is frequent in one history is rare in another
+	var often [verbs]int // in eighths: an event that is frequent in one history is rare in another
 	for v := range often {
 		often[v] = 2 + r.IntN(7)
 	}

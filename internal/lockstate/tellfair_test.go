@@ -2,10 +2,10 @@ package lockstate
 
 import "slices"
 
-// What only the model of the fair lock (fair.pml) has words for.
+// The terms of only the fair lock's model (fair.pml).
 
-// tellLingered says that the wait of c ends, which the model has elsewhere: its own offer was lost, or it has taken an offer, and that
-// is lost now, or was.
+// tellLingered tells that c stops waiting, although the model has it elsewhere: its own offer was
+// lost, or the acquisition that it took is lost.
 func (w *world) tellLingered(c *call) {
 	switch {
 	case c.t.Lives():
@@ -15,7 +15,7 @@ func (w *world) tellLingered(c *call) {
 	}
 }
 
-// tellLeave says that c is not in the queue any more.
+// tellLeave tells that c has left the queue.
 func (w *world) tellLeave(c *call) {
 	if c.lingers {
 		c.lingers = false
@@ -23,7 +23,7 @@ func (w *world) tellLeave(c *call) {
 	}
 }
 
-// tellLost notes that the waiter to which t, its own acquisition, was offered is out in the model.
+// tellLost records that the waiter that t, its own acquisition, was offered to has left in the model.
 func (w *world) tellLost(t *Acquisition) {
 	for _, c := range w.calls {
 		if w.cast.model == ofFair && c.w != nil && c.w.queue != nil && c.w.queue.hand.to == c.w && c.w.Acquisition == t {
@@ -32,8 +32,8 @@ func (w *world) tellLost(t *Acquisition) {
 	}
 }
 
-// tellDropped says that what was offered to x, or in its queue to others than t, is released once more: it was lost, and the queue has
-// it still, and drops it now.
+// tellDropped tells that the offer to x, or the offer of its queue to an acquisition other than t, is
+// released again. It was lost, and the queue drops it only now.
 func (w *world) tellDropped(x *Waiter, t *Acquisition) {
 	if w.cast.model != ofFair || x == nil || x.queue == nil || t == nil && x.queue.hand.to != x {
 		return
@@ -43,7 +43,8 @@ func (w *world) tellDropped(x *Waiter, t *Acquisition) {
 	}
 }
 
-// tellHeir notes that an next owner is named that has not entered the queue; the acquisition before of its waiter has.
+// tellHeir records that the release named a next owner that has not entered the queue; its waiter's
+// earlier acquisition has.
 func (w *world) tellHeir(heir *Acquisition) {
 	for _, c := range w.calls {
 		if w.cast.model == ofFair && heir != nil && c.anew && c.w != nil && c.w.Acquisition == heir && c.w.queued.as != heir {
@@ -52,7 +53,7 @@ func (w *world) tellHeir(heir *Acquisition) {
 	}
 }
 
-// entering returns the waiters of l of which an entry has no reply yet.
+// entering returns the waiters of l whose entry has no reply yet.
 func entering(l *Queue) (all []*Waiter) {
 	for _, x := range l.waiters {
 		if x.queued.sent {
@@ -62,8 +63,8 @@ func entering(l *Queue) (all []*Waiter) {
 	return all
 }
 
-// tellRound says that a Round is sent: a heartbeat, an entry, or both. again has the waiters of which an entry has no reply yet. The
-// model does not send it again.
+// tellRound tells that a Round is sent: a heartbeat, an entry, or both. again has the waiters whose
+// entry has no reply yet; the model does not send these again.
 func (w *world) tellRound(k *command, again []*Waiter) {
 	if w.cast.model != ofFair {
 		return
@@ -82,7 +83,8 @@ func (w *world) tellRound(k *command, again []*Waiter) {
 	}
 }
 
-// among returns the owner strings that a Round keeps in the queue, and those that enter it, as far as they count.
+// among returns the owner strings that a Round keeps in the queue, and those that it enters, if
+// counts includes them.
 func (w *world) among(k *command, counts func(i int) bool) (keeps, enters int) {
 	for i, q := range k.round.Waiters {
 		switch {
@@ -118,13 +120,13 @@ func (w *world) tellAnswerRound(k *command, broken bool) {
 	}
 }
 
-// tellTurn notes that a waiter that has begun anew gets that it is the turn of its acquisition before.
+// tellTurn records that a restarted waiter is notified of the turn of its earlier acquisition.
 func (w *world) tellTurn(q Queuing) {
 	w.untold = w.untold || q.Waiter.queue != nil && q.Waiter.Acquisition != q.As
 }
 
-// tellStrike says that served waiters leave the queue by a command. In the model that takes no time; tellStrike reports whether it
-// takes none here.
+// tellStrike tells that a command removes served waiters from the queue. In the model that takes no
+// time; tellStrike reports whether it takes none here.
 func (w *world) tellStrike(k *command) bool {
 	if w.cast.model != ofFair {
 		return false
@@ -133,18 +135,19 @@ func (w *world) tellStrike(k *command) bool {
 	return true
 }
 
-// tellCalled says that a waiter of l gets that it is its turn. One that does not know yet that it stands in the queue gets it in
-// the model when it knows, by tellEarly.
+// tellCalled tells that a waiter of l is notified of its turn. If the reply that queued it has not
+// arrived, the model notifies it later, by tellEarly.
 func (w *world) tellCalled(l *Queue, name string) {
 	for _, x := range l.waiters {
 		if w.cast.model == ofFair && (x.queued.as != nil || x.queued.sent) && x.Acquisition.Name == name && !w.callOf(x).lingers {
-			w.untold = w.untold || !x.queued.sent && x.queued.as != x.Acquisition // it began anew
+			w.untold = w.untold || !x.queued.sent && x.queued.as != x.Acquisition // it restarted
 			w.says(tellMessage, w.ids[name])
 		}
 	}
 }
 
-// tellEarly says that x, which stood in the queue as this acquisition, knows now that it stands there, and that its turn has come.
+// tellEarly tells that x, which was queued as this acquisition, now knows that, and that it is its
+// turn.
 func (w *world) tellEarly(p *proc, x *Waiter, was *Acquisition) {
 	if as := x.queued.as; w.cast.model == ofFair && as != nil && as != was && as.Name == x.queue.heartbeat.early {
 		w.says(tellMessage, w.nameOf(as))
@@ -197,7 +200,7 @@ func (w *world) tellFair(add func(set int, is bool, caller int)) {
 			add(fairAsking, c.state == asks, c.id)
 			add(fairReason, x.reason || !x.retryAt.IsZero() || lost, c.id)
 			add(fairQueued, x.queued.as != nil && x.queued.as == x.Acquisition, c.id)
-			add(fairSent, x.queued.sent && !c.anew, c.id) // else it is of the acquisition before
+			add(fairSent, x.queued.sent && !c.anew, c.id) // otherwise it belongs to the earlier acquisition
 			add(fairEnters, x.queued.enters && !x.queued.sent, c.id)
 			add(fairTo, x.queue.hand.to == x && !lost, c.id)
 		}

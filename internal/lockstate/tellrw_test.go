@@ -1,22 +1,22 @@
 package lockstate
 
-// What only the model of the read/write lock (rw.pml) has words for.
+// The terms of only the read/write lock's model (rw.pml).
 
-// tellUnheard says that no call gets the reply to k, which may be executed yet.
+// tellUnheard tells that no call receives the reply to k, which may still be executed.
 func (w *world) tellUnheard(k *command) {
 	if w.cast.model == ofRW {
 		w.says(tellBreak, k.number-1, int(bit(!k.ran)), 1)
 	}
 }
 
-// tellLate says that the reply to a request came for which no call waits.
+// tellLate tells that a late reply to a request arrived.
 func (w *world) tellLate(k *command) {
 	if w.cast.model == ofRW {
 		w.says(tellDoubts, w.nameOf(k.t))
 	}
 }
 
-// tellBeside returns the writing of the same owner beside which k asks to read.
+// tellBeside returns the write acquisition of the owner for which k requests a read hold.
 func (w *world) tellBeside(k *command) int {
 	if k.writer == "" {
 		return toldNone
@@ -24,21 +24,22 @@ func (w *world) tellBeside(k *command) int {
 	return w.ids[k.writer]
 }
 
-// tellJoin says that c joins t, which has the lock for another reader. rode says that it joined it with the request for t.
+// tellJoin tells that c joins t, which holds the lock for another reader. rode says that c joined the
+// request for t.
 func (w *world) tellJoin(c *call, t *Acquisition, rode bool) {
 	if w.cast.model == ofRW {
 		w.says(tellTake, c.id, w.nameOf(t), int(bit(rode)))
 	}
 }
 
-// tellRide says that c shares a request, if it does so now, and not before.
+// tellRide tells that c joins a request, if it did so just now.
 func (w *world) tellRide(c *call, before *sharedRequest) {
 	if f := c.w.joined; w.cast.model == ofRW && f != nil && f != before {
 		w.says(tellRides, c.id, w.nameOf(f.t))
 	}
 }
 
-// tellRiders says that those that joined it with a request came in, if they did.
+// tellRiders tells that the joiners of a request were admitted, if they were.
 func (w *world) tellRiders(f *sharedRequest) {
 	if w.cast.model != ofRW || f == nil || !f.finished || !f.granted {
 		return
@@ -50,7 +51,7 @@ func (w *world) tellRiders(f *sharedRequest) {
 	}
 }
 
-// tellDrop says that c leaves a hold that others share.
+// tellDrop tells that c releases a hold of an acquisition that others share.
 func (w *world) tellDrop(c *call) {
 	if w.cast.model == ofRW {
 		w.says(tellUnlock, c.id)

@@ -14,9 +14,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The tests of histories play a session: processes with calls, commands that are under way,
-// messages, and acquisitions to reconcile. Nothing here waits: a history is a list of events,
-// and the world executes each event at once.
+// The tests of histories simulate a session: processes with calls, commands in flight, messages, and
+// acquisitions to reconcile. Nothing waits: a history is a list of events, and the world executes
+// each event immediately.
 
 const (
 	leaseTime = 30 * time.Second
@@ -37,25 +37,25 @@ var (
 
 var errBroke = errors.New("the connection broke")
 
-// cast has the processes and the calls of a history, and the faults that may happen.
+// cast defines the processes and calls of a history, and the faults that may happen.
 type cast struct {
 	procs  int
 	calls  []role
 	close  bool  // a state may be closed
 	pause  bool  // time may pass for no reason
-	faults int   // the most of the following faults
-	fine   bool  // a call is interrupted wherever it can be
-	aside  bool  // Redis may let the lock go
+	faults int   // the maximum number of the faults below
+	fine   bool  // a call is interrupted wherever possible
+	aside  bool  // Redis may release the lock for other processes
 	deaf   bool  // no message arrives
-	keeps  bool  // no process can hand a lease on
-	model  model // which the history is for
+	keeps  bool  // no process can transfer a lease
+	model  model // the model that the history is for
 }
 
-// role is one call of a history, which takes the lock once and releases it.
+// role is one call of a history, which acquires the lock once and releases it.
 type role struct {
 	proc  int
 	terms *Terms
-	owner uint64 // 0 is an owner of the call's own
+	owner uint64 // 0 means a separate owner for the call
 	how   how
 }
 
@@ -66,7 +66,7 @@ const (
 	tryLock
 )
 
-// world has everything that a state deals with.
+// world has everything that a state interacts with.
 type world struct {
 	cast   *cast
 	now    time.Time
@@ -77,7 +77,7 @@ type world struct {
 	calls  []*call
 	flying []*command
 	faults int
-	lossy  bool // a time must pass before all is well
+	lossy  bool // time must pass before everything is consistent
 	named  uint32
 	wrong  error // the invariant that is broken
 	tale
@@ -91,26 +91,26 @@ type proc struct {
 	settling []*doubt
 	closed   bool
 	order    uint32
-	came     int // callers, as the models have them
+	came     int // the number of callers, as the models count them
 }
 
-// subscriptions is the state of a queue's subscriptions and heartbeats.
+// ears is the state of a queue's subscriptions and heartbeats.
 type ears struct {
 	line    *Queue
 	terms   *Terms
 	listens bool
 	heard   bool     // the subscription is confirmed
-	news    bool     // a message is on its way
-	told    bool     // a message to this process alone is on its way
-	turns   []string // the messages that tell whose turn it is
+	news    bool     // a message is in flight
+	told    bool     // a message to this process alone is in flight
+	turns   []string // the messages in flight that notify waiters of their turn
 	beats   bool     // the queue sends heartbeats
-	look    bool     // the queue looks at its heartbeats now
+	look    bool     // the queue checks its heartbeats now
 	due     time.Time
 	over    bool
 }
 
 type arm struct {
-	line *Queue // nil of a RemoveServed
+	line *Queue // nil for a RemoveServed
 	due  time.Time
 }
 
@@ -141,12 +141,12 @@ type call struct {
 	state   state
 	o       *Owner
 	w       *Waiter
-	t       *Acquisition // the acquisition in whose name the call asks
+	t       *Acquisition // the acquisition of the call's requests
 	h       *Hold
 	due     time.Time
 	order   uint32
 	late    int
-	quit    bool // the call was cancelled, or may fail
+	quit    bool // the call was canceled, or may fail
 	got     bool
 	entered bool
 	figure
@@ -161,7 +161,7 @@ const (
 	toStrike
 )
 
-// command is under way to Redis or back.
+// command is a command or reply in flight.
 type command struct {
 	errand   errand
 	p        *proc
@@ -175,19 +175,19 @@ type command struct {
 	came     time.Time
 	writer   string
 	heir     *Acquisition
-	served   []string // of a release, or a RemoveServed
-	round    Round    // of a heartbeat
+	served   []string // for a release or a RemoveServed
+	round    Round    // for a heartbeat
 	ears     *ears
 	sent     time.Time
 	ran      bool
 	reply    reply
-	late     bool // the lease is over by now
-	copy     bool // no call is notified of the reply
-	copied   bool // a copy of it goes on
+	late     bool // the lease has expired by now
+	copy     bool // no call receives the reply
+	copied   bool // a duplicate of it is in flight
 	ordinals
 }
 
-// events.
+// The kinds of events.
 type verb uint8
 
 const (
@@ -220,7 +220,7 @@ const (
 
 var verbNames = [verbs]string{"start", "look", "accept", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close"}
 
-// event is something that happens: to a call, a command, a process …
+// event is something that happens to a call or a command, for example.
 type event struct {
 	verb verb
 	a, b uint8
@@ -261,7 +261,7 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// act executes what the state of p asks for.
+// act applies the effects of p's state.
 func (w *world) act(p *proc) {
 	p.place.Drain(func(a Effect) {
 		if a.Queue != nil && a.Queue.Ended() && a.Kind != Unsubscribe && a.Kind != Heartbeat {
@@ -342,7 +342,7 @@ func (w *world) settle(p *proc, t *Acquisition, broken bool) {
 	p.settling = append(p.settling, &doubt{t, broken})
 }
 
-// publish sends a message to all that are notified of the lock.
+// publish sends a message to all subscribers of the lock.
 func (w *world) publish() {
 	for _, p := range w.procs {
 		for _, e := range p.ears {
@@ -351,7 +351,7 @@ func (w *world) publish() {
 	}
 }
 
-// tell sends a message to one process alone.
+// tell sends a message to one process.
 func (w *world) tell(p *proc) {
 	for _, e := range p.ears {
 		e.told = e.told || e.heard
@@ -377,14 +377,14 @@ func (w *world) stepAside() {
 	}
 }
 
-// begin is the beginning of a call.
+// begin starts a call.
 func (w *world) begin(c *call) {
 	p := &c.p.place
 	c.p.order++
 	c.order = c.p.order
 	w.tellStart(c, false)
 	if c.terms.MayShare() {
-		if t := p.Open(c.terms, w.now, w.now); t != nil && w.seat(c, t, true) {
+		if t := p.Open(c.terms, w.now, w.now); t != nil && w.hold(c, t, true) {
 			return
 		}
 	}
@@ -421,27 +421,27 @@ func (w *world) begin(c *call) {
 	w.awake(c)
 }
 
-// seated gives the waiter of a reader a hold.
+// seated prepares the hold of a reader's waiter.
 func (w *world) seated(c *call) {
 	if c.terms.MayShare() {
 		c.w.Prepared = &Hold{Of: c}
 	}
 }
 
-func (w *world) seat(c *call, t *Acquisition, fresh bool) bool {
+func (w *world) hold(c *call, t *Acquisition, fresh bool) bool {
 	h := &Hold{Of: c}
 	if !c.p.place.JoinOpen(t, h, c.owner, fresh) {
 		return false
 	}
 	w.tellJoin(c, t, false)
 	if c.h = h; c.w != nil {
-		w.giveUp(c) // the earlier request of the call is of no use any more
+		w.giveUp(c) // the call's earlier request is no longer needed
 	}
 	w.holds(c, h)
 	return true
 }
 
-// holds is when a call has its hold.
+// holds records that a call has its hold.
 func (w *world) holds(c *call, h *Hold) {
 	c.h, c.got = h, true
 	if c.w != nil && c.w.queue != nil && !c.w.once && c.terms.WaitPolicy == OnlyFirst {
@@ -457,12 +457,12 @@ func (w *world) holds(c *call, h *Hold) {
 	w.part(c)
 }
 
-// inTurn checks that the latest waiter that t was handed off to was the next in the queue.
+// inTurn checks that t was handed off to the next waiter in the queue.
 func (w *world) inTurn(t *Acquisition) {
 	me := t.served[len(t.served)-1]
 	at := slices.IndexFunc(w.redis.queue, func(e entry) bool { return e.name == me })
 	if at < 0 || w.redis.queue[at].late {
-		return // it is not where it stood
+		return // its position has changed
 	}
 	for _, e := range w.redis.queue[:at] {
 		waits := slices.ContainsFunc(w.calls, func(c *call) bool {
@@ -483,7 +483,7 @@ func (w *world) callOf(x *Waiter) *call {
 	return nil
 }
 
-// part is the end of a wait: the call leaves its queue.
+// part ends a wait: the call leaves its queue.
 func (w *world) part(c *call) {
 	c.state = leaving
 	if !w.cast.fine {
@@ -515,7 +515,7 @@ func (w *world) parts(c *call) {
 	}
 }
 
-// awake is when a call looks at Next.
+// awake wakes a call, which then uses Next.
 func (w *world) awake(c *call) {
 	c.state = awake
 	w.act(c.p)
@@ -524,7 +524,7 @@ func (w *world) awake(c *call) {
 	}
 }
 
-// look is one look of a call at Next.
+// look makes a call use Next once.
 func (w *world) look(c *call) {
 	if c.p.closed && c.how != tryLock {
 		w.cancel(c)
@@ -554,7 +554,7 @@ func (w *world) look(c *call) {
 		c.t, c.state = step.Acquisition, taking
 		w.tellTake(c, false)
 	case Join:
-		if w.seat(c, step.Acquisition, false) {
+		if w.hold(c, step.Acquisition, false) {
 			return
 		}
 		w.awake(c)
@@ -620,11 +620,11 @@ func (w *world) accept(c *call) {
 	w.awake(c)
 }
 
-// giveUp ends the request of a call.
+// giveUp abandons the request of a call.
 func (w *world) giveUp(c *call) {
 	if c.w != nil {
-		if seat := c.p.place.GiveUp(c.w, c.t); seat != nil && c.h == nil {
-			c.h, c.rides = seat, false // is released at once
+		if hold := c.p.place.GiveUp(c.w, c.t); hold != nil && c.h == nil {
+			c.h, c.rides = hold, false // is released at once
 		}
 	} else if c.t != nil {
 		c.p.place.Fail(c.t)
@@ -649,7 +649,7 @@ func (w *world) cancel(c *call) {
 	w.part(c)
 }
 
-// unanswered has a call ask again later.
+// unanswered makes a call retry later.
 func (w *world) unanswered(c *call, err error) {
 	p := &c.p.place
 	if c.how == tryLock {
@@ -663,7 +663,7 @@ func (w *world) unanswered(c *call, err error) {
 	w.awake(c)
 }
 
-// unlock gives the hold of c back.
+// unlock releases the hold of c.
 func (w *world) unlock(c *call) {
 	p, h := &c.p.place, c.h
 	t := h.Acquisition
@@ -683,7 +683,7 @@ func (w *world) unlock(c *call) {
 	}
 }
 
-// pass hands the lease of an acquisition on.
+// pass hands off the lease of an acquisition.
 func (w *world) pass(t *Acquisition) bool {
 	if w.cast.keeps {
 		return false
@@ -698,7 +698,7 @@ func (w *world) pass(t *Acquisition) bool {
 	return true
 }
 
-// release sends the release of an acquisition that is over.
+// release sends the release of an acquisition that has ended.
 func (w *world) release(p *proc, c *call, t *Acquisition) {
 	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
 	if t.Terms.Passes {
@@ -712,7 +712,7 @@ func (w *world) release(p *proc, c *call, t *Acquisition) {
 	w.act(p)
 }
 
-// carryOut is when a command comes to Redis.
+// carryOut executes a command in Redis.
 func (w *world) carryOut(k *command, aside bool) {
 	if k.ran {
 		return
@@ -737,7 +737,7 @@ func (w *world) carryOut(k *command, aside bool) {
 	w.tellRun(k)
 }
 
-// granted returns the acquisitions by which p has the lock.
+// granted returns the acquisitions that hold the lock in p.
 func (p *Lock) granted() (all []*Acquisition) {
 	for _, t := range append(p.Held(), p.Offered()...) {
 		if t.Lives() && (t.phase == Held || t.phase == Offered) {
@@ -748,7 +748,7 @@ func (p *Lock) granted() (all []*Acquisition) {
 	return all
 }
 
-// replied to is when the reply to a command comes back, or an error instead if broken.
+// answered delivers the reply to a command, or an error if broken.
 func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
 	w.tellAnswer(k, broken)
@@ -767,7 +767,7 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 
 func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 	p, c := &k.p.place, k.c
-	if c == nil { // Late
+	if c == nil { // late
 		w.tellLate(k)
 		wrote := k.reply.granted || k.patience > 0
 		if p.LateReply(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
@@ -877,7 +877,7 @@ func (w *world) answeredRelease(k *command, broken bool) {
 	}
 }
 
-// follow tells the state of p who is next in the queue after t.
+// follow records in p's state which waiters are next in the queue after t.
 func (w *world) follow(k *command, t *Acquisition) {
 	var numbers []string
 	for _, name := range k.reply.next {
@@ -917,7 +917,7 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 	}
 }
 
-// lost ends an acquisition by the clock, or by the server's word.
+// lost ends an acquisition, because its lease expired or the server no longer has it.
 func (w *world) lost(p *proc, t *Acquisition) {
 	ended, _, before := p.place.End(t, Lost)
 	if !before.Lives() {
@@ -933,7 +933,7 @@ func (w *world) lost(p *proc, t *Acquisition) {
 	w.act(p)
 }
 
-// ended is when the hold of a call is over and the call has not given it back.
+// ended handles a hold that ended before the call released it.
 func (c *call) ended(h *Hold) {
 	if c.h != h {
 		return
@@ -943,12 +943,12 @@ func (c *call) ended(h *Hold) {
 	}
 }
 
-// about reports whether a command may have the lock or a position in a queue for t.
+// about reports whether a command may have acquired the lock or a queue position for t.
 func (k *command) about(t *Acquisition) bool {
 	return k.name == t.Name || k.heir == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
 }
 
-// reconciles executes one reconciling.
+// settles executes one step of reconciling.
 func (w *world) settles(p *proc, d *doubt) {
 	p.settling = slices.DeleteFunc(p.settling, func(other *doubt) bool { return other == d })
 	t := d.t.Latest()
@@ -966,7 +966,7 @@ func (w *world) settles(p *proc, d *doubt) {
 	p.place.Free(t.Terms)
 	w.act(p)
 	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
-		w.settle(p, t, true) // looks again
+		w.settle(p, t, true) // it checks again
 	}
 }
 
@@ -987,7 +987,7 @@ func (w *world) closes(p *proc) {
 	w.act(p)
 }
 
-// passes has some time pass.
+// passes lets time pass.
 func (w *world) passes(d time.Duration) {
 	w.now = w.now.Add(d)
 	for _, p := range w.procs {
@@ -1022,7 +1022,7 @@ func (w *world) passes(d time.Duration) {
 	}
 }
 
-// next returns the time until something happens by itself, and a negative number if nothing ever does.
+// next returns the time until something happens by itself, or a negative number if nothing does.
 func (w *world) next() time.Duration {
 	first := time.Time{}
 	at := func(due time.Time) {
@@ -1053,7 +1053,7 @@ func (w *world) next() time.Duration {
 	return max(first.Sub(w.now), 0)
 }
 
-// beats is one look at the heartbeats of a queue.
+// beats handles the heartbeats of a queue once.
 func (w *world) beats(p *proc, e *ears) {
 	e.look = false
 	if e.over || e.line.Ended() {

@@ -12,11 +12,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The hub must listen where the scripts run. A server that is demoted still gets the
-// messages from its master. But that master does not count the listeners
-// there, and takes a waiting process for dead.
+// The hub must subscribe where the scripts run. A demoted server still receives the messages of its
+// master. But the master does not count the listeners there, and treats a waiting process as dead.
 
-// testConfig is a Config that asks for the role often.
+// testConfig is a Config that queries the role often.
 func testConfig(sharded bool) Config {
 	return Config{Timeout: 3 * time.Second, Look: 50 * time.Millisecond, Sharded: sharded}
 }
@@ -31,9 +30,9 @@ type ear struct {
 func listen(t *testing.T, h *Hub, channel string) *ear {
 	t.Helper()
 	e := &ear{said: make(chan string, 100), confirmed: make(chan struct{}, 100)}
-	var look bool
-	e.sub, look = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
-	if look {
+	var already bool
+	e.sub, already = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
+	if already {
 		e.confirmed <- struct{}{}
 	}
 	t.Cleanup(h.Close)
@@ -78,7 +77,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// gets publishes at server until e gets it.
+// hears publishes at server until e receives it.
 func (e *ear) hears(t *testing.T, command string, server *redistest.Server, channel string) {
 	t.Helper()
 	for len(e.said) > 0 {
@@ -124,8 +123,7 @@ func role(t *testing.T, s *redistest.Server) string {
 	return name
 }
 
-// An address moves to the new master, and its old connections stay on
-// the old one:
+// An address moves to the new master, and its old connections stay at the old one:
 //
 //	1 the hub has a listener
 //	2 FAILOVER: the two change roles; the address leads to the new master from now on
@@ -150,7 +148,7 @@ func TestFollows_anAddressThatMoves(t *testing.T) {
 	}
 }
 
-// The same with Sentinels that change the master on request.
+// The same with Sentinels that fail over on request.
 func TestFollows_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -164,15 +162,15 @@ func TestFollows_sentinel(t *testing.T) {
 	e.hears(t, "PUBLISH", next, channel)
 }
 
-// A replica of a cluster takes over while its master lives. With sharded Pub/Sub both
-// hear the shard's messages, and only the master counts.
+// A replica of a cluster takes over while its master lives. With sharded Pub/Sub, both receive the
+// messages of the shard, and only the master counts listeners.
 func TestFollows_sharded(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	if !c.Nodes[0].KnowsSharded(t) {
 		t.Skip("this server has no sharded Pub/Sub")
 	}
-	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command tells the client of a new master
+	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command makes the client learn the new master
 	for i := range 3 {
 		channel := fmt.Sprintf("redisson_lock__channel:{orders:%d}", i)
 		e := listen(t, h, channel)
@@ -185,8 +183,7 @@ func TestFollows_sharded(t *testing.T) {
 	}
 }
 
-// Every node of a cluster gets plain Pub/Sub messages, so there the hub stays
-// where it is.
+// Every node of a cluster receives plain Pub/Sub messages, so the hub stays where it is.
 func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -201,8 +198,8 @@ func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
 	}
 }
 
-// While there is no other master, a replica is as good as any server, and the
-// hub stays. The hub leaves a replica that follows a master, but not without a pause:
+// While there is no other master, the hub stays at a replica. It leaves a replica that follows a
+// master, but not without a pause:
 //
 //	1 the master is gone: the hub stays on the replica
 //	2 it is back, and the address still leads to the replica: the hub connects again and
@@ -253,13 +250,13 @@ func TestFollows_stays(t *testing.T) {
 	})
 }
 
-// A server that refuses the request is asked once for each connection, and its messages arrive.
+// A server that denies ROLE is queried once for each connection, and its messages arrive.
 func TestFollows_notWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
 	e := listen(t, New(s.Client(t, s.AddUser(t, "deaf", "&*", "+subscribe", "+unsubscribe", "+ping", "+cluster|slots")), testConfig(false)), channel)
-	listen(t, New(s.Client(t), testConfig(false)), channel) // it would ask as often
+	listen(t, New(s.Client(t), testConfig(false)), channel) // it would query as often
 	asks(t, s, 10)
 	stats := s.Do(t, "INFO", "commandstats")
 	text, _ := stats.ToString()
@@ -269,12 +266,12 @@ func TestFollows_notWithoutTheRight(t *testing.T) {
 	e.hears(t, "PUBLISH", s, channel)
 }
 
-// A server is asked while a channel has listeners, and not while a subscription lingers.
+// The role is queried while a channel has listeners, and not while a subscription lingers.
 func TestFollows_whileThereAreListeners(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
-	listen(t, New(other.Client(t), testConfig(false)), channel) // to see how often a server is asked
+	listen(t, New(other.Client(t), testConfig(false)), channel) // to see how often a server is queried
 	h := New(s.Client(t), testConfig(false))
 	e := listen(t, h, channel)
 	asks(t, s, 4)
@@ -289,7 +286,7 @@ func TestFollows_whileThereAreListeners(t *testing.T) {
 	asks(t, s, 4)
 }
 
-// asks waits until clients have asked s for its role n times more.
+// asks waits until clients have queried the role of s n times more.
 func asks(t *testing.T, s *redistest.Server, n int64) {
 	t.Helper()
 	n += s.CommandCallsByClients(t, "role")

@@ -1,5 +1,5 @@
-// Package pubsub listens to the channels of locks. A notification is only a
-// reason to ask: nothing depends on one that is lost.
+// Package pubsub subscribes to the channels of locks. A notification only triggers a request, so
+// nothing depends on one that is lost.
 //
 // A [Hub] subscribes each channel that has a listener:
 //
@@ -9,9 +9,9 @@
 //	…
 //	sub.CloseSoon()
 //
-// Messages that are published before the confirmation, or while a connection is
-// broken, are lost. The next confirmation makes up for them: it is a reason to ask,
-// too. With sharded Pub/Sub a channel is subscribed at the node of its slot, and follows the slot.
+// Messages published before the confirmation, or while a connection is broken, are lost. The next
+// confirmation makes up for them, because it triggers a request, too. With sharded Pub/Sub, a channel
+// is subscribed at the node of its slot, and follows the slot when it is migrated.
 package pubsub
 
 import (
@@ -26,90 +26,89 @@ import (
 // Config configures a hub.
 type Config struct {
 	Timeout time.Duration // how long a subscription may stay unconfirmed
-	Look    time.Duration // how often a server is asked whether it is the master, while channels there have listeners
-	Sharded bool          // messages go by sharded Pub/Sub; only on a cluster
+	Look    time.Duration // how often the role of a server with listeners is queried
+	Sharded bool          // use sharded Pub/Sub; only on a cluster
 
-	// Denied is called with each subscription that the server refuses, if it is not nil. It must
-	// not block.
+	// Denied, if not nil, is called with each subscription that the server rejects. It must not
+	// block.
 	Denied func(channel string, err error)
 }
 
-// Hub subscribes the channels that have listeners. A feed, which is one connection,
-// subscribes each of them while it has one. The methods of a Hub
-// are safe for concurrent use, and only Close waits for the server.
+// Hub subscribes the channels that have listeners. Its methods are safe for concurrent use, and only
+// Close waits for the server. A subscriber is one connection with its subscriptions.
 //
-// With plain Pub/Sub there is one feed, as every node of a cluster gets every
-// message. With sharded Pub/Sub only the nodes of the shard that has a channel's
-// slot hear it, so there is one feed for each node that is needed, and a channel goes
-// to another feed when its slot moves (feed.go).
+// With plain Pub/Sub there is one subscriber, because every node of a cluster receives every message.
+// With sharded Pub/Sub, only the nodes of a channel's shard receive its messages. There is then one
+// subscriber for each node that is needed, and a channel changes its subscriber when its slot is
+// migrated.
 //
-// The hooks run in the goroutine that reads the connection, so they only look up a
-// map and never wait: a command sent from there could stop it for good.
+// The hooks run in the goroutine that reads the connection. They only look up a map and never wait:
+// waiting for a command there could block that goroutine permanently.
 type Hub struct {
 	Config                  // set once
 	rdb      rueidis.Client // set once
-	anywhere bool           // set once: all servers hear the same messages, and none counts the listeners of the others
+	anywhere bool           // set once: all servers receive the same messages, and none counts the listeners at the others
 
 	stop context.CancelFunc
-	ctx  context.Context // ends with Close
+	ctx  context.Context // canceled by Close
 	done sync.WaitGroup
 
-	mu       sync.Mutex
-	channels map[string]*channel    // those that have listeners, or linger
-	feeds    map[string]*subscriber // by the node's address; plain Pub/Sub has one, at ""
-	owners   map[uint16]string      // sharded: the node that has a slot, as far as is known
+	mu          sync.Mutex             // guards the fields below, and all channels
+	channels    map[string]*channel    // those that have listeners or linger
+	subscribers map[string]*subscriber // by node address; with plain Pub/Sub there is one, at ""
+	owners      map[uint16]string      // sharded: the last known node of each slot
 }
 
-// Linger is how long a channel stays subscribed after the CloseSoon of its last
-// listener. A process that waits for a lock often waits again soon.
+// Linger is how long a channel stays subscribed after the CloseSoon of its last listener. A process
+// that waits for a lock often waits again soon.
 const Linger = 5 * time.Second
 
-// channel is a channel that has listeners, or lingers. It is guarded by the hub's mu.
+// channel is a channel that has listeners or lingers. The hub's mu guards it.
 type channel struct {
-	name      string
-	slot      uint16 // sharded
-	listeners map[*Subscription]struct{}
-	feed      *subscriber   // the feed that subscribes it; nil between two tries
-	pause     retry.Backoff // before the next try; reset by a confirmation
+	name       string
+	slot       uint16 // sharded
+	listeners  map[*Subscription]struct{}
+	subscriber *subscriber   // the subscriber that has it; nil between two attempts
+	pause      retry.Backoff // before the next attempt; reset by a confirmation
 
-	idle *time.Timer // ends the lingering; nil while it has listeners
+	idle *time.Timer // ends the lingering; nil while there are listeners
 }
 
-// Subscription is one listener to a channel.
+// Subscription is one listener of a channel.
 type Subscription struct {
 	hub       *Hub
 	channel   string
-	hint      func(message string)
+	onMessage func(message string)
 	confirmed func()
 }
 
-// New returns a hub on rdb, and never closes rdb. The hub connects when the first channel gets
-// a listener.
+// New returns a hub on rdb. It never closes rdb. The hub connects when the first channel gets a
+// listener.
 func New(rdb rueidis.Client, c Config) *Hub {
 	h := &Hub{
-		Config:   c,
-		rdb:      rdb,
-		anywhere: !c.Sharded && rdb.Mode() == rueidis.ClientModeCluster,
-		channels: make(map[string]*channel),
-		feeds:    make(map[string]*subscriber),
-		owners:   make(map[uint16]string),
+		Config:      c,
+		rdb:         rdb,
+		anywhere:    !c.Sharded && rdb.Mode() == rueidis.ClientModeCluster,
+		channels:    make(map[string]*channel),
+		subscribers: make(map[string]*subscriber),
+		owners:      make(map[uint16]string),
 	}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
 }
 
-// Subscribe calls notification with each message that is published to name, and confirmed each
-// time that the server confirms a subscription to it: the first time and after each
-// break. No message after a confirmation is missed until the next break. Subscribe
-// does not wait for the first confirmation. If the channel is subscribed already, for an
-// earlier listener, no first confirmation comes. What was published before this call is missed
-// then, too.
+// Subscribe calls onMessage with each message published to name. It calls confirmed each time the server
+// confirms a subscription: the first time, and after each broken connection. After a confirmation, no
+// message is lost until the connection breaks.
 //
-// The two functions must not block. They can be called once more after the end of the
-// subscription. The caller ends it by Close or CloseSoon. On a hub that is closed nothing
-// is ever heard.
-func (h *Hub) Subscribe(name string, hint func(message string), confirmed func()) (sub *Subscription, already bool) {
-	s := &Subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
+// Subscribe does not wait for the confirmation. If already is true, the channel is subscribed for
+// another listener, and no first confirmation follows. Messages published before this call are not
+// delivered.
+//
+// The functions must not block. Each can be called once more after the subscription is closed. The
+// caller ends the subscription with Close or CloseSoon. A closed hub calls neither function.
+func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed func()) (sub *Subscription, already bool) {
+	s := &Subscription{hub: h, channel: name, onMessage: onMessage, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -129,14 +128,14 @@ func (h *Hub) Subscribe(name string, hint func(message string), confirmed func()
 	if c.idle != nil {
 		c.idle.Stop()
 		c.idle = nil
-		if c.feed != nil {
-			c.feed.change() // it may have to ask its server for the role again
+		if c.subscriber != nil {
+			c.subscriber.change() // it may have to query the role of its server again
 		}
 	}
-	return s, c.feed != nil && c.feed.have[name]
+	return s, c.subscriber != nil && c.subscriber.have[name]
 }
 
-// Lingers reports whether name is subscribed, or about to be, with a listener or without.
+// Lingers reports whether name is subscribed or about to be, with or without a listener.
 func (h *Hub) Lingers(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,10 +149,10 @@ func (h *Hub) Channels() int {
 	return len(h.channels)
 }
 
-// Close ends the subscription. The channel's last one unsubscribes.
+// Close ends the subscription. The last one of a channel unsubscribes the channel.
 func (s *Subscription) Close() { s.end(0) }
 
-// CloseSoon is Close, but after the last listener the channel stays subscribed for Linger.
+// CloseSoon is Close, but the channel stays subscribed for Linger after its last listener.
 func (s *Subscription) CloseSoon() { s.end(Linger) }
 
 func (s *Subscription) end(after time.Duration) {
@@ -162,7 +161,7 @@ func (s *Subscription) end(after time.Duration) {
 	defer h.mu.Unlock()
 	c := h.channels[s.channel]
 	if c == nil {
-		return // the hub was closed before it began
+		return // the hub was closed before the subscription began
 	}
 	delete(c.listeners, s)
 	switch {
@@ -173,22 +172,22 @@ func (s *Subscription) end(after time.Duration) {
 		c.idle = time.AfterFunc(after, func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if c.idle != nil && h.channels[c.name] == c { // no listener came at the last moment
+			if c.idle != nil && h.channels[c.name] == c { // no listener was added in the meantime
 				h.unsubscribe(c)
 			}
 		})
 	}
 }
 
-// unsubscribe removes a channel without listeners, with h.mu held.
+// unsubscribe removes c, which has no listeners. The caller holds h.mu.
 func (h *Hub) unsubscribe(c *channel) {
 	delete(h.channels, c.name)
-	if c.feed != nil {
-		c.feed.change()
+	if c.subscriber != nil {
+		c.subscriber.change()
 	}
 }
 
-// Close ends all subscriptions on the server, and waits for the feeds. A channel with listeners
+// Close ends all subscriptions on the server, and waits for the subscribers. A channel with listeners
 // stays in the hub until they have closed their subscriptions.
 func (h *Hub) Close() {
 	h.mu.Lock()
@@ -203,8 +202,8 @@ func (h *Hub) Close() {
 	h.done.Wait()
 }
 
-// route gives c to the feed of the node that has its slot, with h.mu held. If that node
-// is not known, or is the one at not, route takes another node, which will name the right one.
+// route assigns c to the subscriber of its slot's node. If that node is unknown or is not, route
+// picks another node, which will redirect to the right one. The caller holds h.mu.
 func (h *Hub) route(c *channel, not string) {
 	addr := ""
 	if h.Sharded {
@@ -216,10 +215,9 @@ func (h *Hub) route(c *channel, not string) {
 	h.hand(c, addr)
 }
 
-// other returns a node that is not the one at not, if there is one; it prefers a node with a
-// connection.
+// other returns a node other than not, if there is one. It prefers a node with a connection.
 func (h *Hub) other(not string) string {
-	for addr := range h.feeds {
+	for addr := range h.subscribers {
 		if addr != not {
 			return addr
 		}
@@ -232,24 +230,24 @@ func (h *Hub) other(not string) string {
 	return not
 }
 
-// hand gives c to the feed of the node at addr, with h.mu held.
+// hand assigns c to the subscriber of the node at addr. The caller holds h.mu.
 func (h *Hub) hand(c *channel, addr string) {
-	f := h.feeds[addr]
+	f := h.subscribers[addr]
 	if f == nil {
 		f = &subscriber{hub: h, addr: addr, changed: make(chan struct{}, 1), have: make(map[string]bool)}
-		h.feeds[addr] = f
+		h.subscribers[addr] = f
 		h.done.Go(f.run)
 	}
-	c.feed = f
+	c.subscriber = f
 	f.change()
 }
 
-// later takes channels from their feed, and routes them anew after a pause, with h.mu
-// held. They go together, so that their confirmations come together.
+// later detaches channels from their subscriber, and routes them again after a pause. They are routed
+// together, so that their confirmations come together. The caller holds h.mu.
 func (h *Hub) later(not string, channels ...*channel) {
 	pause := time.Duration(0)
 	for _, c := range channels {
-		c.feed = nil
+		c.subscriber = nil
 		pause = max(pause, c.pause.Next())
 	}
 	time.AfterFunc(pause, func() {

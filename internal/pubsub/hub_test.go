@@ -10,18 +10,18 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// A second listener comes when the subscription is confirmed already.
+// A second listener is added after the subscription is confirmed.
 func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(redistest.NewMini(t).Client(t), testConfig(false))
-		var hints [2]int
+		var calls [2]int
 		const channel = "redisson_lock__channel:{x}"
-		first, _ := h.Subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
+		first, _ := h.Subscribe(channel, func(string) { calls[0]++ }, func() { calls[0]++ })
 		synctest.Wait()
-		second, look := h.Subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
+		second, already := h.Subscribe(channel, func(string) { calls[1]++ }, func() { calls[1]++ })
 		synctest.Wait()
-		if hints != [2]int{1, 0} || !look {
-			t.Errorf("hints %v, and the second is to look: %t; want one for the first, and that", hints, look)
+		if calls != [2]int{1, 0} || !already {
+			t.Errorf("calls %v, and already = %t; want one for the first, and true", calls, already)
 		}
 		first.Close()
 		second.Close()
@@ -29,7 +29,7 @@ func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
 	})
 }
 
-// Nothing is heard on a hub that is closed, and its server is left alone.
+// A closed hub calls no listener, and sends nothing to its server.
 func TestSubscribe_closedHub(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.Hub.Close()
@@ -43,7 +43,8 @@ func TestSubscribe_closedHub(t *testing.T) {
 	})
 }
 
-// A listener that comes before the confirmation gets it like the first one. One that comes later is told that there will be none.
+// A listener added before the confirmation is called like the first one. For one that is added later,
+// Subscribe reports that there will be none.
 func TestSubscribe_beforeTheConfirmation(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		confirm := n.holds("SUBSCRIBE x", "")
@@ -60,7 +61,8 @@ func TestSubscribe_beforeTheConfirmation(t *testing.T) {
 	})
 }
 
-// A channel is subscribed until its last listener has closed. All commands about channels go by one connection, at once.
+// A channel is subscribed until its last listener has closed. All commands about channels use one
+// connection, without delay.
 func TestClose_theLastListener(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		first, second, other := w.listens("x"), w.listens("x"), w.listens("y")
@@ -78,12 +80,12 @@ func TestClose_theLastListener(t *testing.T) {
 		w.listens("z")
 		is(t, "commands", n.commands(), "SUBSCRIBE z")
 		is(t, "the other hears", other.hears(), "confirmed")
-		is(t, "connections", n.dialled(), 2) // the hub's, and one that the client makes at its start
+		is(t, "connections", n.dialled(), 2) // the hub's, and the client's first one
 	})
 }
 
-// A listener that comes back while the channel lingers keeps it, for itself, and for all of Linger after it. No role is asked for while
-// no one listens, so it may be due.
+// A new listener keeps a lingering channel, for itself and for Linger after it. The role is not
+// queried without listeners, so it may be due.
 func TestCloseSoon_comesBack(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x").CloseSoon()
@@ -108,7 +110,8 @@ func TestCloseSoon_comesBack(t *testing.T) {
 	})
 }
 
-// While a channel lingers its server is not asked for its role. A listener that comes after that time has it asked at once.
+// While a channel lingers, the role is not queried. When a listener is added later, it is queried
+// immediately.
 func TestCloseSoon_asksForTheRoleAgain(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
@@ -123,7 +126,7 @@ func TestCloseSoon_asksForTheRoleAgain(t *testing.T) {
 	})
 }
 
-// A listener comes at the very moment at which the lingering ends. Whichever is first, its channel is subscribed.
+// A listener is added just as the lingering ends. Either way, its channel is subscribed.
 func TestCloseSoon_theLastMoment(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		for i := range 200 {
@@ -141,8 +144,8 @@ func TestCloseSoon_theLastMoment(t *testing.T) {
 	})
 }
 
-// The connection breaks while a channel lingers: that is no reason for a new one. A listener that comes after the break is not touched
-// by the end of that lingering.
+// The connection breaks while a channel lingers: the hub does not reconnect. A listener added after
+// the break is unaffected by the end of the lingering.
 func TestCloseSoon_breaks(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x").CloseSoon()
@@ -157,7 +160,7 @@ func TestCloseSoon_breaks(t *testing.T) {
 	})
 }
 
-// Listeners come and go between two tries to connect. Only those that are left are subscribed.
+// Listeners come and go between two connection attempts. Only the remaining ones are subscribed.
 func TestLater_listenersComeAndGo(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x, y := w.listens("x"), w.listens("y")
@@ -177,7 +180,8 @@ func TestLater_listenersComeAndGo(t *testing.T) {
 	})
 }
 
-// The last listener goes between two tries to connect, or the hub is closed then. There is no other try.
+// The last listener leaves between two connection attempts, or the hub is closed then. There is no
+// further attempt.
 func TestLater_nobodyIsLeft(t *testing.T) {
 	for name, end := range map[string]func(w *world, x *hearer){
 		"the listener goes": func(_ *world, x *hearer) { x.Close() },
@@ -190,7 +194,7 @@ func TestLater_nobodyIsLeft(t *testing.T) {
 				end(w, x)
 				time.Sleep(time.Minute)
 				is(t, "connections", n.dialled(), 0)
-				is(t, "feeds", len(w.connections()), 0)
+				is(t, "subscribers", len(w.connections()), 0)
 				x.CloseSoon()
 				is(t, "channels", w.Channels(), 0)
 			})
@@ -198,7 +202,8 @@ func TestLater_nobodyIsLeft(t *testing.T) {
 	}
 }
 
-// A server that is gone is tried again more and more rarely, but at least each second. After the first success the pauses are short again.
+// The pauses between attempts at an unavailable server grow to at most one second. After the first
+// success they are short again.
 func TestLater_pauses(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
@@ -216,7 +221,7 @@ func TestLater_pauses(t *testing.T) {
 	})
 }
 
-// Channels of one connection that breaks are confirmed together.
+// The channels of a broken connection are confirmed together.
 func TestLater_together(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x")
@@ -228,7 +233,8 @@ func TestLater_together(t *testing.T) {
 	})
 }
 
-// Close waits for the end of the connections, and takes no time. It ends what lingers at once; what has listeners is theirs to end.
+// Close waits for the connections to end, which takes no time. It ends lingering channels
+// immediately; channels with listeners end with these.
 func TestClose_hub(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x").CloseSoon()
@@ -236,7 +242,7 @@ func TestClose_hub(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		w.Hub.Close()
-		is(t, "feeds", len(w.connections()), 0)
+		is(t, "subscribers", len(w.connections()), 0)
 		is(t, "it took", time.Since(start), 0)
 		is(t, "channels", w.Channels(), 1)
 		y.CloseSoon()
@@ -244,7 +250,7 @@ func TestClose_hub(t *testing.T) {
 	})
 }
 
-// The hub is closed between two tries to connect. What lingers then ends with it.
+// The hub is closed between two connection attempts. Lingering channels end with it.
 func TestClose_hubWithoutConnection(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x, y := w.listens("x"), w.listens("y")
@@ -258,7 +264,8 @@ func TestClose_hubWithoutConnection(t *testing.T) {
 	})
 }
 
-// The hub is closed while its server owes it a reply. Close does not wait for that, only for the connection to end.
+// The hub is closed while a reply is due. Close does not wait for the reply, only for the connection
+// to end.
 func TestClose_hubAndSilence(t *testing.T) {
 	for _, command := range []string{"ROLE", "SUBSCRIBE x"} {
 		t.Run(command, func(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Sharded asks whether messages go by sharded Pub/Sub on rdb, as Redisson does: they do on a
-// cluster that knows it. Outside of clusters there is nothing to shard, and no one is asked. Any server of the
-// cluster can tell; if the first has no connection, the others are asked.
+// Sharded reports whether rdb must use sharded Pub/Sub, as Redisson does: rdb is connected to a
+// cluster that supports it. Any node can tell; if the first has no connection, the others are
+// queried. Without a cluster, no command is sent.
 //
-// An error reply means no: the server is too old, or does not let us ask. No reply
-// within timeout, or before ctx ends, is an error: to guess wrong would cost every
-// waiter its notifications.
+// An error reply means no: the server is too old, or denies the command. No reply within timeout, or
+// before ctx is canceled, is an error, because a wrong guess would cost every waiter its
+// notifications.
 func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
 	if rdb.Mode() != rueidis.ClientModeCluster {
 		return false, nil
@@ -21,7 +21,7 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answer := make(chan error, 1)
-	go func() { // a client that is dialling does not look at ctx
+	go func() { // a client that is dialing ignores ctx
 		err := rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
 		for _, n := range rdb.Nodes() {
 			if _, replied := rueidis.IsRedisErr(err); err == nil || replied {

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A server that is dead, which the client asks now and then, does not matter: any other can tell.
+// An unavailable server, which the client queries now and then, does not matter: any other can tell.
 func TestSharded_dead(t *testing.T) {
 	t.Parallel()
 	if !redistest.Start(t).KnowsSharded(t) {

@@ -10,36 +10,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// subscriber is one connection of the hub, with its subscriptions. It lives as long as
-// the connection; then its channels are routed anew.
+// subscriber is one connection of the hub, with its subscriptions. It lives as long as the
+// connection. After that its channels are routed again.
 //
-// With sharded Pub/Sub, the reply of the node decides where a channel is subscribed:
+// With sharded Pub/Sub, the node's reply decides where a channel is subscribed:
 //
-//	confirmed             here: the node has the slot, or is a replica of the node that has it
-//	MOVED                 by the feed of the node that the reply names
-//	sunsubscribe, unasked the slot left, or another took over: here again, which
-//	                      is confirmed or MOVED
-//	CLUSTERDOWN and such  after a pause
-//	any other error       nowhere: the waiters only poll
-//	nothing               by the feed of another node, which may say MOVED
+//	confirmed                here: the node has the slot, or is a replica of the node that has it
+//	MOVED                    at the node that the reply names
+//	unexpected sunsubscribe  the slot was migrated, or another node took over: here again, which
+//	                         is confirmed or MOVED
+//	CLUSTERDOWN and similar  after a pause
+//	any other error          nowhere: the waiters only poll
+//	no reply                 at another node, which may reply MOVED
 //
-// A listener must be where the scripts run: only there it is counted. So a feed asks
-// its server for its role: before it subscribes the first channel, after the server has
-// ended a subscription, and now and then while a channel has listeners. A server that
-// follows a master is the wrong one, and the feed ends. A replica whose master is gone is
-// right: it may be the next master.
+// A listener must be subscribed where the scripts run, because they count listeners on their own
+// server. The subscriber therefore queries the role of its server: before the first subscription,
+// after the server ended a subscription, and periodically while there are listeners. If the server is
+// a replica of a connected master, the subscriber ends. A replica without its master may become the
+// next master, so the subscriber stays.
 type subscriber struct {
 	hub     *Hub          // set once
-	addr    string        // set once: the node's, or "" for any
-	changed chan struct{} // cap 1: the subscriptions are to be compared with the wanted channels
+	addr    string        // set once: of the node, or "" for any
+	changed chan struct{} // cap 1: the wanted channels or the role may have changed
 
 	// Guarded by the hub's mu.
-	have   map[string]bool // sent on this connection; true when confirmed
-	looked time.Time       // when the server was last asked for its role; zero if it must be asked now
-	denied bool            // the server denies that command
+	have   map[string]bool // subscriptions sent on this connection; true when confirmed
+	looked time.Time       // when the role was last queried; zero if it must be queried now
+	denied bool            // the server denies ROLE
 }
 
-// change makes the feed compare its subscriptions with the wanted channels. It does not block.
+// change makes the subscriber compare its subscriptions with the wanted channels. It does not block.
 func (f *subscriber) change() {
 	select {
 	case f.changed <- struct{}{}:
@@ -52,13 +52,13 @@ func (f *subscriber) run() {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.feeds, f.addr)
+	delete(h.subscribers, f.addr)
 	var left []*channel
 	for _, c := range h.channels {
 		switch {
-		case c.feed != f:
+		case c.subscriber != f:
 		case c.idle != nil:
-			h.unsubscribe(c) // it is not worth a new connection
+			h.unsubscribe(c) // without listeners it is not worth a new connection
 		default:
 			left = append(left, c)
 		}
@@ -66,14 +66,13 @@ func (f *subscriber) run() {
 	h.later(f.addr, left...)
 }
 
-// serve subscribes and unsubscribes on one connection until that breaks or the
-// hub closes.
+// serve subscribes and unsubscribes on one connection, until that breaks or the hub is closed.
 func (f *subscriber) serve() {
 	h := f.hub
 	rdb := h.rdb
 	if h.Sharded {
 		if rdb = rdb.Nodes()[f.addr]; rdb == nil {
-			return // it has left the cluster, or the client has not heard of it yet
+			return // it has left the cluster, or the client does not know it yet
 		}
 	}
 	conn, release := rdb.Dedicate()
@@ -117,8 +116,8 @@ func (f *subscriber) serve() {
 	}
 }
 
-// lookDue returns when to ask the server for its role. Without listeners here, or if the
-// role makes no difference, wanted is false.
+// lookDue returns when to query the role. wanted is false if there are no listeners here, or the role
+// makes no difference.
 func (f *subscriber) lookDue() (due time.Time, wanted bool) {
 	h := f.hub
 	h.mu.Lock()
@@ -127,14 +126,14 @@ func (f *subscriber) lookDue() (due time.Time, wanted bool) {
 		return due, false
 	}
 	for _, c := range h.channels {
-		if c.feed == f && c.idle == nil {
+		if c.subscriber == f && c.idle == nil {
 			return f.looked.Add(h.Look), true
 		}
 	}
 	return due, false
 }
 
-// look asks the server for its role, and reports whether the feed may stay there.
+// look queries the role of the server, and reports whether the subscriber may stay there.
 func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	h := f.hub
 	h.mu.Lock()
@@ -153,7 +152,7 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	case err != nil:
 		return false // the connection broke
 	}
-	words, _ := reply.ToArray() // slave, its master's host and port, the state of its link, an offset
+	words, _ := reply.ToArray() // role, master host, master port, link state, offset
 	if len(words) != 5 {
 		return true
 	}
@@ -162,19 +161,19 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	return role != "slave" || link != "connected"
 }
 
-// difference records the wanted channels as sent, and returns the channels to add and to remove.
+// difference returns the channels to subscribe and to unsubscribe, and records both as sent.
 func (f *subscriber) difference() (add, remove []string) {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, c := range h.channels {
-		if _, sent := f.have[name]; c.feed == f && !sent {
+		if _, sent := f.have[name]; c.subscriber == f && !sent {
 			f.have[name] = false
 			add = append(add, name)
 		}
 	}
 	for name := range f.have {
-		if c := h.channels[name]; c == nil || c.feed != f {
+		if c := h.channels[name]; c == nil || c.subscriber != f {
 			delete(f.have, name)
 			remove = append(remove, name)
 		}
@@ -196,8 +195,8 @@ func (f *subscriber) unsubscribe(b rueidis.Builder, channels []string) rueidis.C
 	return b.Unsubscribe().Channel(channels...).Build()
 }
 
-// send sends a command for channels: one for all of them if possible, otherwise one for each, in
-// one write. It reports whether the connection is usable.
+// send sends a command for channels: one command for all of them if possible, otherwise one for each
+// in one write. It reports whether the connection is usable.
 func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, command func(rueidis.Builder, []string) rueidis.Completed) bool {
 	parts := slices.Collect(slices.Chunk(channels, 1))
 	if len(channels) > 1 && !f.hub.Sharded { // with sharded Pub/Sub their slots can differ
@@ -205,8 +204,8 @@ func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, comma
 	}
 	cmds := make(rueidis.Commands, len(parts))
 	for i, part := range parts {
-		// Pinned, the memory of a command is the command's for good. When the connection breaks between two replies, rueidis 1.0.79 sends
-		// all of the commands again, after it has let the memory of the replied to ones go.
+		// Pin keeps rueidis from reusing the memory of a command. If the connection breaks between
+		// two replies, rueidis 1.0.79 resends all commands, even those whose memory it has recycled.
 		cmds[i] = command(conn.B(), part).Pin()
 	}
 	ctx, cancel := context.WithTimeout(f.hub.ctx, f.hub.Timeout)
@@ -223,8 +222,7 @@ func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, comma
 		case len(parts[i]) == 1:
 			f.refused(parts[i][0], refusal)
 		default:
-			// Perhaps one of them is denied. That must not take the notifications from
-			// the others.
+			// One of them may be denied. The others must still be subscribed.
 			for _, channel := range parts[i] {
 				if !f.send(conn, []string{channel}, command) {
 					return false
@@ -235,16 +233,16 @@ func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, comma
 	return true
 }
 
-// refused handles a channel that the server did not subscribe.
+// refused handles an error reply to the subscription of a channel.
 func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	h := f.hub
 	if !retry.Passes(err.Error()) && h.Denied != nil {
-		defer h.Denied(name, err) // without the mutex
+		defer h.Denied(name, err) // call it without the mutex
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.channels[name]
-	if c == nil || c.feed != f {
+	if c == nil || c.subscriber != f {
 		return
 	}
 	addr, moved := err.IsMoved()
@@ -253,7 +251,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	}
 	switch {
 	case moved && c.pause.Fresh():
-		c.pause.Next() // that node may say MOVED as well, until all nodes know
+		c.pause.Next() // that node may reply MOVED, too, until all nodes know the new owner
 		delete(f.have, name)
 		h.hand(c, addr)
 	case retry.Passes(err.Error()):
@@ -262,7 +260,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	}
 }
 
-// dropped handles the end of a subscription by the server. If this feed did not send the command for it, it
+// dropped handles a subscription that the server ended. If this subscriber did not unsubscribe, it
 // subscribes again: the reply tells where the channel is now.
 func (f *subscriber) dropped(name string) {
 	f.hub.mu.Lock()
@@ -280,13 +278,13 @@ func (f *subscriber) confirm(name string) {
 	}
 }
 
-// confirmed records a confirmation, and returns the listeners.
+// confirmed records a confirmation, and returns the channel's listeners.
 func (f *subscriber) confirmed(name string) []*Subscription {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.channels[name]
-	if c == nil || c.feed != f {
+	if c == nil || c.subscriber != f {
 		return nil
 	}
 	f.have[name] = true
@@ -300,12 +298,12 @@ func (f *subscriber) confirmed(name string) []*Subscription {
 func (f *subscriber) deliver(name, message string) {
 	var memory [4]*Subscription
 	for _, s := range f.hub.listeners(name, memory[:0]) {
-		s.hint(message)
+		s.onMessage(message)
 	}
 }
 
-// listeners appends the listeners of a channel to found. The hub calls them without its
-// mutex: they have one of their own, under which they call the hub.
+// listeners appends the listeners of a channel to found. They are called without the hub's mutex,
+// because they lock their own and call the hub under it.
 func (h *Hub) listeners(name string, found []*Subscription) []*Subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The role decides whether the hub stays at a server, and how often it asks there. A replica whose master is gone may be the next
-// master. A server that refuses the request for good is not asked again on that connection.
+// The role decides whether the hub stays at a server, and how often it queries the role. A replica
+// without its master may be the next master. A server that denies ROLE is not queried again on that
+// connection.
 func TestLook_role(t *testing.T) {
 	for name, c := range map[string]struct {
 		says  string
@@ -59,7 +60,7 @@ func TestLook_role(t *testing.T) {
 	}
 }
 
-// A replica that follows is tried for a minute. Each connection that the hub leaves is closed, and makes room for another one.
+// A following replica is tried for a minute. Each connection that the hub leaves is closed.
 func TestLook_connectionsEnd(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		n.answers(func(command string) string {
@@ -73,7 +74,7 @@ func TestLook_connectionsEnd(t *testing.T) {
 		if n := n.dialled(); n < 60 {
 			t.Errorf("%d tries in a minute", n)
 		}
-		if n := n.server.ClientsLen(); n > 2 { // one that the client makes at its start, and perhaps one of the hub
+		if n := n.server.ClientsLen(); n > 2 { // the client's first one, and perhaps one of the hub
 			t.Errorf("%d connections are open", n)
 		}
 		n.answers(nil)
@@ -82,7 +83,7 @@ func TestLook_connectionsEnd(t *testing.T) {
 	})
 }
 
-// A server is asked for its role once in a while, however many channels are subscribed.
+// The role of a server is queried periodically, however many channels are subscribed.
 func TestLook_onceForAll(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		for i := range 75 {
@@ -93,7 +94,7 @@ func TestLook_onceForAll(t *testing.T) {
 	})
 }
 
-// All nodes of a cluster hear plain messages, so the role makes no difference.
+// All nodes of a cluster receive plain messages, so the role makes no difference.
 func TestLook_anywhere(t *testing.T) {
 	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
 		x := w.listens("x")
@@ -119,7 +120,8 @@ func TestLook_silence(t *testing.T) {
 	})
 }
 
-// A server that no longer replies is left after one timeout, also if only a subscription shows it, or its end.
+// A server that stops replying is left after one timeout, even if only a subscription or its end
+// shows it.
 func TestSend_silence(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
@@ -146,7 +148,8 @@ func TestSend_silence(t *testing.T) {
 	}
 }
 
-// One of several channels is denied. Each is sent alone then, and the server no longer replies: it is left after one timeout.
+// One of several channels is denied, so each is sent alone. The server no longer replies: it is left
+// after one timeout.
 func TestSend_silenceOneByOne(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		n.answers(func(command string) string {
@@ -174,7 +177,8 @@ func TestSend_silenceOneByOne(t *testing.T) {
 // closing is how long rueidis takes to close a connection to a server that does not reply.
 const closing = time.Second
 
-// A refusal that passes is tried again, after longer and longer pauses, and not reported. Any other is reported once, and final.
+// A temporary error is retried with growing pauses, and not reported. Any other is reported once, and
+// final.
 func TestRefused(t *testing.T) {
 	for says, passes := range map[string]bool{
 		"MASTERDOWN Link with MASTER is down":                                   true,
@@ -214,7 +218,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A refusal that no one wants to know of harms no one.
+// Denied may be nil.
 func TestRefused_notReported(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.Denied = nil
@@ -226,7 +230,8 @@ func TestRefused_notReported(t *testing.T) {
 	})
 }
 
-// One of several channels is denied, and so is the command for all of them. The others are heard.
+// One of several channels is denied, and so is the command for all of them. The messages of the
+// others arrive.
 func TestRefused_oneOfSeveral(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		n.answers(func(command string) string {
@@ -245,8 +250,8 @@ func TestRefused_oneOfSeveral(t *testing.T) {
 	})
 }
 
-// A node that has not got the slot of a channel names the one that has it, which is asked at once, and known from then on: for other
-// channels of the slot it is asked first. The node that was asked in vain is asked for nothing more.
+// A node without the slot of a channel names the node that has it. That node is used immediately, and
+// first for other channels of the slot. The first node receives no further commands.
 func TestSharded_moved(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
@@ -254,7 +259,7 @@ func TestSharded_moved(t *testing.T) {
 		w.own("{b}", "b:1")
 		first := w.listens("{a}")
 		is(t, "it hears", first.hears(), "confirmed")
-		b.commands() // it may have been asked first
+		b.commands() // it may have been used first
 		a.commands()
 		second := w.listens("{b}")
 		is(t, "it hears", second.hears(), "confirmed")
@@ -278,7 +283,7 @@ func TestSharded_moved(t *testing.T) {
 	})
 }
 
-// A node is asked for the channels of slots that it turns out not to have, and each time names the one that has them. What it never
+// A node that does not have the slots of its channels names the node that does. What it never
 // confirmed is never unsubscribed there.
 func TestSharded_learns(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
@@ -305,7 +310,8 @@ func TestSharded_learns(t *testing.T) {
 	})
 }
 
-// Channels whose slots are not known yet are asked for where there is a connection, one by one, as their slots can differ.
+// Channels of unknown slots are subscribed where there is a connection, one by one, because their
+// slots can differ.
 func TestSharded_oneConnection(t *testing.T) {
 	var addrs []string
 	for i := range 20 {
@@ -334,7 +340,8 @@ func TestSharded_oneConnection(t *testing.T) {
 	})
 }
 
-// Each node names the next one, as while a slot moves. The hub goes to the first of those at once, and to the others after a pause.
+// Each node names the next one, as during a slot migration. The hub follows the first redirection
+// immediately, and the others after a pause.
 func TestSharded_chain(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1", "c:1"}, func(w *world) {
 		w.know("b:1", false)
@@ -352,7 +359,8 @@ func TestSharded_chain(t *testing.T) {
 	})
 }
 
-// Two nodes send the hub to each other for a minute. It asks ever more rarely, and finds the channel once one of them has it.
+// Two nodes redirect to each other for a minute. The hub's attempts become rarer, and it finds the
+// channel once one node has it.
 func TestSharded_toAndFro(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
@@ -384,7 +392,8 @@ func TestSharded_toAndFro(t *testing.T) {
 	})
 }
 
-// A node names one that the client does not know yet. The hub finds the channel there when it does.
+// A node names one that the client does not know yet. The hub finds the channel there once the client
+// does.
 func TestSharded_unknownNode(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		w.own("x", "b:1")
@@ -398,8 +407,8 @@ func TestSharded_unknownNode(t *testing.T) {
 	})
 }
 
-// The slot leaves a node, which ends the subscription. The hub asks that node for its role, and subscribes again, to learn where the
-// channel is.
+// The slot leaves a node, which ends the subscription. The hub queries that node's role, and
+// subscribes again, to find the channel.
 func TestSharded_slotLeaves(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
@@ -422,7 +431,8 @@ func TestSharded_slotLeaves(t *testing.T) {
 	})
 }
 
-// A node breaks down, and another takes its slots over. Only the channels of that node are subscribed anew, at other nodes than it.
+// A node fails, and another takes over its slots. Only the channels of that node are subscribed
+// again, at other nodes.
 func TestSharded_nodeBreaksDown(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
@@ -442,8 +452,8 @@ func TestSharded_nodeBreaksDown(t *testing.T) {
 	})
 }
 
-// The first node does not reply, and the slot is not known. Another node is asked after one timeout and one pause. Which one is first is
-// chance, so this happens several times.
+// The first node does not reply, and the slot is unknown. Another node is used after one timeout and
+// one pause. Which one is first is random, so this runs several times.
 func TestSharded_silentNode(t *testing.T) {
 	for range 10 {
 		sharded(t, []string{"a:1", "b:1"}, func(w *world) {
@@ -469,8 +479,8 @@ func TestSharded_silentNode(t *testing.T) {
 	}
 }
 
-// A node stops to reply. Before its channel goes elsewhere, there is a new connection to that node, for a channel of the same slot.
-// The first channel does not go there again.
+// A node stops replying. Before its channel moves elsewhere, there is a new connection to that node,
+// for a channel of the same slot. The first channel does not go there again.
 func TestSharded_silentAgain(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		w.know("b:1", false)
@@ -488,8 +498,9 @@ func TestSharded_silentAgain(t *testing.T) {
 	})
 }
 
-// A node takes its time for another channel. Meanwhile the only listener goes, a message comes, a listener comes back, and its channel is
-// subscribed at the node that has the slot by now. What the first node says about it then does not count, and it has no subscription there.
+// A node is slow to reply about another channel. In the meantime, the only listener leaves, a message
+// arrives, a listener is added, and its channel is subscribed at the slot's current node. The late
+// reply of the first node has no effect, and it has no subscription there.
 func TestSharded_oldNews(t *testing.T) {
 	for name, reply := range map[string]string{
 		"a confirmation": ">3\r\n$10\r\nssubscribe\r\n$3\r\n{x}\r\n:1\r\n",
@@ -532,7 +543,7 @@ func TestSharded_oldNews(t *testing.T) {
 	}
 }
 
-// The last listener goes while its channel's node is busy. What comes for it then is for no one.
+// The last listener leaves while its channel's node is slow. Later messages are for no listener.
 func TestFeed_forNobody(t *testing.T) {
 	for name, reply := range map[string]string{"a confirmation": "", "a refusal": "-MASTERDOWN\r\n"} {
 		t.Run(name, func(t *testing.T) {
@@ -558,8 +569,9 @@ func TestFeed_forNobody(t *testing.T) {
 	}
 }
 
-// A connection breaks between the replies to several subscriptions. rueidis 1.0.79 can then send all of them again, after it has let the
-// memory of the replied to ones go. Another command may be in that memory by then, and rueidis sends it; or rueidis panics.
+// A connection breaks between the replies to several subscriptions. rueidis 1.0.79 can then resend
+// commands whose memory it has recycled. Another command may be in that memory by then, and rueidis
+// sends it; or rueidis panics.
 func TestSend_cutBetweenAnswers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

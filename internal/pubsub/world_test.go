@@ -17,7 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// world is a hub with servers in memory, on the clock of a bubble. They know Pub/Sub, plain and sharded, and nothing else.
+// world is a hub with in-memory servers, on the clock of a bubble. They support only Pub/Sub, plain
+// and sharded.
 type world struct {
 	*testing.T
 	*Hub
@@ -50,7 +51,7 @@ func (c *client) Nodes() map[string]rueidis.Client {
 }
 
 const (
-	look    = 10 * time.Second // between two requests for the role
+	look    = 10 * time.Second // between two queries of the role
 	timeout = 3 * time.Second
 )
 
@@ -86,14 +87,14 @@ func sharded(t *testing.T, addrs []string, test func(w *world)) {
 	inBubble(t, rueidis.ClientModeCluster, true, addrs, test)
 }
 
-// own says which node has the slot of a channel.
+// own sets the node that has the slot of a channel.
 func (w *world) own(channel, addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.owners[channel] = addr
 }
 
-// know says whether the client knows a node.
+// know sets whether the client knows a node.
 func (w *world) know(addr string, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,11 +104,11 @@ func (w *world) know(addr string, known bool) {
 	}
 }
 
-// connections returns the addresses of the nodes to which the hub has a feed.
+// connections returns the addresses of the nodes that the hub has a subscriber for.
 func (w *world) connections() []string {
 	w.Hub.mu.Lock()
 	defer w.Hub.mu.Unlock()
-	return slices.Sorted(maps.Keys(w.feeds))
+	return slices.Sorted(maps.Keys(w.subscribers))
 }
 
 // node is a server.
@@ -118,11 +119,11 @@ type node struct {
 	client rueidis.Client
 
 	mu        sync.Mutex
-	says      func(command string) string // guarded by mu: what it replies; it obeys if says is nil, or returns ""
-	refuse    bool                        // guarded by mu: it takes no connections
-	dials     int                         // guarded by mu: since the last look at it
+	says      func(command string) string // guarded by mu: returns its replies; it executes the command if says is nil, or returns ""
+	refuse    bool                        // guarded by mu: it accepts no connections
+	dials     int                         // guarded by mu: connection attempts since the last call of dialled
 	conns     []net.Conn                  // guarded by mu
-	heard     []string                    // guarded by mu: the commands about channels and roles since the last look at them
+	heard     []string                    // guarded by mu: the commands about channels and roles since the last call of commands
 	listeners map[string]*server.Peer     // guarded by mu: by channel
 }
 
@@ -136,7 +137,7 @@ func newNode(w *world, addr string) *node {
 		Dialer:            net.Dialer{KeepAlive: time.Second + 7}, // as in redistest.Mini
 		ForceSingleClient: true,
 		DisableCache:      true,
-		BlockingPoolSize:  10, // connections for feeds
+		BlockingPoolSize:  10, // connections for subscribers
 		DialCtxFn:         func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return n.dial() },
 	})
 	if err != nil {
@@ -159,7 +160,7 @@ func (n *node) dial() (net.Conn, error) {
 	return near, nil
 }
 
-// reply replies a command.
+// answer replies to a command.
 func (n *node) answer(c *server.Peer, cmd string, args ...string) bool {
 	switch cmd {
 	case "HELLO":
@@ -215,7 +216,8 @@ func (w *world) owner(channel string) string {
 	return w.owners[channel]
 }
 
-// push tells a client something about a channel: the third word is a message, or else a number.
+// push sends a client a Pub/Sub notification about a channel: the third word is a message, or else a
+// number.
 func push(c *server.Peer, words ...string) {
 	c.Block(func(out *server.Writer) {
 		out.WritePushLen(3)
@@ -236,15 +238,15 @@ func roleIs(role string, link ...string) string {
 	return "*5\r\n+" + role + "\r\n+host\r\n:6379\r\n+" + link[0] + "\r\n:0\r\n"
 }
 
-// replies makes the node reply as says does. says may wait.
+// answers makes the node reply with the result of says, which may block.
 func (n *node) answers(says func(command string) string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.says = says
 }
 
-// holds makes the node reply command after the release, with reply, or by obeying if that is "". It replies nothing
-// else on that connection until then.
+// holds delays the reply to command until the release: reply, or the result of the command if that is
+// "". The node replies to nothing else on that connection until then.
 func (n *node) holds(command, reply string) (release func()) {
 	n.mu.Lock()
 	before := n.says
@@ -266,7 +268,8 @@ func (n *node) holds(command, reply string) (release func()) {
 	return func() { close(released) }
 }
 
-// tells tells the listeners of a channel something: "message", "smessage" and what it says, or "sunsubscribe".
+// tells sends something to the listeners of a channel: "message" or "smessage" with the message, or
+// "sunsubscribe".
 func (n *node) tells(kind, channel string, message ...string) {
 	n.world.Helper()
 	synctest.Wait()
@@ -281,7 +284,7 @@ func (n *node) tells(kind, channel string, message ...string) {
 	synctest.Wait()
 }
 
-// cut breaks the connections. If refuse is true, there are no new ones until the next cut.
+// cut breaks the connections. If refuse is true, new ones are refused until the next cut.
 func (n *node) cut(refuse bool) {
 	synctest.Wait()
 	n.mu.Lock()
@@ -293,7 +296,7 @@ func (n *node) cut(refuse bool) {
 	synctest.Wait()
 }
 
-// dialled returns how many connections were tried since the last look, or cut.
+// dialled returns the number of connection attempts since the last call, or cut.
 func (n *node) dialled() int {
 	synctest.Wait()
 	n.mu.Lock()
@@ -302,7 +305,7 @@ func (n *node) dialled() int {
 	return n.dials
 }
 
-// commands returns the commands since the last look.
+// commands returns the commands since the last call.
 func (n *node) commands() string {
 	synctest.Wait()
 	n.mu.Lock()
@@ -311,7 +314,7 @@ func (n *node) commands() string {
 	return strings.Join(n.heard, ", ")
 }
 
-// asked returns how many of the commands since the last look were command.
+// asked returns how many of the commands since the last call were command.
 func (n *node) asked(command string) (times int) {
 	for word := range strings.SplitSeq(n.commands(), ", ") {
 		if word == command {
@@ -329,7 +332,7 @@ type hearer struct {
 	heard   []string // guarded by mu
 }
 
-// listens makes a listener to a channel.
+// listens adds a listener to a channel.
 func (w *world) listens(channel string) *hearer {
 	h := &hearer{}
 	note := func(what string) {
@@ -342,7 +345,7 @@ func (w *world) listens(channel string) *hearer {
 	return h
 }
 
-// gets is what the listener heard since the last look: messages, and confirmations.
+// hears returns what the listener received since the last call: messages and confirmations.
 func (h *hearer) hears() string {
 	synctest.Wait()
 	h.mu.Lock()
@@ -351,7 +354,7 @@ func (h *hearer) hears() string {
 	return strings.Join(h.heard, ", ")
 }
 
-// is fails the test unless got is want.
+// is fails the test unless got equals want.
 func is[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if got != want {

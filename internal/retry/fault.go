@@ -9,51 +9,51 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Fault is what an error means for the command that failed with it. FaultOf is the only place that
-// decides it, for everything that sends commands.
+// Fault is what an error means for the command that failed. FaultOf is the only function that decides
+// it, for every package that sends commands.
 type Fault struct {
 	Executed Executed // whether the server may have executed the command
-	Passes   bool     // the same command may succeed later: a call that waits goes on
-	AtOnce   bool     // it passes, but hardly soon: a call that does not wait fails at once, and does not retry
+	Passes   bool     // the same command may succeed later, so a call that waits retries
+	AtOnce   bool     // the condition is temporary but lasts, so a call that does not wait fails without a retry
 	Denied   bool     // the server does not accept the user, or the user lacks a permission
-	Is       error    // what the error of a single attempt matches; nil if that is the error itself
+	Is       error    // what the error of a single attempt matches; nil for the error itself
 }
 
 // Executed says whether the server may have executed a command.
 type Executed uint8
 
-// In doubt, it is Unknown.
+// Unknown is the zero value: an unclassified error has an unknown outcome.
 const (
 	Unknown Executed = iota
 	No
 	Yes
 )
 
-// String returns the word for it.
+// String returns "unknown", "no" or "yes".
 func (e Executed) String() string { return [...]string{"unknown", "no", "yes"}[e] }
 
 // MayHaveRun reports whether the server may have executed the command.
 func (f Fault) MayHaveRun() bool { return f.Executed != No }
 
-// Retries reports whether a call that does not wait sends the command again while it has time.
+// Retries reports whether a call that does not wait retries while it has time.
 func (f Fault) Retries() bool { return f.Passes && !f.AtOnce }
 
 // Row is a row of the table of error replies.
 type Row struct {
-	// Match is the code, which is a word in capitals, or the part of the message by which a reply with
-	// the code ERR is told from others.
+	// Match is the code in capitals, or the part of the message that distinguishes a reply with the
+	// code ERR.
 	Match string
 
-	// Reply is an example, as a server sends it.
+	// Reply is an example, as sent by a server.
 	Reply string
 
-	// When says when a server sends it.
+	// When says when a server sends the reply.
 	When string
 
 	Fault
 }
 
-// What most rows say.
+// The faults of most rows.
 var (
 	passes       = Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}
 	passesUnsure = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
@@ -64,12 +64,12 @@ var (
 	finalUnsure  = Fault{Executed: Unknown}
 )
 
-// Replies are the error replies of Redis and Valkey. The last row is every reply that is not in a table: a proxy can have
-// sent it after the server executed the command.
+// Replies are the error replies of Redis and Valkey. The last row stands for every reply without its
+// own row. A proxy can send such a reply after the server executed the command.
 //
-// The scripts of this module get the replies that refuse a write before they have written anything: a server looks at
-// its own state at the first write of a script, and not at a later one. Two replies can come in the midst of a
-// script, when it has deleted a key of a slot that is being migrated.
+// A server checks its state only at the first write of a script. A reply that rejects a write
+// therefore means that the script has written nothing. Two replies can come later, after a script has
+// deleted a key of a slot that is being migrated.
 var Replies = []Row{
 	// The server cannot serve now.
 	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", passes},
@@ -111,7 +111,7 @@ var Replies = []Row{
 	{"unknown command", "ERR unknown command 'EVALSHA'", "the command was renamed or disabled, or a proxy does not forward it", final},
 	{"command called from", "ERR Unknown Redis command called from script", "the same, for a command of a script", final},
 
-	// Replies to commands that this module does not send, or about words that it does not send.
+	// Replies to commands or arguments that this module does not send.
 	{"BUSYGROUP", "BUSYGROUP Consumer Group name already exists", "streams", final},
 	{"BUSYKEY", "BUSYKEY Target key name already exists.", "RESTORE, MIGRATE", final},
 	{"EXECABORT", "EXECABORT Transaction discarded because of previous errors.", "EXEC", final},
@@ -129,7 +129,8 @@ var Replies = []Row{
 	{"ERR", "ERR syntax error", "any other error", finalUnsure},
 }
 
-// ProxyReplies are the error replies that proxies send in place of a server's reply, with the words of their sources.
+// ProxyReplies are the error replies that proxies send instead of a server's reply, as in their
+// sources.
 var ProxyReplies = []Row{
 	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", passesUnsure},
 	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
@@ -141,7 +142,7 @@ var ProxyReplies = []Row{
 	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", passesUnsure},
 }
 
-// codes are the rows that a code tells, and messages the others.
+// codes has the rows that are matched by code, messages those matched by text.
 var (
 	codes    = make(map[string]*Row)
 	messages []*Row
@@ -163,9 +164,9 @@ func init() {
 
 // Reply returns the row of an error reply.
 //
-// The code need not be the first word: some servers put their own before an error inside a script, and those before
-// Redis 7 keep the dash by which the protocol marks an error. But if the first word is a code other than ERR, the others
-// are not looked at: a message can have the name of a key.
+// The code need not be the first word. Some servers put another code before an error of a script, and
+// servers before Redis 7 keep the dash that marks an error in the protocol. If the first word is a
+// code other than ERR, the other words are ignored, because a message can contain the name of a key.
 func Reply(text string) Row {
 	first, _, _ := strings.Cut(text, " ")
 	if r := codes[strings.TrimPrefix(first, "-")]; r != nil && r.Match != "ERR" {
@@ -187,17 +188,18 @@ func Reply(text string) Row {
 // Passes reports whether a server that sent this error reply may accept the same command later.
 func Passes(text string) bool { return Reply(text).Passes }
 
-// Kind is a row of the table of errors that are no replies.
+// Kind is a row of the table of errors that are not replies.
 type Kind struct {
 	What string // the error
 	Fault
 	is func(err error) bool
 }
 
-// as returns a function that reports whether an error has one of type E inside.
+// as reports whether err wraps an error of type E.
 func as[E error](err error) bool { return errors.As(err, new(E)) }
 
-// Kinds are the errors that are no error replies. The first that matches counts; any other is as the last one.
+// Kinds are the errors that are not error replies. The first match applies; the last row matches any
+// error.
 var Kinds = []Kind{
 	{"the client of this module is closed", Fault{Executed: No, Is: lock.ErrClosed}, func(err error) bool { return errors.Is(err, lock.ErrClosed) }},
 	{"the application closed the rueidis client", Fault{Is: lock.ErrClosed}, as[Closed]},
@@ -208,10 +210,10 @@ var Kinds = []Kind{
 	{"the connection broke, or no reply came within the operation timeout", passesUnsure, func(error) bool { return true }},
 }
 
-// FaultOf returns what err, with which a command failed, means.
+// FaultOf returns what err means for the command that failed with it.
 //
-// An error of connecting can be that of a later connection: rueidis sends a command again by itself when its
-// ConnLifetime ends. So it counts as "nothing was sent" only as Undialled.
+// A dial error can belong to a later connection, because rueidis resends a command when its
+// ConnLifetime ends. Only Undialled therefore means that nothing was sent.
 func FaultOf(err error) Fault {
 	var wait *luascripts.WaitError
 	if errors.As(err, &wait) { // the script before WAIT was executed
@@ -238,12 +240,13 @@ func FaultOf(err error) Fault {
 	panic("the last kind is any error")
 }
 
-// Undialled is the error of connecting in a client that sends no command twice, as it has no ClientOption.ConnLifetime.
+// Undialled is a dial error of a client that never resends a command, because it has no
+// ClientOption.ConnLifetime.
 type Undialled struct{ Err error }
 
 func (e Undialled) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error of connecting.
+// Unwrap returns the dial error.
 func (e Undialled) Unwrap() error { return e.Err }
 
 // Closed is the error of a command that found the rueidis client closed.
@@ -251,5 +254,5 @@ type Closed struct{ Err error }
 
 func (e Closed) Error() string { return e.Err.Error() }
 
-// Unwrap returns what the client library said, which matches rueidis.ErrClosing.
+// Unwrap returns the error of rueidis, which matches rueidis.ErrClosing.
 func (e Closed) Unwrap() error { return e.Err }

@@ -18,14 +18,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// own is an error of the module's own.
+// own is an error of this module.
 type own struct{ error }
 
 func (own) Final() {}
 
 func (e own) Unwrap() error { return e.error }
 
-// refused returns a function that makes errors of replies, as the client library returns them.
+// refused returns a function that makes errors of replies, as the client library does.
 func refused(t *testing.T) func(text string) error {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -33,14 +33,14 @@ func refused(t *testing.T) func(text string) error {
 		m.SetError(text)
 		defer m.SetError("")
 		err := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
-		if err == nil || err.Error() != strings.TrimPrefix(text, "ERR ") { // as it leaves that code out
+		if err == nil || err.Error() != strings.TrimPrefix(text, "ERR ") { // it omits the code ERR
 			t.Fatalf("%q became %v", text, err)
 		}
 		return err
 	}
 }
 
-// Each reply means the same as it stands, inside an error of a script of any version, and wrapped.
+// Each reply has the same meaning by itself, inside a script error of any version, and wrapped.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	reply, seen := refused(t), make(map[string]bool)
@@ -75,7 +75,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// Other texts of the replies, and texts that only look like one.
+// Other texts of the replies, and texts that only resemble one.
 func TestReply_texts(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -111,7 +111,8 @@ func TestReply_texts(t *testing.T) {
 	}
 }
 
-// What an error other than a reply means. An error that nobody knows is one of the connection: nobody knows whether the command was executed.
+// The meaning of errors other than replies. An unknown error is one of the connection: the outcome of
+// the command is unknown.
 func TestFaultOf(t *testing.T) {
 	t.Parallel()
 	reply := refused(t)

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Each pause is at least half of its longest, which doubles from 10 ms to Most, and no two clients have the same pauses.
+// Each pause is at least half of its maximum, which doubles from 10 ms to Most. Clients have
+// different pauses.
 func TestNext(t *testing.T) {
 	longest := []time.Duration{10, 20, 40, 80, 160, 250, 250, 250} // in ms
 	different := make(map[time.Duration]bool)
@@ -36,7 +37,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// The longest pause may be less than 10 ms.
+// Most may be less than 10 ms.
 func TestNext_short(t *testing.T) {
 	b := Backoff{Most: time.Millisecond}
 	for range 100 {

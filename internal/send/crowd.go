@@ -10,45 +10,45 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A Crowd asks the questions of many callers together. While questions are under way, those of
-// other callers collect, and go together in the next batch, first come first served. So the number
-// of commands does not grow with the number of callers.
+// A Crowd sends the questions of many callers in batches. While batches are in flight, other
+// questions collect for the next one, first come, first served. The number of commands therefore does
+// not grow with the number of callers.
 type Crowd[Q, A any] struct {
 	send *Sender                                               // set once
-	ask  func(ctx context.Context, questions []Q) ([]A, error) // set once: answers each question, or none
+	ask  func(ctx context.Context, questions []Q) ([]A, error) // set once: answers each question, or fails for all
 	size func(Q) int                                           // set once
-	most int                                                   // set once: the largest size of a batch of several questions
+	most int                                                   // set once: the maximum size of a batch of several questions
 
-	mu      sync.Mutex
-	next    []*member[Q, A] // those whose questions go next
-	batches int             // the number of goroutines that ask
-	latest  time.Time       // when one of them asked
+	mu      sync.Mutex      // guards the fields below
+	next    []*member[Q, A] // callers whose questions are in the next batches
+	batches int             // the number of goroutines that run batches
+	latest  time.Time       // when the latest batch was sent
 }
 
-// member is one caller in a crowd.
+// member is one caller of a Crowd.
 type member[Q, A any] struct {
 	q        Q             // set once
-	answered chan struct{} // set once; cap 1: gets a token when a and err are set
+	answered chan struct{} // set once; cap 1: receives a token when a and err are set
 	a        A
 	err      error
 }
 
 const (
-	// If the server is near, more batches at a time are smaller, and cost more. So more than batchesNear
-	// only follow each other after a while.
+	// With a server nearby, more batches at a time are smaller and cost more. Beyond batchesNear,
+	// another batch starts only after pace.
 	batchesNear = 2
 	batchesMost = 8
 	pace        = 500 * time.Microsecond
 )
 
-// NewCrowd returns a crowd of callers of s. ask answers each question, or fails for all; its context does not end. A
-// question has a size, and a batch of several questions is no larger than most.
+// NewCrowd returns a Crowd on s. ask answers each question, or fails for all; its context is never
+// canceled. size returns the size of a question. A batch of several questions is no larger than most.
 func NewCrowd[Q, A any](s *Sender, ask func(context.Context, []Q) ([]A, error), size func(Q) int, most int) *Crowd[Q, A] {
 	return &Crowd[Q, A]{send: s, ask: ask, size: size, most: most}
 }
 
-// Ask asks q, and returns the answer. It returns before the answer comes if ctx ends, the timeout of the
-// sender is over, or the sender is closed. Then q is not sent any more, or its answer goes nowhere.
+// Ask returns the answer to q. It returns early if ctx is canceled, the sender's timeout has passed,
+// or the sender is closed. Then q is not sent any more, or its answer is dropped.
 func (c *Crowd[Q, A]) Ask(ctx context.Context, q Q) (none A, err error) {
 	if err := ctx.Err(); err != nil {
 		return none, err
@@ -85,7 +85,7 @@ func (c *Crowd[Q, A]) Ask(ctx context.Context, q Q) (none A, err error) {
 	return none, err
 }
 
-// run asks batches until no caller is left.
+// run sends batches until no question is left.
 func (c *Crowd[Q, A]) run() {
 	for {
 		members := c.batch()
@@ -105,12 +105,13 @@ func (c *Crowd[Q, A]) run() {
 			m.answered <- struct{}{}
 		}
 		if len(members) > 1 {
-			runtime.Gosched() // the callers come first: their next questions are then in the next batch
+			runtime.Gosched() // let the callers run first, so that their next questions are in the next batch
 		}
 	}
 }
 
-// batch takes the callers whose questions go next. It returns nil, and run ends, if there are none.
+// batch removes and returns the callers of the next batch. It returns nil, and run ends, if there are
+// none.
 func (c *Crowd[Q, A]) batch() []*member[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// server answers each number with its double, a second after the question.
+// server answers each number with its double, after a second.
 type server struct {
 	mu      sync.Mutex
 	batches [][]int // guarded by mu
@@ -38,7 +38,8 @@ func (s *server) asked() [][]int {
 	return slices.Clone(s.batches)
 }
 
-// inCrowd runs f with a crowd whose batches are of size 10 at the most; a question is as large as its number.
+// inCrowd runs f with a crowd whose batches have size 10 at most; the size of a question is its
+// number.
 func inCrowd(t *testing.T, srv *server, f func(t *testing.T, s *send.Sender, c *send.Crowd[int, int])) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -50,8 +51,8 @@ func inCrowd(t *testing.T, srv *server, f func(t *testing.T, s *send.Sender, c *
 	})
 }
 
-// While two questions are under way, those of other callers collect. They go next, in the order in which they came, and
-// as many together as one batch may have.
+// While two batches are in flight, the questions of other callers collect. They are sent next, in
+// order of arrival, as many together as fit.
 func TestCrowd(t *testing.T) {
 	srv := new(server)
 	inCrowd(t, srv, func(t *testing.T, s *send.Sender, c *send.Crowd[int, int]) {
@@ -71,7 +72,7 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// If answers take long, one more question follows the latest after a while, up to eight.
+// If answers take long, one more batch follows the latest after a pause, up to eight.
 func TestCrowd_distance(t *testing.T) {
 	srv := new(server)
 	inCrowd(t, srv, func(t *testing.T, s *send.Sender, c *send.Crowd[int, int]) {
@@ -90,7 +91,8 @@ func TestCrowd_distance(t *testing.T) {
 	})
 }
 
-// A caller that leaves before its question is sent does not ask. The answer to one that leaves later goes nowhere.
+// The question of a caller that leaves before it is sent is dropped. The answer for a caller that
+// leaves later is, too.
 func TestCrowd_leaves(t *testing.T) {
 	srv := new(server)
 	inCrowd(t, srv, func(t *testing.T, s *send.Sender, c *send.Crowd[int, int]) {
@@ -115,7 +117,7 @@ func TestCrowd_leaves(t *testing.T) {
 	})
 }
 
-// All callers of a question that fails have its error, in the words of the caller.
+// If a batch fails, all of its callers get the error, as Told returns it.
 func TestCrowd_fails(t *testing.T) {
 	srv := &server{err: context.DeadlineExceeded}
 	inCrowd(t, srv, func(t *testing.T, s *send.Sender, c *send.Crowd[int, int]) {
@@ -131,7 +133,8 @@ func TestCrowd_fails(t *testing.T) {
 	})
 }
 
-// No caller waits for longer than the timeout, and none when the sender closes, which waits for the questions under way.
+// No caller waits longer than the timeout. Closing the sender ends the wait, and waits for the
+// batches in flight.
 func TestCrowd_silence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
@@ -168,7 +171,7 @@ func TestCrowd_silence(t *testing.T) {
 	})
 }
 
-// A caller whose context has ended has no question sent, though the crowd has room for one.
+// A caller whose context is canceled sends no question, even if a batch could start.
 func TestCrowd_ended(t *testing.T) {
 	srv := new(server)
 	inCrowd(t, srv, func(t *testing.T, _ *send.Sender, c *send.Crowd[int, int]) {
@@ -186,7 +189,8 @@ func TestCrowd_ended(t *testing.T) {
 	})
 }
 
-// Many callers ask one after another, alone and in pairs. Each of them is answered at once, however many have asked before.
+// Many callers ask one after another, alone and in pairs. Each is answered immediately, however many
+// came before.
 func TestCrowd_again(t *testing.T) {
 	inCrowd(t, new(server), func(t *testing.T, _ *send.Sender, c *send.Crowd[int, int]) {
 		for i := range 3 * 8 {

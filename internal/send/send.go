@@ -1,6 +1,6 @@
-// Package send sends the commands of rate limiters and Bloom filters, whose callers hold no
-// lease. A caller can leave before the answer: the command then goes on in the background, and
-// Close waits for it.
+// Package send sends the commands of rate limiters and Bloom filters, whose callers hold no lease. A
+// caller can return before the reply arrives: the command then continues in the background, and Close
+// waits for it.
 package send
 
 import (
@@ -20,20 +20,20 @@ import (
 // A Sender sends commands to Redis. It is safe for concurrent use.
 type Sender struct {
 	Redis   rueidis.Client // set once; nil if there is none
-	Prefix  string         // set once: the beginning of every key
-	Timeout time.Duration  // set once: the patience of a call that has none of its own
+	Prefix  string         // set once: the prefix of every key
+	Timeout time.Duration  // set once: how long a call waits for a reply by default
 
 	closing chan struct{} // closed by Close
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards closed
 	closed bool
-	work   sync.WaitGroup // the calls and goroutines under way; grows only under mu while the sender is not closed
+	work   sync.WaitGroup // calls and goroutines in progress; grows only under mu while the sender is not closed
 }
 
-// DefaultTimeout is the Timeout of a sender without a client of this module.
+// DefaultTimeout is the Timeout of a sender that no client of this module configures.
 const DefaultTimeout = 3 * time.Second
 
-// New returns a sender on rdb, which it borrows.
+// New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, prefix string, timeout time.Duration) *Sender {
 	return &Sender{Redis: rdb, Prefix: prefix, Timeout: timeout, closing: make(chan struct{})}
 }
@@ -41,8 +41,7 @@ func New(rdb rueidis.Client, prefix string, timeout time.Duration) *Sender {
 // Closing returns a channel that is closed when Close begins.
 func (s *Sender) Closing() <-chan struct{} { return s.closing }
 
-// Go runs f in a goroutine of its own, which Close waits for. After Close it fails with
-// [lock.ErrClosed].
+// Go runs f in a goroutine that Close waits for. After Close it fails with [lock.ErrClosed].
 func (s *Sender) Go(f func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +52,8 @@ func (s *Sender) Go(f func()) error {
 	return nil
 }
 
-// Enter begins a call that waits here and still has work to do when Close ends the wait. After
-// Close it fails with [lock.ErrClosed]. If it succeeds, the caller must call Leave.
+// Enter begins a call that waits, and still has work to do when Close ends the wait. It fails with
+// [lock.ErrClosed] after Close. Each successful Enter needs a Leave.
 func (s *Sender) Enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,10 +64,10 @@ func (s *Sender) Enter() error {
 	return nil
 }
 
-// Leave ends the call that Enter began.
+// Leave ends an Enter.
 func (s *Sender) Leave() { s.work.Done() }
 
-// Sleep waits for d. It returns an error if something ends the wait before.
+// Sleep sleeps for d. It returns an error if ctx is canceled or the sender is closed first.
 func (s *Sender) Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -82,12 +81,11 @@ func (s *Sender) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Behind runs f in a goroutine of its own, which Close waits for. The caller calls it between
-// Enter and Leave.
+// Behind runs f in a goroutine that Close waits for. It must be called between Enter and Leave.
 func (s *Sender) Behind(f func()) { s.work.Go(f) }
 
-// Close ends the wait of all callers. It then waits for the calls and goroutines under way, until
-// the end of ctx at the most.
+// Close ends the wait of all callers. It then waits for calls and goroutines in progress, until ctx
+// is canceled.
 func (s *Sender) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
@@ -113,12 +111,12 @@ func (s *Sender) Close(ctx context.Context) error {
 	}
 }
 
-// Ask runs f, which sends a command, and returns the results of f. If ctx ends, the patience
-// is over or the sender is closed, Ask returns before f does.
+// Ask runs f, which sends a command, and returns its results. It returns before f if ctx is canceled,
+// timeout has passed, or the sender is closed.
 //
-// The context of f does not end with ctx. A command in the queue of a connection is carried out
-// all the same, and the end of its context can close the connection under other commands.
-func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(context.Context) (T, error)) (none T, err error) {
+// The context of f is not canceled with ctx. A command in the queue of a connection is executed
+// anyway, and canceling its context can close the connection, which would fail other commands.
+func Ask[T any](ctx context.Context, s *Sender, timeout time.Duration, f func(context.Context) (T, error)) (none T, err error) {
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
@@ -133,7 +131,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	}); err != nil {
 		return none, err
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case a := <-answered:
@@ -141,20 +139,21 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	case <-ctx.Done():
 		return none, ctx.Err()
 	case <-timer.C:
-		return none, Silent(patience)
+		return none, Silent(timeout)
 	case <-s.closing:
 		return none, lock.ErrClosed
 	}
 }
 
-// Dated returns what sends the copies of a call that begins now, and that a late copy of an earlier one must not undo.
+// Dated returns a [command.Dated] for a call that begins now. Use it if a late copy of an earlier
+// call must not undo a newer one.
 func (s *Sender) Dated() *command.Dated { return command.NewDated(s.Timeout, s.closing) }
 
-// Silent returns the error of a question that Redis has not answered within d.
+// Silent returns the error of a command that had no reply within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
-// Down reports whether a call gives up although it has time left, as [command.Sender.Down] does: last and err are the errors of
-// two copies of its command.
+// Down reports whether a call fails now although it has time left, like [command.Sender.Down]. last
+// and err are the errors of two copies of its command.
 func (s *Sender) Down(ctx context.Context, last, err error) bool {
 	switch {
 	case !command.RefusedTwice(last, err):
@@ -166,15 +165,16 @@ func (s *Sender) Down(ctx context.Context, last, err error) bool {
 	return failed == nil && down
 }
 
-// Full reports whether err says that the server cannot write at this moment, as its memory is full. The command was not carried out.
+// Full reports whether err says that the server cannot write at present. The command was not
+// executed.
 func Full(err error) bool { return retry.FaultOf(err).AtOnce }
 
-// Own returns an error that the module found in an answer of Redis, for what f of [Ask] and ask of [NewCrowd] return: Told leaves it as it is.
+// Own wraps an error that this module found in a reply. Told leaves such an error unchanged.
 func Own(err error) error { return command.Final{Err: err} }
 
-// Told returns the error of the caller for err, with which a command failed. It matches
-// [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later. It can send a command, and
-// so runs where a command runs.
+// Told returns the error that callers get for err, with which a command failed. It matches
+// [lock.ErrUnavailable] if the same command may succeed later. It can send a PING, so it must run in
+// a goroutine that sends commands.
 func (s *Sender) Told(err error) error {
 	if errors.As(err, new(command.Final)) {
 		return err
@@ -196,10 +196,11 @@ func (s *Sender) Told(err error) error {
 	return err
 }
 
-// Unavailable is the error of a command that Redis did not decide, as Err says why. Without Err see [Silent].
+// Unavailable is the error of a command that Redis could not serve because of Err. For a missing
+// reply, use [Silent].
 type Unavailable struct{ Err error }
 
 func (e Unavailable) Error() string { return fmt.Sprintf("%v: %v", lock.ErrUnavailable, e.Err) }
 
-// Unwrap returns lock.ErrUnavailable and the reason.
+// Unwrap returns lock.ErrUnavailable and Err.
 func (e Unavailable) Unwrap() []error { return []error{lock.ErrUnavailable, e.Err} }

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// A caller leaves when its context ends, when its patience is over, or at Close. Its command
-// goes on under a context that does not end, and Close waits for it.
+// A caller returns when its context is canceled, its time has passed, or at Close. Its command
+// continues with a context that is not canceled, and Close waits for it.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
@@ -78,7 +78,7 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// Close waits for callers between Enter and Leave, and they may start goroutines after Close.
+// Close waits for callers between Enter and Leave, which may start goroutines after Close.
 func TestEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
@@ -112,7 +112,7 @@ func TestTold(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		err  error
-		want error // nil: the error stays as it is
+		want error // nil: the error is unchanged
 	}{
 		"loading":     {reply("LOADING Redis is loading"), lock.ErrUnavailable},
 		"a replica":   {reply("READONLY You can't write"), lock.ErrUnavailable},
@@ -146,10 +146,10 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// Sleep waits for as long as it should. The end of the context ends it before, and so does Close.
+// Sleep returns after its duration, or earlier if the context is canceled or the sender is closed.
 func TestSleep(t *testing.T) {
 	for name, c := range map[string]struct {
-		ctx, close, takes time.Duration // when the context ends, when Close begins, and how long Sleep takes
+		ctx, close, takes time.Duration // when the context is canceled, when Close begins, and how long Sleep takes
 		want              error
 	}{
 		"to the end":      {time.Minute, time.Minute, time.Second, nil},
@@ -177,7 +177,7 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// late is a context that has ended, and says so only when everything else has come to a rest.
+// late is a canceled context that reports it only when everything else is blocked.
 type late struct{ context.Context }
 
 func (c late) Done() <-chan struct{} {
@@ -185,13 +185,13 @@ func (c late) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Nothing is under way any more when the patience of Close ends. Close says that all is well.
+// Nothing is in flight any more when the context of Close is canceled. Close then returns nil.
 func TestClose_justInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 100 { // each time, it is a matter of luck which of the two Close sees
+		for range 100 { // repeated, because it is random which of the two Close sees
 			if err := s.Close(late{ctx}); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func TestClose_justInTime(t *testing.T) {
 	})
 }
 
-// A caller whose context has ended sends nothing.
+// A caller whose context is canceled sends nothing.
 func TestAsk_ended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
@@ -214,7 +214,7 @@ func TestAsk_ended(t *testing.T) {
 	})
 }
 
-// The connection breaks under a command. The caller hears that Redis is not available, and what happened.
+// The connection breaks during a command. The caller gets ErrUnavailable with the reason.
 func TestAsk_fails(t *testing.T) {
 	s := send.New(nil, "", time.Minute)
 	_, err := send.Ask(t.Context(), s, time.Minute, func(context.Context) (int, error) { return 0, io.EOF })
@@ -223,7 +223,7 @@ func TestAsk_fails(t *testing.T) {
 	}
 }
 
-// What the module found in an answer is no failure of Redis: the caller gets the error as it is.
+// An error that the module found in a reply is not an error of Redis: the caller gets it unchanged.
 func TestTold_own(t *testing.T) {
 	s := send.New(nil, "", time.Minute)
 	own := send.Own(errors.New("ten bits of eleven"))
@@ -232,7 +232,8 @@ func TestTold_own(t *testing.T) {
 	}
 }
 
-// The server does not know a command, and repeats its arguments. The error has no argument, and does not say that it may pass.
+// The server does not know a command, and repeats its arguments. The error contains no argument, and
+// is not temporary.
 func TestTold_unknown(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -246,7 +247,7 @@ func TestTold_unknown(t *testing.T) {
 	}
 }
 
-// Only a server that cannot write at this moment is full: no other error says that the command was not carried out.
+// Full reports true only for a server that cannot write at present.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
