@@ -25,7 +25,7 @@ var (
 	ErrDeleted = errors.New("deleted before it was done")
 )
 
-// What the error says to do depends on the type.
+// The advice in the error depends on the type.
 var (
 	errNoLatch     = fmt.Errorf("%w: call TrySetCount first", ErrNotInitialized)
 	errNoWaitGroup = fmt.Errorf("%w: no worker was added, or all were dismissed", ErrNotInitialized)
