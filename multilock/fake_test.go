@@ -98,6 +98,13 @@ func (s *site) set(f func()) {
 	f()
 }
 
+// token returns the highest token that the site has for name.
+func (s *site) token(name string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tokens[name]
+}
+
 // heard returns the commands that the site was asked, in order.
 func (s *site) heard() []string {
 	s.mu.Lock()

@@ -121,7 +121,7 @@ func TestQuorum_reentryTellsTheToken(t *testing.T) {
 					n++
 				}
 			}
-			if token := s.tokens["q"]; n != 1 || token != outer.Token() {
+			if token := s.token("q"); n != 1 || token != outer.Token() {
 				w.Errorf("server %d was told %d times and has %d, want %d", i+1, n, token, outer.Token())
 			}
 		}

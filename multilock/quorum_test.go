@@ -2135,8 +2135,8 @@ func TestQuorum_theSameNameElsewhere(t *testing.T) {
 		one := w.lockUnder(ctx, multilock.NewQuorum(locks[:3], with(nil)...))
 		time.Sleep(time.Second)
 		two := w.lockUnder(ctx, multilock.NewQuorum(locks[3:], with(nil)...))
-		if one.Token() == two.Token() || two.Token() != w.sites[5].tokens["q"] {
-			w.Errorf("tokens %d and %d; the last server has %d", one.Token(), two.Token(), w.sites[5].tokens["q"])
+		if one.Token() == two.Token() || two.Token() != w.sites[5].token("q") {
+			w.Errorf("tokens %d and %d; the last server has %d", one.Token(), two.Token(), w.sites[5].token("q"))
 		}
 		w.unlock(two, one)
 	})
