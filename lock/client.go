@@ -7,10 +7,10 @@ import (
 )
 
 // Client describes the process behind an owner, as the process registered itself in Redis. Only the
-// ID is known for a client of Redisson, for a client without a registry entry, and for a client
-// that died more than a minute ago.
+// ID is known for a client of Redisson or a client without a registry entry. The same applies to a
+// client that died more than a minute ago.
 //
-// Do not use these fields for authorization: any user of Redis that may write to the entry can
+// Do not use these fields for authorization. Any user of Redis that may write to the entry can
 // change them.
 type Client struct {
 	ID      string    // UUID in the owner strings of all its locks

@@ -1,6 +1,6 @@
-// Package lock defines what all locks of leasehold have in common: the interfaces [Locker] and
-// [Hold], the errors, the options, and owners. It imports only the standard library, so code that
-// takes a lock as a parameter depends on this package alone. Package client creates locks.
+// Package lock defines the interfaces, errors, options and owners that all locks of leasehold
+// share. The interfaces are [Locker] and [Hold]. Code that takes a lock as a parameter depends on
+// this package alone, which imports only the standard library. Package client creates locks.
 //
 // # Terms
 //
@@ -13,23 +13,24 @@
 //
 // # Detecting a loss
 //
-// A lock on a server is a lease: it can expire while a holder is paused, partitioned or slow. No
-// library can prevent that. What leasehold guarantees is that a holder that checks detects it.
-// [Hold.Until] is never later than the expiry on the server. [Hold.Err] and Hold.Context().Err()
-// compare the clock on every call, so even a process that was paused for an hour gets the correct
-// result from its first call.
+// A lock on a server is a lease. It can expire while a holder is paused, partitioned or slow. No
+// library can prevent that. leasehold guarantees that a holder that checks detects it. [Hold.Until]
+// is never later than the expiry on the server. [Hold.Err] and Hold.Context().Err() compare the
+// clock on every call. Even a process that was paused for an hour gets the correct result from its
+// first call.
 //
-// Work that must not be done twice checks the hold before each step that matters, or passes
-// [Hold.Token] along so that the protected resource rejects older tokens. docs/concepts.md in the
-// repository has the details.
+// Work that must not be done twice checks the hold before each step that matters. Alternatively, it
+// passes [Hold.Token] along, so that the protected resource rejects older tokens. The details are
+// in docs/concepts.md in the repository.
 //
 // # Owners
 //
 // Go has no thread that could own a lock, so the context carries the owner. Under a plain context
-// each acquisition gets a new owner: a second Lock waits for the first, even in the same goroutine.
-// [Hold.Context] and the context of [ContextWithNewOwner] carry an owner. Locking the same name under such a
-// context re-enters, and counts. Goroutines that share the context are one owner and do not exclude
-// each other; call [ContextWithNewOwner] for each goroutine to give it its own owner.
+// each acquisition gets a new owner. A second Lock therefore waits for the first, even in the same
+// goroutine. [Hold.Context] and the context of [ContextWithNewOwner] carry an owner. Locking the
+// same name under one of these contexts re-enters, and counts. Goroutines that share the context
+// are one owner and do not exclude each other. Call [ContextWithNewOwner] for each goroutine to
+// give it its own owner.
 //
 // # Re-entry
 //
@@ -45,8 +46,8 @@
 //	ends with all other holds of the owner when the lock is lost
 //
 // Nested calls pass on the context of the hold. The context of the inner hold is derived from the
-// outer one, so the outer Unlock cancels it; the lock stays locked until the inner Unlock. Holds
-// that do not nest share a context of [ContextWithNewOwner], and each ends with its own Unlock.
+// outer one, so the outer Unlock cancels it. The lock stays locked until the inner Unlock. Holds
+// that do not nest share a context of [ContextWithNewOwner]. Each ends with its own Unlock.
 //
 //	outer, err := l.Lock(ctx)                // waits for other owners
 //	inner, err := l.Lock(outer.Context())    // re-enters; ends with outer

@@ -5,39 +5,38 @@ import "errors"
 // Errors of this module match one of these values with [errors.Is], or the error of the context, or
 // an error of Redis. Each is wrapped in an [*Error].
 var (
-	// ErrNotAcquired is returned when another owner has the lock: the latest reply of Redis was a
-	// refusal because of that owner, and no later command failed or exceeded the operation timeout. It
-	// is also returned when another caller of this process is ahead in the queue for the lock. Retry
-	// later, or report that the lock is busy. No error matches both ErrNotAcquired and
+	// ErrNotAcquired is returned when another owner has the lock. The latest reply of Redis was a
+	// refusal because of that owner. No later command failed or exceeded the operation timeout.
+	// ErrNotAcquired is also returned when another caller of this process is ahead in the queue for
+	// the lock. Retry later, or report that the lock is busy. No error matches both ErrNotAcquired and
 	// [ErrUnavailable].
 	ErrNotAcquired = errors.New("not acquired")
 
-	// ErrUnavailable is returned when a call ended without a usable reply from Redis: the server does
-	// not respond, refuses connections, cannot write, is a replica, loads its data, or its cluster is
-	// down. Whether another owner has the lock is not known. Retry later.
+	// ErrUnavailable is returned when a call ended without a usable reply from Redis. The server does
+	// not respond, refuses connections, cannot write, is a replica or loads its data, or its cluster
+	// is down. Whether another owner has the lock is not known. Retry later.
 	//
 	// A command that is merely in flight when the context is canceled is not a fault of Redis. If
-	// Redis has not replied before that, the error matches the error of the context, and neither
-	// ErrNotAcquired nor ErrUnavailable.
+	// Redis has not replied before that, the error matches only the error of the context. It matches
+	// neither ErrNotAcquired nor ErrUnavailable.
 	ErrUnavailable = errors.New("no usable reply from Redis")
 
 	// ErrNotHeld is returned by Unlock and Extend when the hold was released or lost before the call.
-	// There is nothing left to release. If the error also matches [ErrLost], the hold was lost: check
-	// the data. Otherwise this hold was already unlocked.
+	// There is nothing left to release. If the error also matches [ErrLost], the hold was lost. Check
+	// the data in this case. Otherwise this hold was already unlocked.
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost means that the lease expired, or that the lock is no longer this owner's on the server,
-	// although the holder did not call Unlock. The work may have run twice: check the data. The error
-	// also matches one of the five causes below, if the cause is known.
+	// although the holder did not call Unlock. Check the data, because the work may have run twice.
+	// The error also matches one of the five causes below, if the cause is known.
 	ErrLost = errors.New("lock lost")
 
-	// ErrExpired means that the hold was lost because the lease expired: Redis did not confirm a
-	// renewal in time, the process or the machine was paused for too long, or the lease was a fixed
-	// one.
+	// ErrExpired means that the hold was lost because the lease expired. Redis did not confirm a
+	// renewal in time, the process or the machine was paused for too long, or the lease was fixed.
 	ErrExpired = errors.New("lease expired")
 
-	// ErrGone means that the hold was lost because the server no longer has the lock for this owner:
-	// the key was deleted or evicted, or lost in a failover.
+	// ErrGone means that the hold was lost because the server no longer has the lock for this owner.
+	// The key was deleted or evicted, or lost in a failover.
 	ErrGone = errors.New("lock no longer held on the server (key deleted, evicted or lost in a failover)")
 
 	// ErrMaxHold means that the hold was lost because it reached the limit of [WithMaxHold].
@@ -61,7 +60,7 @@ var (
 	// ErrBadName is returned when the name cannot be the name of a lock. The message says why.
 	ErrBadName = errors.New("bad lock name")
 
-	// ErrUpgrade is returned when an owner that holds the read lock requests the write lock: it would
+	// ErrUpgrade is returned when an owner that holds the read lock requests the write lock. It would
 	// wait for itself. Unlock the read lock first, or acquire the write lock first and the read lock
 	// under it.
 	ErrUpgrade = errors.New("cannot upgrade a read hold to a write hold: unlock the read hold first")
@@ -83,7 +82,7 @@ type Error struct {
 	Err  error
 }
 
-// Error returns "op "name": reason".
+// Error returns the operation, the quoted name and the reason.
 func (e *Error) Error() string {
 	if e.Name == "" {
 		return "leasehold: " + e.Op + ": " + e.Err.Error()

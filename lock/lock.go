@@ -9,20 +9,20 @@ import (
 // Locker is a lock of any type.
 //
 // A Locker is a name and a way to lock it. Creating one sends no command. It is safe for concurrent
-// use, and goroutines that share one exclude each other. It is not a [sync.Locker]: Lock can fail,
-// and only the returned [Hold] can be unlocked.
+// use, and goroutines that share one exclude each other. It is not a [sync.Locker], because Lock
+// can fail, and only the returned [Hold] can be unlocked.
 type Locker interface {
 	// Name returns the name as the caller gave it.
 	Name() string
 
 	// Lock waits until the lock is held or ctx is canceled. If ctx is canceled first, the error
 	// matches ctx.Err(), and what the call did on the server is undone. The error also matches
-	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to reply,
-	// never both. It matches neither if ctx was canceled before any reply.
+	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to reply. It
+	// never matches both. It matches neither if ctx was canceled before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
 	// TryLock makes one attempt and does not wait for another owner. It fails with [ErrNotAcquired] if
-	// another owner has the lock or another caller of this process is ahead, and with
+	// another owner has the lock, or another caller of this process is ahead. It fails with
 	// [ErrUnavailable] if Redis is unavailable.
 	TryLock(ctx context.Context) (Hold, error)
 }
@@ -33,14 +33,14 @@ type Locker interface {
 type Hold interface {
 	// Context returns a context derived from the one given to Lock. It carries the owner, so locking
 	// the same name under it re-enters. It is canceled as soon as the lock can no longer be
-	// guaranteed: its Err method compares the clock on every call. [context.Cause] reports why: an
-	// error that matches [ErrLost], [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
+	// guaranteed. Its Err method compares the clock on every call. [context.Cause] returns an error
+	// that matches [ErrLost], [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
 	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that is
 	// renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and [UntilUnlock]
 	// last until Unlock, and their contexts are not canceled with that context. The context that Do
-	// passes to its function is, so a function that must finish its work uses the context of its hold:
-	// HoldFromContext(ctx).Context().
+	// passes to its function is canceled with it. A function that must finish its work therefore uses
+	// HoldFromContext(ctx).Context(), the context of its hold.
 	//
 	// A context derived from it with a new deadline or cancel function is canceled with it, but only
 	// once the signal has arrived. In a process that was just resumed, only this context, and contexts
@@ -50,14 +50,14 @@ type Hold interface {
 	// Unlock releases this hold. It works even after ctx is canceled. If ctx is canceled during the
 	// call, Unlock returns early and the release continues in the background.
 	//
-	// Unlock fails with [ErrNotHeld] if this hold was released before or was lost; if it was lost, the
-	// error also matches [ErrLost]. It never touches the lock of another owner. Any other error means
-	// that Redis did not confirm the release. The hold has ended anyway, the release is repeated in
-	// the background, and the lock is free when the lease expires at the latest.
+	// Unlock fails with [ErrNotHeld] if this hold was released before or was lost. If it was lost, the
+	// error also matches [ErrLost]. Unlock never touches the lock of another owner. Any other error
+	// means that Redis did not confirm the release. The hold has ended anyway, and the release is
+	// repeated in the background. The lock is free no later than when the lease expires.
 	//
-	// A plain lock that other callers of the same client wait for can go to the next of them without a
-	// command to Redis. A loss that has not been detected yet is then not an error of this hold; the
-	// next holder detects it.
+	// If other callers of the same client wait for a plain lock, Unlock can hand it to the next one
+	// without a command to Redis. A loss that has not been detected yet is then not an error of this
+	// hold. The next holder detects it.
 	Unlock(ctx context.Context) error
 
 	// Extend makes the lease last for d from now on, unless it already lasts longer. After that, Until
@@ -67,15 +67,15 @@ type Hold interface {
 	// before a time in which its process cannot renew, such as a planned pause. If the process dies
 	// then, the lock stays locked for the rest of d. [WithMaxHold] still bounds the hold.
 	//
-	// Extend fails with [ErrNotHeld] if the hold was released or lost; if it was lost, the error also
+	// Extend fails with [ErrNotHeld] if the hold was released or lost. If it was lost, the error also
 	// matches [ErrLost]. After any other error the lease is unchanged or was extended. d must be at
 	// least [MinLease]. Extend requires one round trip. It sends no command if d is out of range, the
 	// hold has ended, or ctx is canceled.
 	Extend(ctx context.Context, d time.Duration) error
 
 	// Err returns nil while Context is not canceled, and its cause afterward. If the hold is lost
-	// after its context was canceled, Err returns the loss, which matches [ErrLost], while the cause
-	// of the context stays the first one. Err reads the clock twice and sends no command.
+	// after its context was canceled, Err returns an error that matches [ErrLost]. The cause of the
+	// context stays the first one. Err reads the clock twice and sends no command.
 	Err() error
 
 	// Until returns the time until which exclusion is guaranteed. It moves forward with each renewal,
@@ -84,8 +84,8 @@ type Hold interface {
 	Until() time.Time
 
 	// Token returns the fencing token. It is larger than the token of every earlier holder of the
-	// name, and equal for all re-entries, and for readers with no writer between them. It grows
-	// provided that the clock of the server does not move backward; with [WithFencing] it grows even
+	// name. It is equal for all re-entries, and for readers with no writer between them. It grows
+	// provided that the clock of the server does not move backward. With [WithFencing] it grows even
 	// then. It is 0 for a read hold without fencing, for a multi-lock, and for a quorum of locks
 	// without fencing.
 	Token() uint64
@@ -98,10 +98,10 @@ type Hold interface {
 // Do locks l, calls fn, and unlocks l when fn has returned or panics.
 //
 // The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is
-// canceled. After ctx is canceled the lock stays held until fn has returned, however long that
+// canceled. After ctx is canceled, the lock stays held until fn has returned, however long that
 // takes. A function that hangs keeps the lock, unless the lock has a [WithMaxHold] or a
-// [WithFixedLease], or its client is closed. [HoldFromContext] gives fn the hold, which reports a loss
-// even after ctx is canceled.
+// [WithFixedLease], or its client is closed. [HoldFromContext] gives fn the hold. The hold reports
+// a loss even after ctx is canceled.
 //
 // If Lock fails, fn is not called, and Do returns the error of Lock. Otherwise Do joins the errors
 // of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once.

@@ -9,8 +9,8 @@ import (
 // manner of net/http/httptrace. Set the functions you need and leave the others nil. Later versions
 // may add functions.
 //
-// The functions run in the middle of locking, several of them at the same time. They must neither
-// block nor lock. A client without an observer creates no events.
+// The functions run in the middle of locking, several at the same time. They must neither block nor
+// lock. A client without an observer creates no events.
 //
 // A function that panics ends the call that it runs in, or the program if it runs in a goroutine of
 // the client. A call of Lock or TryLock that ends this way releases what it acquired.
@@ -24,16 +24,15 @@ import (
 // # Holds
 //
 // Each hold begins with Acquired and ends with exactly one of Released and Lost. All other events
-// of the hold come in between: none comes before Acquired has returned. A renewal that was in
+// of the hold come in between. None comes before Acquired has returned. A renewal that was in
 // flight when the hold ended, and a Draining that it detected, can be reported after the end. A
-// re-entry is a hold of its own.
+// re-entry is a separate hold.
 //
 // # Contexts
 //
-// The context is the one of the call of Lock or TryLock that the event is about. For the events of
-// a hold it is the context of the call that acquired the hold, and it may be canceled already. It
-// carries the values of the caller, such as a span. Event.ID is the same in all events of a call
-// and its hold.
+// The context is the context of the call of Lock or TryLock. The events of a hold have the context
+// of the call that acquired the hold. It may be canceled already. It carries the values of the
+// caller, such as a span. Event.ID is the same in all events of a call and its hold.
 type Observer struct {
 	// Waiting is called when Lock begins to wait, because another owner has the lock, or because other
 	// calls of this process are ahead.
@@ -61,7 +60,7 @@ type Observer struct {
 	Failed func(context.Context, Event)
 
 	// Renewed is called when the watchdog renewed the lease of a hold. Holds that share a lease, such
-	// as re-entries and the readers of a process, are renewed together; the event is about one of
+	// as re-entries and the readers of a process, are renewed together. The event is about one of
 	// them.
 	Renewed func(context.Context, Event)
 
@@ -70,13 +69,13 @@ type Observer struct {
 	RenewalFailed func(context.Context, Event)
 
 	// Draining is called when the context given to Lock is canceled and the hold is not unlocked yet.
-	// The next renewal after the cancellation detects that, at most a third of the lease later, so
-	// work that stops quickly is never reported. A hold with WithFixedLease is not renewed and not
-	// reported.
+	// The next renewal, at most a third of the lease later, detects the cancellation. Work that stops
+	// before that is not reported. A hold with WithFixedLease is not renewed and not reported.
 	Draining func(context.Context, Event)
 
-	// StillRunning is called once when the work of a hold that lasts until Unlock, such as the
-	// function of [Do], is still running after the time of WithGrace since Draining. The hold goes on.
+	// StillRunning is called once when work is still running after the time of WithGrace since
+	// Draining. It is only called for a hold that lasts until Unlock, such as a hold of [Do]. The hold
+	// continues.
 	StillRunning func(context.Context, Event)
 
 	// Abandoned is called when the hold was not unlocked within the time of WithGrace after Draining,
@@ -107,8 +106,8 @@ type Event struct {
 	ID uint64
 
 	// Owner is the owner string, in Acquired and in the events of holds, and in Waiting if it is
-	// known. It is a capability: a client that knows it can act as that owner in a script. Keep it out
-	// of metrics and traces.
+	// known. It is a capability, because a client that has it can act as that owner in a script. Keep
+	// it out of metrics and traces.
 	Owner string
 	Token uint64 // fencing token, in the same events, if the hold has one
 
@@ -118,12 +117,12 @@ type Event struct {
 	Left   time.Duration // Renewed and RenewalFailed: remaining lease time when the reply or the error arrived
 	Until  time.Time     // Renewed: new end of the lease
 
-	// Draining is set in Released and Lost: the time since the Draining event of the hold, or 0 if
-	// there was none.
+	// Draining is the time since the Draining event of the hold, or 0 if there was none. It is set in
+	// Released and Lost.
 	Draining time.Duration
 
-	// Err is the error of the call in NotAcquired, TimedOut, Canceled, Unavailable and Failed; the
-	// error of the command in RenewalFailed and Released; the cause of the loss in Lost; and the cause
-	// of the cancellation in Draining, StillRunning and Abandoned.
+	// Err is the error of the call in NotAcquired, TimedOut, Canceled, Unavailable and Failed. In
+	// RenewalFailed and Released, it is the error of the command. In Lost, it is the cause of the
+	// loss. In Draining, StillRunning and Abandoned, it is the cause of the cancellation.
 	Err error
 }

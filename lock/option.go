@@ -15,10 +15,10 @@ const maxLease = 100 * 365 * 24 * time.Hour
 // round trip would leave nothing to guarantee.
 const MinLease = 10 * time.Millisecond
 
-// Option changes how one lock handle locks. Most locks need none: by default the lease is renewed
+// Option changes how one lock handle locks. Most locks need none. By default the lease is renewed
 // until the hold ends, and only the context limits a wait. Each type of lock documents which
-// options it supports. A nil option, an invalid value and an option that the type of lock does not
-// support are errors of the first call; the last one matches [errors.ErrUnsupported]. If the same
+// options it supports. A nil option, an invalid value and an unsupported option are errors of the
+// first call. For an unsupported option, the error matches [errors.ErrUnsupported]. If the same
 // option is given twice, the second one applies.
 //
 // The functions of this package create options, and lockimpl.NewConfig reads them.
@@ -34,8 +34,8 @@ func (s setting) Setting() option.Setting { return option.Setting(s) }
 // DefaultWaiterTimeout is the default of [WithWaiterTimeout].
 const DefaultWaiterTimeout = 5 * time.Second
 
-// MinWaiterTimeout is the minimum of [WithWaiterTimeout]: a waiter sends a heartbeat every third of
-// it, and the network may be slow.
+// MinWaiterTimeout is the minimum of [WithWaiterTimeout]. A waiter sends a heartbeat every third of
+// the timeout, and the network may be slow.
 const MinWaiterTimeout = 100 * time.Millisecond
 
 // minWait is the shortest limit of a wait: a shorter one is most likely a number without
@@ -54,21 +54,21 @@ func within(option string, d, least, most time.Duration) error {
 	return nil
 }
 
-// WithFixedLease sets a lease that is not renewed: Redis frees the lock d after it was acquired,
-// unless it is unlocked before. d must be at least [MinLease]; fractions of a millisecond are
-// dropped. Without this option the lease is renewed until Unlock, which is what most callers want.
-// To bound a hold that is renewed, use [WithMaxHold].
+// WithFixedLease sets a lease that is not renewed. Redis frees the lock d after it was acquired,
+// unless it is unlocked before. By default the lease is renewed until Unlock, as most callers need.
+// The lease d must be at least [MinLease]. Fractions of a millisecond are dropped. To bound a hold
+// that is renewed, use [WithMaxHold].
 //
-// The hold is lost 1 % of d and 2 ms before that time, because clocks may differ, with a cause that
-// matches [ErrExpired]. The option is the lease time of Redisson's lock(leaseTime, unit), of
-// redsync's WithExpiry and of redislock's ttl.
+// The hold is lost 1 % of d and 2 ms before that time, because clocks may differ. The cause matches
+// [ErrExpired]. The option corresponds to the lease time of Redisson's lock(leaseTime, unit),
+// redsync's WithExpiry and redislock's ttl.
 //
 // If readers of Redisson share a read/write lock, the fixed lease of a reader should not exceed
-// their watchdog timeout, which is 30 s by default. When such a reader renews its lease, Redisson
-// shortens the lease of the lock to that time. If that reader dies, a writer can acquire the lock
-// although the reader with the fixed lease still holds it.
+// their watchdog timeout (30 s by default). When a reader of Redisson renews its lease, it shortens
+// the lease of the lock to that time. If that reader dies, a writer can acquire the lock although
+// the reader with the fixed lease still holds it.
 //
-// A re-entry under a hold that is renewed, or whose lease lasts longer, changes nothing: it never
+// A re-entry under a hold that is renewed, or whose lease lasts longer, changes nothing. It never
 // shortens the lease of an outer hold, and may extend it.
 func WithFixedLease(d time.Duration) Option {
 	return setting{option.FixedLease, "WithFixedLease", func(c *option.Config) error {
@@ -78,14 +78,14 @@ func WithFixedLease(d time.Duration) Option {
 }
 
 // WithWait limits how long Lock waits. By default only the context limits it. After d, Lock fails
-// with an error that matches [os.ErrDeadlineExceeded], and either [ErrNotAcquired] if another owner
-// has the lock, or [ErrUnavailable] if Redis did not reply. If d is shorter than a round trip, no
-// reply can arrive in time. With WithWait(0), Lock makes one attempt, as TryLock does. Otherwise d
-// must be at least 1 ms.
+// with an error that matches [os.ErrDeadlineExceeded]. The error also matches [ErrNotAcquired] if
+// another owner has the lock, or [ErrUnavailable] if Redis did not reply. If d is shorter than a
+// round trip, no reply can arrive in time. With WithWait(0), Lock makes one attempt, as TryLock
+// does. Otherwise d must be at least 1 ms.
 //
 // A deadline on the context given to Lock limits the wait too, but it also cancels the context of
-// the hold. WithWait does not: wait for five seconds, hold for hours. Package multilock documents
-// what it limits for several locks.
+// the hold. WithWait does not, so a caller can wait for five seconds and hold for hours. Package
+// multilock documents what it limits for several locks.
 func WithWait(d time.Duration) Option {
 	return setting{option.Wait, "WithWait", func(c *option.Config) error {
 		if c.Wait, c.Once = d, d == 0; c.Once {
@@ -96,14 +96,14 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithWaiterTimeout sets how long a waiter counts as alive after its last heartbeat. The default is
-// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks and
-// semaphores support it; waiters of a plain lock have no queue position to lose.
+// [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks
+// and semaphores support it. Waiters of a plain lock have no queue position to lose.
 //
-// A process that died keeps the waiters behind it in the queue of a fair lock or semaphore waiting for that
-// time, and a writer that died while it waited keeps new readers waiting for that time. A reader
-// that died while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat
-// every third of the time, and at least once per second. A process that was paused for longer moves
-// to the end of the queue.
+// In the queue of a fair lock or semaphore, a process that died delays the waiters behind it by
+// that time. A writer that died while it waited delays new readers by that time. A reader that died
+// while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat every third
+// of the time, and at least once per second. A process that was paused for longer moves to the end
+// of the queue.
 func WithWaiterTimeout(d time.Duration) Option {
 	return setting{option.WaiterTimeout, "WithWaiterTimeout", func(c *option.Config) error {
 		c.WaiterTimeout = d.Truncate(time.Millisecond)
@@ -122,17 +122,18 @@ func WithReaderPreference() Option {
 	}}
 }
 
-// WithFencing makes fencing tokens grow even if the clock of the server moves backward: a token
-// counter in Redis stores the latest token, and a new holder gets the server time in µs, or the
-// latest token plus one if that is larger. The first hold of an owner decides.
+// WithFencing makes fencing tokens grow even if the clock of the server moves backward. A token
+// counter in Redis stores the latest token. A new holder gets the server time in µs, or the latest
+// token plus one if that is larger. The first hold of an owner decides.
 //
-// The counter has no expiry and stays when the lock is free: 16 bytes and its key for each name
-// that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
+// The counter has no expiry and stays when the lock is free. It takes 16 bytes and its key for each
+// name that was ever locked this way. A Redisson RFencedLock of the same name uses the same
+// counter.
 //
 // With this option, read holds have a token too. A reader's token is larger than the token of every
 // earlier writer, and smaller than the token of every later writer. Readers with no writer between
-// them have the same token, so a resource that has seen one of them accepts the others. An owner
-// that reads while it writes has two tokens, and the reader's token is the larger one.
+// them have the same token. A resource that has seen one of them accepts the others. An owner that
+// reads while it writes has two tokens. The reader's token is the larger one.
 //
 // Without this option, tokens are the server time alone and cost nothing. They grow provided that
 // the clock of the server does not move backward.
@@ -148,9 +149,10 @@ func WithFencing() Option {
 // the server becomes a replica in the meantime, Lock continues at the new primary, and TryLock can
 // fail with [ErrUnavailable].
 //
-// The option narrows the window in which a failover loses a lock, and does not close it: a replica
-// that was not among the n can be promoted. A re-entry needs no confirmation. Each acquisition in
-// progress uses a separate connection, and takes the time of the slowest of the n replicas.
+// The option narrows the window in which a failover loses a lock. It does not close it, because a
+// replica that was not among the n can be promoted. A re-entry needs no confirmation. Each
+// acquisition in progress uses a separate connection, and takes the time of the slowest of the n
+// replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return setting{option.Replicas, "WithReplicas", func(c *option.Config) error {
 		c.Replicas, c.ReplicaTimeout = n, timeout.Truncate(time.Millisecond)
@@ -164,11 +166,11 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	}}
 }
 
-// WithMaxHold sets the maximum duration of a hold. By default there is none. After d the hold is
-// lost, with a cause that matches [ErrLost] and [ErrMaxHold], and released in Redis, even if it is
-// renewed. d must be at least [MinLease]. It bounds how long a holder that hangs keeps out other
-// owners, including a function of [Do], an HTTP handler, a task or a leader, which otherwise keep
-// the lock until they return.
+// WithMaxHold sets the maximum duration of a hold. By default there is none. The duration d must be
+// at least [MinLease]. After d the hold is lost and released in Redis, even if it is renewed. The
+// cause matches [ErrLost] and [ErrMaxHold]. Use it to bound how long a holder that hangs keeps out
+// other owners. A function of [Do], an HTTP handler, a task or a leader otherwise keeps the lock
+// until it returns.
 //
 // Each hold of a re-entrant lock has its own limit, or none. The lock is free when the owner has no
 // hold left.
@@ -181,13 +183,13 @@ func WithMaxHold(d time.Duration) Option {
 
 // WithMinHold keeps the lock locked for d after it was acquired, even if it is unlocked before. Use
 // it for a job that takes a second and must not run twice within a minute, although the clocks of
-// the machines differ. d must be at least [MinLease], and at most the durations of
+// the machines differ. The duration d must be at least [MinLease], and at most the durations of
 // [WithFixedLease] and [WithMaxHold]. Only plain and fair locks support it.
 //
-// Unlock returns immediately and ends the hold. It leaves the lock in Redis until d is over. Until
-// then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor the end of the
-// process frees the lock sooner, and Inspect shows the owner that released it. The lease is at
-// least d, so the lock also outlives a process that dies. A waiter of Redisson retries when the
+// Unlock returns immediately and ends the hold. It leaves the lock in Redis until d has passed.
+// Until then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor the end
+// of the process frees the lock sooner, and Inspect shows the owner that released it. The lease is
+// at least d, so the lock also outlives a process that dies. A waiter of Redisson retries when the
 // lease that it saw expires.
 func WithMinHold(d time.Duration) Option {
 	return setting{option.MinHold, "WithMinHold", func(c *option.Config) error {
@@ -201,14 +203,14 @@ func WithMinHold(d time.Duration) Option {
 // with [WithFixedLease], which is never renewed.
 //
 // The time counts from the renewal that detects the cancellation, at most a third of the lease
-// after it. Then the hold is abandoned: it is released and lost, and [Observer.Abandoned] is called.
-// From then on Hold.Err and the error of Unlock match [ErrLost] and [ErrAbandoned].
+// after it. Then the hold is abandoned. It is released and lost, and [Observer.Abandoned] is
+// called. From then on Hold.Err and the error of Unlock match [ErrLost] and [ErrAbandoned].
 // [context.Cause] of the context of the hold does not, because a context keeps its first cause.
 //
-// It bounds only holds that the caller must unlock. The function of [Do] keeps the lock until it
-// returns, and a hold of [UntilUnlock] until Unlock. For them it is the time after which the log and
-// [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold] to bound
-// them. A hold under context.Background is never abandoned.
+// The option bounds only holds that the caller must unlock. The function of [Do] keeps the lock
+// until it returns, and a hold of [UntilUnlock] lasts until Unlock. After the grace time, the log
+// and [Observer.StillRunning] report once that their work is still running. Use [WithMaxHold] to
+// bound them. A hold under context.Background is never abandoned.
 func WithGrace(d time.Duration) Option {
 	return setting{option.Grace, "WithGrace", func(c *option.Config) error {
 		c.Grace = d

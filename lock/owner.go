@@ -7,7 +7,7 @@ import (
 )
 
 // ContextWithNewOwner returns a copy of ctx that carries a new owner. Every lock acquired under it
-// belongs to that owner: locking the same name re-enters, and the holds may be unlocked in any
+// belongs to that owner. Locking the same name re-enters, and the holds may be unlocked in any
 // order. A call without that context does not re-enter.
 //
 // Use it if the holds do not nest, to unlock the first of two holds before the second. The context

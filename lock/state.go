@@ -23,8 +23,8 @@ type State struct {
 	Waiters []Waiter      // first-come, first-served, as far as Redis stores them: see Waiter
 }
 
-// NoExpiry is the remaining lease of a key without expiry. Leasehold never creates one; a manual
-// PERSIST does. The next renewal by a holder sets an expiry again.
+// NoExpiry is the remaining lease of a key without expiry. leasehold never creates one, but a
+// manual PERSIST does. The next renewal by a holder sets an expiry again.
 const NoExpiry time.Duration = -1
 
 // Holder is an owner that holds the lock.
@@ -41,9 +41,9 @@ type Holder struct {
 	Client Client // client of the owner, as far as it is known
 }
 
-// Waiter is an owner that waits, as Redis stores it: an owner in the queue of a fair lock, the
-// writer that new readers wait behind, or a process in the queue of a plain lock, which waits on
-// behalf of all its goroutines.
+// Waiter is an owner that waits, as Redis stores it. For a fair lock, it is an owner in the queue.
+// For a read/write lock, it is the writer that new readers wait behind. For a plain lock, it is a
+// process in the queue, which waits on behalf of all its goroutines.
 type Waiter struct {
 	Owner         string
 	WaiterTimeout time.Duration // time after which the waiter counts as dead without a heartbeat; NoExpiry if it counts as alive while its process is subscribed

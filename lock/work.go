@@ -10,13 +10,14 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to
-// Lock or TryLock is canceled: that context cancels only the wait. Use it if something calls Unlock
-// reliably when the work is done, such as a framework. [Do] does so itself. Wrap a whole multi-lock
-// or quorum, not its members, because a multi-lock checks what its members support.
+// UntilUnlock returns a Locker for l whose holds last until Unlock. They last even after the
+// context given to Lock or TryLock is canceled, because that context cancels only the wait. Use it
+// if something calls Unlock reliably when the work is done, such as a framework. [Do] does so
+// itself. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its
+// members support.
 //
 // [WithMaxHold], counted from the grant, and [WithFixedLease] bound such a hold, and closing the
-// client ends it. [WithGrace] does not end it: after that time the client reports once that the
+// client ends it. [WithGrace] does not end it. After that time the client reports once that the
 // work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for
 // as long as its process lives.
 func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
@@ -57,14 +58,14 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	return h, nil
 }
 
-// HoldFromContext returns the hold under which a function of [Do], of [TryDo], or of any other call
-// of this module that locks for a function runs. ctx is the context of that function.
-// HoldFromContext returns nil if there is none.
+// HoldFromContext returns the hold under which a function runs, or nil if there is none. It works
+// for functions of [Do], [TryDo], and every other call of this module that locks for a function.
+// Pass it the context of the function.
 //
 // The context of the function is canceled with the caller's, and the lock stays held until the
-// function has returned. A function that still has work to do after the cancellation checks the
-// hold: Err is nil while the lock is held, and matches [ErrLost] after a loss. The hold belongs to
-// the caller of the function: do not unlock it.
+// function has returned. A function that still has work to do after the cancellation checks Err of
+// the hold. It is nil while the lock is held, and matches [ErrLost] after a loss. Do not unlock the
+// hold, because it belongs to the caller of the function.
 func HoldFromContext(ctx context.Context) Hold {
 	h, _ := ctx.Value(holdKey{}).(Hold)
 	return h
