@@ -1,6 +1,6 @@
-// Package lockimpl defines the interfaces for authors of lock types: how to read options, how to
-// find the owner in a context, and how to take part in multi-locks and quorums. Code that only uses
-// locks does not need it.
+// Package lockimpl defines the interfaces for authors of lock types. They let a type take part in
+// multi-locks and quorums. The functions read options, and find the owner in a context. Code that
+// only uses locks does not need it.
 //
 // A type that implements [lock.Locker] works with everything in this module. The other interfaces
 // are optional:
@@ -46,9 +46,9 @@ const (
 	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold
 )
 
-// NewConfig applies opts in order. An option that is nil, has an invalid value, or is not in known
-// is an error; if it is not in known, the error matches [errors.ErrUnsupported]. kind names the
-// type of lock in the error: "a fair lock".
+// NewConfig applies opts in order. An option that is nil or has an invalid value is an error. An
+// option that is not in known is an error that matches [errors.ErrUnsupported]. The argument kind
+// names the type of lock in the error, for example "a fair lock".
 func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) {
 	c := Config{WaiterTimeout: lock.DefaultWaiterTimeout}
 	var errs []error
@@ -79,8 +79,7 @@ func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) 
 }
 
 // OwnerFrom returns the number of the owner that ctx carries, and whether it carries one. Contexts
-// of
-// [lock.ContextWithNewOwner] and [lock.Hold] do.
+// of [lock.ContextWithNewOwner] and [lock.Hold] carry one.
 func OwnerFrom(ctx context.Context) (number uint64, ok bool) {
 	number, ok = ctx.Value(owner.Key{}).(uint64)
 	return number, ok
@@ -103,7 +102,7 @@ type Fenced interface {
 
 	// RaiseToken makes the tokens of all later holders of the name larger than token. The token of the
 	// hold does not change. RaiseToken fails with [lock.ErrLost] if the server no longer has the lock
-	// for this owner, and with [errors.ErrUnsupported] if the lock was created without
+	// for this owner. It fails with [errors.ErrUnsupported] if the lock was created without
 	// [lock.WithFencing].
 	RaiseToken(ctx context.Context, token uint64) error
 
@@ -113,8 +112,8 @@ type Fenced interface {
 }
 
 // Batched is a [lock.Locker] whose commands travel in one batch with those of other locks that are
-// sent at the same time. The multi-lock uses it: it tries to acquire locks of one batch together, and
-// others one by one.
+// sent at the same time. The multi-lock tries to acquire locks of one batch together, and others
+// one by one.
 type Batched interface {
 	lock.Locker
 
@@ -134,8 +133,8 @@ type Server struct {
 }
 
 // Witness is a [lock.Locker] that reports which server has it. All locks of this module implement
-// it. A quorum checks the server before it counts its vote, because a server that restarted without
-// its data may have lost a lock that it granted.
+// it. A quorum checks the server before it counts its vote. A server that restarted without its
+// data may have lost a lock that it granted.
 type Witness interface {
 	lock.Locker
 
@@ -149,7 +148,7 @@ type Witness interface {
 type Counted interface {
 	lock.Locker
 
-	// Semaphore returns a value that is equal for all handles of one semaphore of a client, and the
-	// total number of permits, or 0 if the handle has none.
+	// Semaphore returns an identifier and the total number of permits, or 0 if the handle has none.
+	// The identifier is equal for all handles of one semaphore of a client.
 	Semaphore() (of any, permits int)
 }
