@@ -10,8 +10,8 @@
 //	})
 //
 // leasehold provides distributed locks on Redis or Valkey. It uses the same keys as Redisson, so
-// Java and Go services exclude each other. A lock is renewed while its holder works, and the holder
-// is notified if it is lost.
+// Java and Go services exclude each other. A lock is renewed while its holder works. The holder is
+// notified if the lock is lost.
 //
 // # Choosing a lock
 //
@@ -56,7 +56,7 @@
 // [lock.ErrLost].
 //
 // Only the context of a hold re-enters. A second Lock under a plain context waits, even in the same
-// goroutine: pass on the context of the hold.
+// goroutine. To re-enter, pass on the context of the hold.
 //
 // # Terms
 //
@@ -82,11 +82,12 @@
 //	admin         lists, inspects and force-unlocks locks
 //	locktest      a Redis server in memory for tests, and conformance tests for locks
 //
-// Adapters are below contrib: httplock for net/http and synclock for sync.Locker in this module, and
-// separate modules for asynq, cron libraries, certmagic, OpenTelemetry and Prometheus, for the options
-// of go-redis, and for a migration from redsync, redislock or rueidislock. The command leasehold holds a
-// lock for a shell command, and shows who holds what. Guides, migration from other libraries, a
-// production checklist and a runbook are in docs.
+// Adapters are below contrib. Packages httplock for net/http and synclock for sync.Locker are in
+// this module. Separate modules support asynq, cron libraries, certmagic, OpenTelemetry, Prometheus
+// and the options of go-redis. Others support a migration from redsync, redislock or rueidislock.
+//
+// The command leasehold holds a lock for a shell command, and shows who holds what. Guides,
+// migration from other libraries, a production checklist and a runbook are in docs.
 package leasehold
 
 import _ "github.com/leasehold-go/leasehold/lock" // its names are links above
