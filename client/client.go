@@ -14,7 +14,7 @@
 //	return work(h.Context()) // canceled as soon as the lock can no longer be guaranteed
 //
 // [New] uses a rueidis client that the application already has. Package lock documents what every
-// lock and hold guarantees; the package of each type of lock documents the rest.
+// lock and hold guarantees. The package of each type of lock documents the rest.
 package client
 
 import (
@@ -35,7 +35,7 @@ import (
 )
 
 // Client creates locks and synchronizers. All locks of a client share one identity in Redis, one
-// watchdog and one connection for notifications; on a cluster with sharded Pub/Sub there is one
+// watchdog and one connection for notifications. On a cluster with sharded Pub/Sub, there is one
 // connection to each node in use. One client per process is enough. A Client is safe for concurrent
 // use.
 type Client struct {
@@ -46,27 +46,27 @@ type Client struct {
 	entry   *registry.Entry // nil without a registry
 }
 
-// New returns a client that uses rdb. It never closes rdb: close the client first, then rdb. New
-// sends no command, except for one to a cluster, within the operation timeout: see [PubSubAuto].
+// New returns a client that uses rdb. It never closes rdb. Close the client first, then rdb. New
+// sends no command, except for one to a cluster, within the operation timeout (see [PubSubAuto]).
 //
 // rdb may be standalone, Sentinel or cluster. With SendToReplicas, it must not send EVALSHA to
 // replicas. Its blocking pool must have a free connection for notifications, on each node of a
-// cluster, one for the entry of [WithName], and one for each acquisition in progress with
-// [lock.WithReplicas]. If it has none, waiters poll once per second and such acquisitions time out;
-// the client logs that once.
+// cluster. It also needs one for the entry of [WithName], and one for each acquisition in progress
+// with [lock.WithReplicas]. Without free connections, waiters poll once per second, and
+// acquisitions with replicas time out. The client logs that once.
 //
 // The ConnWriteTimeout of rdb, 10 s by default, bounds how long a goroutine of the client can wait
-// for an unresponsive server; calls return long before that. If a call whose context cannot be
-// canceled gets no reply within the operation timeout, rueidis may close the connection, and other
-// commands on it fail too.
+// for an unresponsive server. Calls return long before that. If the context of a call cannot be
+// canceled, and no reply comes within the operation timeout, rueidis may close the connection.
+// Other commands on that connection then fail too.
 //
 // With a ConnLifetime, rueidis resends commands that have no reply one second after a connection
 // reached its lifetime. The client then treats a reply that took a second or longer, and a failed
 // dial, as an unknown outcome and checks it later. An Unlock whose connection breaks within that
 // second can report a loss although it released the lock.
 //
-// If rdb is closed after a failed dial, rueidis does not report that, and calls continue as if the
-// server were down, until Close.
+// If rdb is closed after a failed dial, rueidis does not report that. Until Close, calls then
+// continue as if the server were down.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
@@ -107,15 +107,18 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	return c
 }
 
-// Open connects to the server at url and returns a client that owns the connection: Close closes it
-// too. ctx bounds connecting, not the lifetime of the client.
+// Open connects to the server at url and returns a client that owns the connection. Close closes
+// the connection too. The context ctx bounds connecting, not the lifetime of the client.
 //
-// url has the scheme redis, rediss (TLS), valkey, valkeys or unix, as for rueidis.ParseURL. For
+// The URL has the scheme redis, rediss (TLS), valkey, valkeys or unix, as for rueidis.ParseURL. For
 // Sentinel, add ?master_set=NAME, and further addresses as &addr=HOST:PORT. A cluster is detected.
-// The connections to Sentinels use TLS if the URL does, and no user and password; for what a URL
-// cannot express, such as those or a client certificate, see [ParseURL]. A parameter that has no
-// effect is an error. If the connection fails, the error says what is at the address if it can be
-// detected: a Sentinel, a TLS port, or a server that has reached its maxclients.
+// A parameter that has no effect is an error.
+//
+// The connections to Sentinels use TLS if the URL does. They use no user and password. A URL cannot
+// express those, or a client certificate. See [ParseURL] for these.
+//
+// If the connection fails, the error reports a detected cause at the address. It can be a Sentinel,
+// a TLS port, or a server that has reached its maxclients.
 //
 // The connection needs no CLIENT TRACKING, detects within 5 s that a server is gone, and refreshes
 // its view of Sentinels and clusters.
@@ -131,8 +134,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	return open(ctx, option, config)
 }
 
-// OpenWithOption is [Open] for what a URL cannot express, such as the password of the Sentinels, a client certificate, or a dialer. It
-// sets the fields of option that are zero and matter to locks as [ParseURL] does.
+// OpenWithOption connects as [Open] does, with options that a URL cannot express. Examples are the
+// password of the Sentinels, a client certificate, and a dialer. OpenWithOption sets zero fields of
+// option that matter to locks, as [ParseURL] does.
 func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Option) (*Client, error) {
 	config, err := configure(opts)
 	if err != nil {
@@ -166,7 +170,7 @@ func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rue
 	return dial.Client(ctx, option)
 }
 
-// ID returns the UUID of the client, with which the owner strings of all its locks begin.
+// ID returns the UUID of the client. The owner strings of all its locks begin with it.
 func (c *Client) ID() string { return c.session.ID() }
 
 // used returns the session for a lock that is going to be used, after which operators
@@ -180,53 +184,57 @@ func (c *Client) used() *session.Session {
 
 // NewLock returns a handle of the plain (re-entrant) lock called name. It sends no command and is
 // cheap. An invalid name or option is an error of the first call. The first handle of a client
-// registers the client for operators: see [WithName].
+// registers the client for operators (see [WithName]).
 //
 // Java services use RedissonClient.getLock(name).
 func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 	return reentrant.New(c.used(), name, opts...)
 }
 
-// NewFairLock returns a handle of the fair lock called name: owners are served first-come,
-// first-served across all processes. It sends no command. An invalid name or option is an error of
-// the first call.
+// NewFairLock returns a handle of the fair lock called name. Owners are served first-come,
+// first-served across all processes. NewFairLock sends no command. An invalid name or option is an
+// error of the first call.
 //
 // Java services use RedissonClient.getFairLock(name).
 func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 	return fairlock.New(c.used(), name, opts...)
 }
 
-// NewRWLock returns a handle of the read/write lock called name: any number of readers, or one
-// writer. It sends no command. An invalid name or option is an error of the first call.
+// NewRWLock returns a handle of the read/write lock called name. Any number of readers, or one
+// writer, can hold it. NewRWLock sends no command. An invalid name or option is an error of the
+// first call.
 //
 // Java services use RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 	return rwlock.New(c.used(), name, opts...)
 }
 
-// NewSemaphore returns a handle of the semaphore called name, of which at most that many permits
-// can be held at once. With 0 permits, the handle accepts the number that the semaphore already
-// has. It sends no command. An invalid name, number or option is an error of the first call.
+// NewSemaphore returns a handle of the semaphore called name, with that number of permits. At most
+// that number can be held at once. With 0 permits, the handle accepts the number that the semaphore
+// already has. NewSemaphore sends no command. An invalid name, number or option is an error of the
+// first call.
 //
 // Java services use RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore)
-// cannot be shared: it has no leases, and a handle with 0 permits would take its permits.
+// cannot be shared. It has no leases, and a handle with 0 permits would take its permits.
 func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *semaphore.Semaphore {
 	return semaphore.New(c.used(), name, permits, opts...)
 }
 
-// Close releases every lock that the client still holds, and ends their holds and all waiting calls
-// with lock.ErrClosed. It waits until all goroutines and subscriptions of the client have ended,
-// until ctx is canceled, or for three operation timeouts ([WithOpTimeout]), whichever comes first.
-// If ctx is already canceled, it waits for up to two. If the client was created by [Open], it then
-// closes the connection; if the time is up before that, it continues in the background.
+// Close releases every lock that the client still holds. It ends the holds and all waiting calls
+// with lock.ErrClosed. If the client was created by [Open], Close then closes the connection. If
+// the time is up before that, it closes the connection in the background.
+//
+// Close waits until all goroutines and subscriptions of the client have ended. It stops waiting
+// when ctx is canceled, or after three operation timeouts ([WithOpTimeout]). If ctx is already
+// canceled, it waits for up to two.
 //
 // Close does not wait for work that runs under a lock, such as the function of lock.Do or an HTTP
-// handler: it ends the holds immediately. Stop the server or the workers first.
+// handler. It ends the holds immediately. Stop the server or the workers first.
 //
-// The error reports what is left: locks whose release Redis did not confirm, which expire with
-// their leases, or goroutines that still wait for an unresponsive server, which end with the
-// connection. It matches ctx.Err() if ctx was canceled first, and lock.ErrUnavailable if the
-// operation timeouts passed first. A second call waits again.
+// The error reports locks whose release Redis did not confirm. They expire with their leases. It
+// also reports goroutines that still wait for an unresponsive server. They end with the connection.
+// The error matches ctx.Err() if ctx was canceled first, and lock.ErrUnavailable if the operation
+// timeouts passed first. A second call waits again.
 func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
 		l.stop() // a client that was never connected holds nothing, and its calls must not wait for a server

@@ -14,13 +14,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// WithLazyConnect makes [Open] return immediately. The client connects in the background and
+// WithLazyConnect makes [Open] return immediately. The client connects in the background. It
 // retries, with pauses of up to a second, until the server replies or the client is closed. Until
-// then commands fail with the error of the last attempt: Lock waits for the server, TryLock returns
-// that error, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down. A
-// command that is sent during the first attempt waits for its result.
+// then commands fail with the error of the last attempt. Lock waits for the server, and TryLock
+// returns that error. A quorum (multilock.NewQuorum) starts while a minority of its servers is
+// down. A command that is sent during the first attempt waits for its result.
 //
-// The URL must name one server, or Sentinels. On a cluster each command fails: open a cluster
+// The URL must name one server, or Sentinels. On a cluster each command fails, so open a cluster
 // without this option. [New] rejects the option, because its client is already connected.
 func WithLazyConnect() Option {
 	return option(func(c *config) { c.lazy = true })

@@ -61,13 +61,13 @@ const (
 	minOpTimeout       = time.Millisecond
 )
 
-// WithWatchdogTimeout sets the lease of locks without a fixed lease. The watchdog renews it every
-// third; if the process dies, the lock is free after at most this time. The default is 30 s. It
-// must be at least 100 ms and at most one year.
+// WithWatchdogTimeout sets the lease of locks without a fixed lease. The default is 30 s. It must
+// be at least 100 ms and at most one year. The watchdog renews the lease every third. If the
+// process dies, the lock is free after at most this time.
 //
-// Leases of readers are renewed at least every 10 s, because a reader of Redisson that renews
-// shortens the lease of the lock to its own watchdog timeout, which is 30 s by default. If
-// Redisson's watchdog timeout is less than 10 s, set no longer timeout here.
+// Leases of readers are renewed at least every 10 s. A reader of Redisson that renews shortens the
+// lease of the lock to its own watchdog timeout (30 s by default). If Redisson's watchdog timeout
+// is less than 10 s, set no longer timeout here.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.Lease = d
@@ -78,7 +78,7 @@ func WithWatchdogTimeout(d time.Duration) Option {
 // WithOpTimeout sets how long a command to Redis may take before its outcome counts as unknown. It
 // bounds TryLock and Unlock even if their context has no deadline. The default is 3 s, or a sixth
 // of the watchdog timeout if that is less. It must be at least 1 ms and at most a quarter of the
-// watchdog timeout, so that a renewal that times out can be retried.
+// watchdog timeout. A renewal that times out can then be retried.
 func WithOpTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.OpTimeout, c.opTimeoutGiven = d, true
@@ -93,11 +93,11 @@ func WithKeyPrefix(prefix string) Option {
 
 // WithLogger makes the client log to l instead of [slog.Default].
 //
-// The client logs faults that no call returns: at Error a lock that was lost, and at Warn what can
-// lead to a loss, keeps other owners waiting, or hides the client from operators. It logs nothing
-// else. The same message about one lock is logged at most once in 10 s, and about at most 10 locks
-// in that time; the next such message counts the ones that were left out. No message contains a
-// password or an owner. docs/operate/telemetry.md lists all messages.
+// The client logs faults that no call returns. It logs a lost lock at Error. It logs a fault at
+// Warn if it can lead to a loss, keeps other owners waiting, or hides the client from operators. It
+// logs nothing else. The same message about one lock is logged at most once in 10 s, and about at
+// most 10 locks in that time. The next message of that kind counts the suppressed ones. No message
+// contains a password or an owner. docs/operate/telemetry.md lists all messages.
 //
 // With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
 // silences it.
@@ -111,7 +111,8 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithObserver makes the client call the functions of o when something happens to its locks, for
 // metrics and traces. Packages leaseholdotel and leaseholdprom, which are separate modules, create
-// such observers. If the option is given several times, all observers are called, in that order.
+// such observers. If the option is given several times, all observers are called, in the given
+// order.
 func WithObserver(o lock.Observer) Option {
 	return option(func(c *config) {
 		switch {
@@ -148,14 +149,16 @@ func both(a, b *lock.Observer) *lock.Observer {
 // WithName sets the client name shown to operators, typically the name of the service. The default
 // is the name of the program. The name must not exceed 256 bytes.
 //
-// While its locks are used, a client keeps a small hash, leasehold_client:<uuid>, with its name,
-// label, host, process ID, version of this library and start time. Owner strings begin with that
-// UUID, so Inspect and the leasehold tool can show which process holds a lock and which ones wait.
-// Anyone who can read the key sees the entry: do not put secrets into it.
+// While its locks are used, a client keeps a small entry in Redis. It contains the name, label,
+// host, process ID, version of this library and start time. With it, Inspect and the leasehold tool
+// can show which process holds a lock and which ones wait. Anyone who can read the key sees the
+// entry, so do not put secrets into it. docs/reference/redis-keys.md in the repository describes
+// the keys.
 //
-// The entry is written in the background when the first handle of a lock is created, refreshed
-// every 10 s, removed by Close, and expires a minute after the process died. It uses one connection
-// of the blocking pool of the rueidis client. No lock waits for it or depends on it.
+// The client writes the entry in the background when the first handle of a lock is created. It
+// refreshes the entry every 10 s, and Close removes it. The entry expires a minute after the
+// process died. It uses one connection of the blocking pool of the rueidis client. No lock waits
+// for it or depends on it.
 func WithName(name string) Option {
 	return option(func(c *config) {
 		c.name = name

@@ -12,41 +12,41 @@ import (
 
 // What a client hands out that holds no lease.
 
-// NewLatch returns a handle of the countdown latch called name: callers wait until its count
-// reaches zero. It sends no command. An invalid name is an error of the first call. The name, with
-// the key prefix of the client, must not contain braces.
+// NewLatch returns a handle of the countdown latch called name. Callers wait until its count
+// reaches zero. NewLatch sends no command. An invalid name is an error of the first call. The name,
+// with the key prefix of the client, must not contain braces.
 //
 // Java services use RedissonClient.getCountDownLatch(name).
 func (c *Client) NewLatch(name string) *latch.Latch {
 	return c.latches.New(name)
 }
 
-// NewWaitGroup returns a handle of the wait group called name: workers with leases, and callers
-// that wait until all workers are done. It sends no command. An invalid name or option is an error
-// of the first call.
+// NewWaitGroup returns a handle of the wait group called name. Its workers have leases, and callers
+// wait until all workers are done. NewWaitGroup sends no command. An invalid name or option is an
+// error of the first call.
 func (c *Client) NewWaitGroup(name string, opts ...lock.Option) *latch.WaitGroup {
 	c.used()
 	return c.latches.NewWaitGroup(name, opts...)
 }
 
 // NewElection returns a handle of the leader election called name. The holder of the fair lock of
-// that name is the leader, and candidates become leader first-come, first-served. It sends no
-// command. An invalid name or option is an error of the first call.
+// that name is the leader, and candidates become leader first-come, first-served. NewElection sends
+// no command. An invalid name or option is an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
 	return leader.New(fairlock.NewForElection(c.used(), name, opts...), c.NewLeaderStore(name))
 }
 
-// NewLeaderStore returns the value store of the leader called name, for an election by a lock other
-// than a fair lock: leader.New(l, c.NewLeaderStore(l.Name())). It sends no command. An invalid name
-// is an error of the first call.
+// NewLeaderStore returns the value store of the leader called name. Use it for an election by a
+// lock other than a fair lock, as in leader.New(l, c.NewLeaderStore(l.Name())). It sends no
+// command. An invalid name is an error of the first call.
 func (c *Client) NewLeaderStore(name string) leader.Store {
 	return board.New(c.session, name)
 }
 
 // NewRateLimiter returns a rate limiter whose limits apply to each key, across all processes that
-// use the name. onFailure sets what it decides when Redis is unavailable; there is no default. It
-// sends no command. An invalid name, policy or limit is an error of the first call. Create it once:
-// it batches the calls of its callers.
+// use the name. The policy onFailure sets what the limiter decides when Redis is unavailable. There
+// is no default. NewRateLimiter sends no command. An invalid name, policy or limit is an error of
+// the first call. Create the limiter once, because it batches the calls of its callers.
 func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits ...ratelimit.Limit) *ratelimit.Limiter {
 	return ratelimit.On(c.sender, name, onFailure, limits...)
 }
@@ -69,9 +69,9 @@ func (c *Client) NewBloomFilter(name string, opts ...bloom.Option) *bloom.Filter
 	return bloom.On(c.sender, name, opts...)
 }
 
-// NewShardedBloomFilter returns a handle of the Bloom filter called name that is split into several
-// filters, for a cluster or for more than 512 MB. It sends no command. An invalid name or number is
-// an error of the first call.
+// NewShardedBloomFilter returns a handle of the Bloom filter called name, split into several
+// filters. Use it for a cluster or for more than 512 MB. It sends no command. An invalid name or
+// number is an error of the first call.
 func (c *Client) NewShardedBloomFilter(name string, shards int, opts ...bloom.Option) *bloom.Sharded {
 	return bloom.ShardedOn(c.sender, name, shards, opts...)
 }

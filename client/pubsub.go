@@ -10,8 +10,8 @@ import (
 )
 
 // PubSub is how a release notifies the waiters on a cluster. All clients of a lock should use the
-// same way. Otherwise they still exclude each other, but waiters detect a release only by polling:
-// waiters of leasehold within a second, waiters of Redisson when the lease expires.
+// same way. Otherwise they still exclude each other, but waiters detect a release only by polling.
+// Waiters of leasehold detect it within a second, and waiters of Redisson when the lease expires.
 type PubSub int
 
 const (

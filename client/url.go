@@ -14,13 +14,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ParseURL returns the options that [Open] connects with, for an application that needs the rueidis
-// client itself: change them, create the client with rueidis.NewClient, and pass it to [New].
+// ParseURL returns the options that [Open] connects with. Use it if the application needs the
+// rueidis client itself. Change the options, create the client with rueidis.NewClient, and pass it
+// to [New].
 //
-// A URL can have these parameters: db, addr (further addresses, each "host:port"), master_set,
-// client_name, dial_timeout, write_timeout, skip_verify (only with TLS), protocol (2 or 3),
-// client_cache=0 and max_retries=0. Any other parameter, a value without effect, and a fragment are
-// errors. An error never repeats the password.
+// A URL can have the parameters db, master_set, client_name, dial_timeout, write_timeout,
+// client_cache=0 and max_retries=0. Others are addr (further addresses, each "host:port"),
+// skip_verify (only with TLS) and protocol (2 or 3). Any other parameter, a value without effect,
+// and a fragment are errors. An error never repeats the password.
 func ParseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {
