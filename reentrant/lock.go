@@ -1,34 +1,25 @@
-// Package reentrant implements the plain lock: one owner at a time, with a hold count, so that the
-// owner can acquire it again. client.Client.NewLock creates one.
+// Package reentrant implements the plain lock. It has one owner at a time, and a hold count, so
+// that the owner can acquire it again. client.Client.NewLock creates one.
 //
 // # In Redis
 //
 // A lock is one hash, <name>, that maps the owner to its hold count and expires with the lease. It
 // is Redisson's RLock, byte for byte, and excludes Java services that use the same name.
-// docs/reference/redis-keys.md in the repository describes the fields, the channels and the
-// scripts.
+// docs/reference/redis-keys.md in the repository describes the keys, the channels and the hand-off
+// between waiters.
 //
 // # Waiting
 //
 // A waiter subscribes to the channel of the lock. It retries when the subscription is confirmed,
-// after each notification, when the lease of the other owner expires, and at least once per poll
-// interval. In a process, waiters are served first-come, first-served, and only the first sends
-// commands.
-//
-// A lock with waiters is handed off and does not become free in between. Within a process a
-// hand-off needs no command, up to 64 times in a row or for 10 ms. After that the release grants
-// the lock to the first process in the queue. A process that died while it was queued delays the
-// others by at most 3 s.
-//
-// Waiters of Redisson and callers of TryLock are not in the queue, so the lock is freed for them
-// from time to time: after 4 grants in a row if a client outside the queue is subscribed, after 16
-// if the server cannot report that, and otherwise after 64 grants and one second.
+// after each notification, and when the lease of the other owner expires. It also retries at least
+// once per second. In a process, waiters are served first-come, first-served, and only the first
+// sends commands.
 //
 // # Differences from Redisson
 //
 //   - A re-entry never shortens the lease, and a partial release does not change it.
 //   - A release deletes the field of the owner, not the key.
-//   - There is no unlock latch: the count identifies a repeated release.
+//   - There is no unlock latch, because the count identifies a repeated release.
 //   - A holder is notified when it has lost the lock.
 //   - While processes wait, the hash has one more field, which Redisson does not read.
 package reentrant
@@ -61,7 +52,7 @@ var kind = &session.Kind{
 	},
 }
 
-// Lock is a handle of one plain lock. It is safe for concurrent use; goroutines that share it
+// Lock is a handle of one plain lock. It is safe for concurrent use. Goroutines that share it
 // exclude each other. It holds no resources and need not be closed.
 type Lock struct {
 	session *session.Session
@@ -82,8 +73,8 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 // Name returns the name as the caller gave it.
 func (l *Lock) Name() string { return l.spec.Name }
 
-// Batch returns what is equal for all plain locks of a client: their commands travel together. The
-// multi-lock uses it.
+// Batch returns a value that is equal for all plain locks of a client. Their commands travel
+// together. The multi-lock uses it.
 func (l *Lock) Batch() any { return l.session }
 
 // Ahead returns the error that TryLock returns, without sending a command, if another call of this
@@ -91,21 +82,23 @@ func (l *Lock) Batch() any { return l.session }
 func (l *Lock) Ahead() error { return l.session.Ahead(l.spec) }
 
 // Lock waits until the lock is held or ctx is canceled. If ctx carries an owner that already holds
-// the lock, it re-enters immediately. The context of the hold is derived from ctx; to limit only
+// the lock, it re-enters immediately. The context of the hold is derived from ctx. To limit only
 // the wait, use lock.WithWait.
 //
 // If ctx is canceled first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if
 // another owner has the lock, or lock.ErrUnavailable and the last error if Redis failed to reply.
 // It matches neither if ctx was canceled before any reply.
 //
-// Otherwise the error matches lock.ErrClosed if the client is closed, lock.ErrLost if it would have
-// re-entered a lock that was lost, and lock.ErrBadName or lock.ErrWrongType if the name or the key
-// is not that of a lock. An error reply that waiting does not change, such as a denied command, is
-// returned immediately. After a transient reply, such as one about full memory, Lock retries;
-// docs/reference/errors.md lists all replies.
+// Otherwise the error matches lock.ErrClosed if the client is closed. It matches lock.ErrLost if
+// the call would have re-entered a lock that was lost. It matches lock.ErrBadName if the name is
+// not valid for a lock, or lock.ErrWrongType if the key is not a lock.
 //
-// After an error, nothing of this call is left in Redis: immediately if the server replies, and
-// otherwise one round trip after it replies again, but no longer than the lease. Lock requires one
+// An error reply that waiting does not change, such as a denied command, is returned immediately.
+// After a transient reply, such as one about full memory, Lock retries. docs/reference/errors.md
+// lists all replies.
+//
+// After an error, nothing of this call is left in Redis. If the server does not reply, this holds
+// one round trip after it replies again, or when the lease expires at the latest. Lock requires one
 // round trip if the lock is free.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
@@ -122,7 +115,7 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }
 
-// Inspect returns a consistent snapshot of the lock in Redis. Its waiters are the queued processes:
+// Inspect returns a consistent snapshot of the lock in Redis. Its waiters are the queued processes.
 // Redis does not store the waiters within a process.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectReentrant)
@@ -131,9 +124,10 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did. It
 // notifies the waiters. It is for operators.
 //
-// A holder of this client detects the loss immediately, and so does a holder of another client that
-// is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next renewal. Until
-// then, two owners may both act as the holder. The cause of the loss matches lock.ErrForceUnlocked.
+// A holder of this client detects the loss immediately. A holder of another client also does if
+// that client is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next
+// renewal. Until then, two owners may both act as the holder. The cause of the loss matches
+// lock.ErrForceUnlocked.
 //
 // The command is sent once. If its outcome is unknown, check with Inspect.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
