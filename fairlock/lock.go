@@ -1,51 +1,42 @@
-// Package fairlock implements the fair lock: one owner at a time, with a hold count, and owners are
-// served first-come, first-served across all processes. client.Client.NewFairLock creates one.
+// Package fairlock implements the fair lock. It has one owner at a time, and a hold count. Owners
+// are served first-come, first-served across all processes. client.Client.NewFairLock creates one.
 //
 // # In Redis
 //
-// A fair lock is a hash like that of a plain lock, a list of queued owners, and a sorted set of the
-// times until which they count as alive. The keys are those of Redisson's RFairLock, byte for byte.
-// docs/reference/redis-keys.md in the repository describes them and the scripts.
-//
-// The keys of a queue that is no longer used expire about an hour after its last waiter died. A
-// queue with a waiter of Redisson has no expiry, because Redisson would not extend it.
+// The keys are those of Redisson's RFairLock, byte for byte. docs/reference/redis-keys.md in the
+// repository describes the keys, the channels and the hand-off between waiters.
 //
 // # Waiting
 //
 // The first request of a waiter puts it into the queue, in the order in which the requests reach
-// the server. Waiters that come together enter together: an entry is delayed by up to 2 ms while
-// others of the process are queued. A release notifies the process of the next waiter, which then
-// sends a command and acquires the lock. If the next waiters in the queue are in the process of the
-// holder, the lock is handed to them without a command, up to 64 times in a row or for 10 ms.
+// the server. Waiters that come together enter together. An entry is delayed by up to 2 ms while
+// others of the process are queued. A release notifies the process of the next waiter. That process
+// then sends a command and acquires the lock.
 //
-// A process sends one heartbeat for all its waiters of a lock, every third of their waiter timeout
-// and at least once per second. The reply names the next owner, so a lost notification costs at
-// most a second. A waiter whose context is canceled, or whose client is closed, leaves the queue
-// immediately.
+// A process sends one heartbeat for all its waiters of a lock, at least once per second. A waiter
+// whose context is canceled, or whose client is closed, leaves the queue immediately.
 //
 // A waiter counts as dead when its heartbeats stop for the time of [lock.WithWaiterTimeout], by the
-// clock of the server. Several dead waiters delay the others by that time once, not by its sum. The
+// clock of the server. Several dead waiters together delay the others by that time once. The
 // waiters of a process that was paused for longer move to the end of the queue.
 //
 // # Differences from Redisson
 //
 //   - A deadline counts from the last heartbeat, by the clock of the server. A waiter of Redisson
-//     never renews its deadline. The deadline is 300 s (Redisson's fairLockWaitTimeout) after the
+//     never renews its deadline. Its deadline is 300 s (Redisson's fairLockWaitTimeout) after the
 //     deadline of the waiter ahead, or after the end of the lease. A waiter of Redisson that died
 //     blocks all others until its deadline, even if the lock is free.
-//   - Behind a dead waiter at the front, the others sleep until its deadline instead of polling,
-//     and the next one is notified as soon as the dead one is removed.
-//   - Waiters that give up for any reason leave the queue.
+//   - Behind a dead waiter at the front, the others sleep until its deadline instead of polling.
+//     The next one is notified as soon as the dead one is removed.
+//   - Waiters that stop waiting for any reason leave the queue.
 //   - Unlocking a lock that is not held fails, even if it is free.
 //   - A waiter at the front without a deadline, for example after a manual DEL, gets one.
 //
 // # Fair and plain locks with the same name
 //
-// A name belongs to one type of lock. The hashes of fair and plain locks are alike, but the owner
-// string shows the type: the number of an owner begins with one zero in a fair lock, and with two
-// in a plain lock. A fair lock under the name of a plain lock that is held fails with
-// lock.ErrWrongType, and vice versa. Owners of Redisson, and of clients before this rule, show no
-// type; next to them, both types wait.
+// A name belongs to one type of lock. A fair lock under the name of a plain lock that is held fails
+// with lock.ErrWrongType, and vice versa. The owner string shows the type. Owners of Redisson, and
+// of clients before this rule, show no type. If one of them holds the lock, both types wait.
 package fairlock
 
 import (
@@ -77,7 +68,7 @@ var kind = &session.Kind{
 	},
 }
 
-// Lock is a handle of one fair lock. It is safe for concurrent use; goroutines that share it
+// Lock is a handle of one fair lock. It is safe for concurrent use. Goroutines that share it
 // exclude each other, first-come, first-served. It holds no resources and need not be closed.
 type Lock struct {
 	session *session.Session
@@ -94,8 +85,9 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 	return &Lock{session: s, spec: s.NewSpec(kind, name, opts)}
 }
 
-// NewForElection is for package client; use client.Client.NewElection. Observers receive the kind
-// "election": a leader holds its lock, and candidates wait for it, for as long as they live.
+// NewForElection is for package client. Use client.Client.NewElection. Observers receive the kind
+// "election", because a leader holds its lock, and candidates wait for it, for as long as they
+// live.
 func NewForElection(s *session.Session, name string, opts ...lock.Option) *Lock {
 	l := New(s, name, opts...)
 	l.spec.As = "election"
@@ -109,18 +101,18 @@ func (l *Lock) Name() string { return l.spec.Name }
 // already holds the lock, it re-enters immediately.
 //
 // A caller whose request reached the server before another caller sent its own is served first. If
-// ctx is canceled first, the call leaves the queue immediately; if Redis does not respond, its
-// queue position expires with the time of [lock.WithWaiterTimeout]. The errors are those of a plain
-// lock.
+// ctx is canceled first, the call leaves the queue immediately. If Redis does not respond, its
+// queue position expires after the time of [lock.WithWaiterTimeout]. The errors are those of a
+// plain lock.
 //
 // Lock requires one round trip if the lock is free and the queue is empty. Otherwise it requires
-// one entry, shared by waiters that come together, two round trips and a notification for each turn
-// of this process, and one heartbeat per second for all waiters of this process.
+// one entry, shared by waiters that come together. Each turn of this process requires two round
+// trips and a notification. All waiters of this process share one heartbeat per second.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
 
-// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with
+// TryLock makes one attempt. It neither enters the queue nor overtakes a waiter. It fails with
 // lock.ErrNotAcquired if another owner holds the lock, or if a living owner is queued. It leaves
 // nothing in Redis. If Redis is unavailable, the error is that of TryLock of a plain lock.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
@@ -131,21 +123,24 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // up to 100 waiters. A longer queue is read in parts, to keep each script short, and may lack a
 // waiter that comes or goes at that time.
 //
-// After a hand-off within a process, the waiter that got the lock is shown in the queue for about
-// 10 ms more, and the owner is the one to which Redis granted the lock. The WaiterTimeout of a
-// waiter is the time that it has left without a heartbeat; waiters with none left are dead, but not
-// removed yet. Inspect then reads the client entries of the owners, if Redis replies in time (see
-// client.WithName). If the key holds something else, the error matches lock.ErrWrongType.
+// After a hand-off within a process, the waiter that acquired the lock is shown in the queue for
+// about 10 ms more. The owner is the one to which Redis granted the lock.
+//
+// The WaiterTimeout of a waiter is the time that it has left without a heartbeat. Waiters with none
+// left are dead, but not removed yet. Inspect then reads the client entries of the owners, if Redis
+// replies in time (see client.WithName). If the key has the wrong type, the error matches
+// lock.ErrWrongType.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }
 
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did. Living
-// waiters keep their queue positions, and the first is notified. It is for operators.
+// waiters keep their queue positions, and the first is notified. ForceUnlock is for operators.
 //
-// A holder of this client detects the loss immediately, and so does a holder of another client that
-// is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next renewal. Until
-// then, two owners may both act as the holder. The cause of the loss matches lock.ErrForceUnlocked.
+// A holder of this client detects the loss immediately. A holder of another client also does if
+// that client is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next
+// renewal. Until then, two owners may both act as the holder. The cause of the loss matches
+// lock.ErrForceUnlocked.
 //
 // The command is sent once. If its outcome is unknown, check with Inspect.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
