@@ -1,4 +1,4 @@
-// Package semaphore implements a semaphore with leases: at most N permits are held at once, across
+// Package semaphore implements a semaphore with leases. At most N permits are held at once, across
 // all processes. client.Client.NewSemaphore creates one.
 //
 //	s := c.NewSemaphore("gpus", 4)
@@ -15,16 +15,15 @@
 //
 // # In Redis
 //
-// The keys are those of Redisson's RPermitExpirableSemaphore, byte for byte; the queue of waiters
-// is leasehold's own. docs/reference/redis-keys.md in the repository describes the keys and the
-// scripts. The two keys of the semaphore stay in Redis while no permit is held, because the number
-// of permits is a setting. The keys of the queue expire an hour after the last heartbeat of a
-// waiter.
+// The keys are those of Redisson's RPermitExpirableSemaphore, byte for byte. The queue of waiters
+// is leasehold's own. The two keys of the semaphore stay in Redis while no permit is held, because
+// the number of permits is a setting. docs/reference/redis-keys.md in the repository describes the
+// keys.
 //
 // # Guarantees
 //
 // At no time are more permits held than there are, provided that the server keeps its data and its
-// clock does not jump forward. A failover that loses the latest writes can lose permits; their
+// clock does not jump forward. A failover that loses the latest writes can lose permits. Their
 // holders detect that with their next renewal.
 //
 // Hold.Token is 0, because a token cannot order holders that hold at the same time.
@@ -34,17 +33,17 @@
 // # Sharing with Redisson
 //
 //   - Java services use getPermitExpirableSemaphore(name). It counts the permits of leasehold and
-//     reads their leases, and both sides notify each other. Java waiters are not queued: they
-//     acquire what is free when they check.
+//     reads their leases. Both sides notify each other. Java waiters are not queued. They acquire
+//     what is free when they check.
 //   - Java clients measure leases by their own clocks. A client whose clock is ahead by more than
-//     two thirds of the lease (20 of 30 s) can acquire a permit that is still held; the holder
-//     detects that with its next renewal. A client whose clock is slow can lose permits too early,
-//     by as much.
+//     two thirds of the lease (20 of 30 s) can acquire a held permit. The holder detects that with
+//     its next renewal. A client whose clock is slow can lose permits too early, by as much.
 //   - addPermits and setPermits in Java change the total, as [Semaphore.Resize] does. Handles with
 //     a different number then fail with [ErrPermitCount].
-//   - A Java RSemaphore cannot be shared: it has no leases, and a held permit leaves no trace but a
+//   - A Java RSemaphore cannot be shared. It has no leases, and a held permit leaves no trace but a
 //     smaller number. RSemaphore, RCountDownLatch and an RPermitExpirableSemaphore without holders
 //     are all a number at <name> and cannot be told apart. A handle with a number of permits fails
-//     with [ErrPermitCount] while permits of an RSemaphore are held. A handle with 0 permits takes them.
+//     with [ErrPermitCount] while permits of an RSemaphore are held. A handle with 0 permits takes
+//     them.
 //   - While the number of permits is zero, as after setPermits(0), a handle with 0 permits waits.
 package semaphore

@@ -14,21 +14,21 @@ import (
 // Script is a Lua script for [Semaphore.Run].
 type Script struct{ permitted *luascripts.Permitted }
 
-// NewScript returns a script with the Lua text. Do not build the text from input: pass input as
-// KEYS and ARGV.
+// NewScript returns a script with the Lua text. Do not build the text from input. Pass input as
+// KEYS and ARGV instead.
 func NewScript(lua string) *Script { return &Script{luascripts.NewPermitted(lua)} }
 
 // Run runs script on the server of the semaphore if h holds its permits there at that moment, by
 // the clock of the server. Otherwise the script does not run, and the error matches lock.ErrLost. A
 // holder that was paused for longer than its lease therefore cannot write late.
 //
-// It takes the place of fencing tokens, which order the holders of a lock that one owner holds at a
-// time. If each holder works on separate data, [Semaphore.Slots] has tokens for that. On a cluster
-// the keys must be in the slot of the semaphore, as "{name}:data" is for a semaphore "name"; any
-// other key is an error.
+// It takes the place of fencing tokens, which cannot order holders that hold at the same time. If
+// each holder works on separate data, [Semaphore.Slots] has tokens for that. On a cluster, the keys
+// must be in the slot of the semaphore, as "{name}:data" is for a semaphore "name". Any other key
+// is an error.
 //
-// h must be a hold of this semaphore, by this handle or another one. The script is sent once: if no
-// reply arrives, it may have run.
+// The hold h must be of this semaphore, by this handle or another one. The script is sent once. If
+// no reply arrives, it may have run.
 func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	type reply struct {
 		msg rueidis.RedisMessage
@@ -57,15 +57,15 @@ type Slot struct {
 	Token  uint64 // larger than the token of every earlier holder of this slot
 }
 
-// Slots returns a slot for each permit of h. Use it if the work has numbered parts, and each
-// holder does the part with its number. At no time do two held permits have the same number. The next permit in
-// a slot has a larger token, which package fence can compare, with a separate token counter for
-// each slot.
+// Slots returns a slot for each permit of h. Use it if the work has numbered parts, and each holder
+// does the part with its number. At no time do two held permits have the same number. The next
+// permit in a slot has a larger token. Package fence can compare the tokens, with a separate token
+// counter for each slot.
 //
 // A permit gets the lowest free number when Slots is called for the first time, and keeps it. The
 // numbers are below the total number of permits, except after a Resize to fewer permits than are
-// held. Permits of Redisson have no slots. The token grows by the clock of the server, like the token
-// of a plain lock, and by the hash of slots, which stays in Redis.
+// held. Permits of Redisson have no slots. The token grows with the clock of the server, like the
+// token of a plain lock. It also grows with the hash of slots, which stays in Redis.
 //
 // If the server does not have the permits of h as held, the error matches lock.ErrLost. The command
 // is retried within the operation timeout. It takes the server about 1 µs per slot that was ever

@@ -19,8 +19,8 @@ import (
 
 var (
 	// ErrPermitCount is returned when the semaphore in Redis has a different number of permits than
-	// the handle, or fewer than the call requests, so that the call would wait indefinitely.
-	// [Semaphore.Resize] changes the number.
+	// the handle. It is also returned when it has fewer than the call requests, so that the call would
+	// wait indefinitely. [Semaphore.Resize] changes the number.
 	ErrPermitCount = errors.New("permit count mismatch")
 
 	// ErrNotInitialized is returned when there is no semaphore of this name in Redis and the handle
@@ -186,7 +186,7 @@ func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 func (s *Semaphore) Name() string { return s.one.Name() }
 
 // Lock waits until it has acquired a permit or ctx is canceled. Callers are served in the order in
-// which their requests reach the server, across all processes. There is no re-entry: a Lock under
+// which their requests reach the server, across all processes. There is no re-entry. A Lock under
 // the context of a hold acquires another permit. If ctx already carries the owner of a lock, the
 // context of the new hold carries it too.
 //
@@ -196,19 +196,19 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 // with 0 permits waits while the semaphore has none, as after Redisson's setPermits(0). If ctx is
 // canceled first, the call leaves the queue immediately. Other errors are those of a plain lock.
 //
-// Lock requires one round trip if a permit is free, and otherwise two and a notification, plus one
-// heartbeat per second for all waiters of this process.
+// Lock requires one round trip if a permit is free, and otherwise two and a notification. All
+// waiters of this process share one heartbeat per second.
 func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.Lock(ctx) }
 
-// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with
-// lock.ErrNotAcquired if no permit is left for it once all living waiters in the queue have theirs.
-// Otherwise it returns the same errors as Lock.
+// TryLock makes one attempt. It neither enters the queue nor overtakes a waiter. It fails with
+// lock.ErrNotAcquired if no permit is left for it after all living waiters in the queue. Otherwise
+// it returns the same errors as Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
-// N returns a handle that acquires n permits for one hold, all or none. n must be at least 1, at
-// most [MaxPermitsPerHold], and at most the number of permits of the semaphore. A call that waits
-// for many permits blocks every call queued behind it, even smaller ones. Otherwise it might never
-// succeed.
+// N returns a handle that acquires n permits for one hold, all or none. The number n must be at
+// least 1. It must be at most [MaxPermitsPerHold], and at most the number of permits of the
+// semaphore. A call that waits for many permits blocks every call queued behind it, even smaller
+// ones. Otherwise it might never succeed.
 func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 
 // Resize sets the total number of permits, and creates the semaphore if there is none. Permits that
@@ -219,11 +219,12 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // callers retry and move behind those that already wait. Handles with a different number fail with
 // [ErrPermitCount], and so do their waiting callers, within a second.
 //
-// Resize requires two round trips, and is retried within the operation timeout. After an error
-// Redis may have the new number while this handle has the old one: call Resize again. A delayed
-// duplicate of the command does not undo a newer call: each copy may run for at most one second. If
-// a connection broke, Resize returns when that time has passed. If ctx is canceled before, a copy
-// can still run within that second.
+// Resize requires two round trips, and is retried within the operation timeout. After an error,
+// Redis may have the new number while this handle has the old one. Call Resize again in this case.
+//
+// A delayed duplicate of the command does not undo a newer call, because each copy may run for at
+// most one second. If a connection broke, Resize returns when that time has passed. If ctx is
+// canceled before, a copy can still run within that second.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
 	if permits < 1 || permits > MaxPermits {
@@ -256,5 +257,6 @@ func (s *Semaphore) Config() lockimpl.Config { return s.one.Config() }
 // permission for INFO.
 func (s *Semaphore) Server(ctx context.Context) (lockimpl.Server, error) { return s.one.Server(ctx) }
 
-// Semaphore returns what identifies the semaphore. Package multilock uses it.
+// Semaphore returns the identity of the semaphore and its number of permits. Package multilock uses
+// it.
 func (s *Semaphore) Semaphore() (of any, permits int) { return s.one.Semaphore() }

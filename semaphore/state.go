@@ -28,8 +28,8 @@ type Holder struct {
 }
 
 // Inspect returns a snapshot of the semaphore in Redis. It is consistent for up to 1,000 held
-// permits and 1,000 waiters; more are read in parts, and changes at that time may be missing.
-// Permits whose leases have expired count as free. If a key holds something else, the error matches
+// permits and 1,000 waiters. More are read in parts, and changes at that time may be missing.
+// Permits whose leases have expired count as free. If a key has the wrong type, the error matches
 // lock.ErrWrongType.
 func (s *Semaphore) Inspect(ctx context.Context) (State, error) {
 	found, leases, free, exists, err := s.one.session.Stock(ctx, s.one.spec())
