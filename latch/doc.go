@@ -13,35 +13,35 @@
 //
 // # Latch or wait group
 //
-// A latch counts what is done, and does not know the workers: if a worker dies, its count never
-// comes, and Wait waits until its context is canceled. Use a latch for work that Java services
-// share, or if you count parts of the work. A wait group knows its workers: each has a lease, which
-// is renewed while the worker lives, and Wait names the workers that were lost.
+// A latch counts the parts that are done, and does not store its workers. If a worker dies, its
+// part is never counted, and Wait waits until its context is canceled. Use a latch for work that
+// Java services share, or if you count parts of the work. A wait group stores its workers. Each has
+// a lease, which is renewed while the worker lives. Wait names the workers that were lost.
 //
 // # In Redis
 //
 // The count and the messages of a latch are those of Redisson's RCountDownLatch, byte for byte. Two
-// more keys, which record rounds and calls, are leasehold's own; they live for a day after their
-// last use. A wait group is one sorted set. docs/reference/redis-keys.md in the repository
-// describes them.
+// more keys, which record rounds and calls, are leasehold's own. docs/reference/redis-keys.md in
+// the repository describes the keys.
 //
 // Waiters receive a message when the count reaches zero, and also poll once per second. The waiters
-// of a client for one latch poll together. Each call has an ID, which Redis remembers for an hour,
-// so a call whose reply is lost is repeated and counts once. [Latch.CountDownOnce] takes the ID
-// from the caller.
+// of a client for one latch poll together. Each call has an ID, which Redis stores for an hour. A
+// call whose reply is lost is therefore repeated and counts once. [Latch.CountDownOnce] takes the
+// ID from the caller.
 //
 // # Sharing with Redisson
 //
 // Java services use getCountDownLatch(name). countDown, await, trySetCount and getCount have the
 // same effect on both sides.
 //
-//   - Redisson cannot distinguish a released latch from one that was never created: its await returns
-//     immediately for both. Here Wait fails with [ErrNotInitialized] if there was no latch. The keys
-//     that tell them apart are created when a call of this package first sees the latch. A latch that
-//     Java created and released before that leaves none.
+//   - Redisson cannot distinguish a released latch from one that was never created. Its await
+//     returns immediately for both. Here Wait fails with [ErrNotInitialized] if there was no latch.
+//     The first call of this package for a latch creates the keys that distinguish them. A latch
+//     that Java created and released before that leaves none.
 //   - Redisson's delete() leaves those keys, so a latch that it deletes looks released to this
 //     package. Delete latches with [Latch.Delete]. Waiters in Java are notified of neither.
-//   - A name must not contain braces: Redisson's key and channel would be in two slots of a cluster.
-//   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too, and cannot be
-//     told apart.
+//   - A name must not contain braces, because Redisson's key and channel would be in two slots of a
+//     cluster.
+//   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too, and cannot
+//     be distinguished.
 package latch

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	// ErrNotInitialized is returned when there is no latch or wait group of that name, or when the
-	// wait group has no workers because all were dismissed.
+	// ErrNotInitialized is returned when there is no latch or wait group of that name. It is also
+	// returned when the wait group has no workers because all were dismissed.
 	ErrNotInitialized = errors.New("not initialized")
 
 	// ErrDeleted is returned when the latch or wait group was deleted, expired, or was lost by Redis
@@ -105,9 +105,9 @@ func (l *Latch) wrap(op string, err error) error {
 	return &lock.Error{Op: op, Name: l.name, Err: err}
 }
 
-// TrySetCount creates the latch with the count n if it was released, deleted or never created. n
-// must be at least 1 and at most [MaxCount]. If there is a latch, TrySetCount reports false and its
-// count stays.
+// TrySetCount creates the latch with the count n if it was released, deleted or never created. The
+// count must be at least 1 and at most [MaxCount]. If there is a latch, TrySetCount reports false
+// and its count stays.
 //
 // If no reply comes within the operation timeout of the client, or ctx is canceled first, the latch
 // may have been created. A repeated call then reports false because of the latch of the first call.
@@ -122,12 +122,13 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 	return s.Did, err
 }
 
-// CountDown decrements the count by one, once, however often the command is sent, and returns the
-// remaining count. At 0 the latch is released, and all callers of Wait return, in Java as well. It
-// has no effect on a released latch. If there is no latch, the error matches [ErrNotInitialized].
+// CountDown decrements the count by one and returns the remaining count. It counts once, however
+// often the command is sent. At 0 the latch is released, and all callers of Wait return, in Java as
+// well. It has no effect on a released latch. If there is no latch, the error matches
+// [ErrNotInitialized].
 //
 // If no reply comes within the operation timeout of the client, or ctx is canceled first, it is not
-// known whether the call counted, and it is not undone. A caller that wants to repeat it uses
+// known whether the call counted. The call is not undone. To repeat calls, use
 // [Latch.CountDownOnce].
 func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 	return l.down(ctx, newCall())
@@ -135,12 +136,12 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 
 // CountDownOnce is CountDown for a named part of the work. A name counts once in each round of the
 // latch, whichever process calls it, and however often. A caller can therefore repeat the call
-// after an error, and a restarted worker can count a part that may have been counted before. The
-// name must have 1 to 256 bytes. It is remembered for a day.
+// after an error. A restarted worker can count a part that may have been counted before. The name
+// must have 1 to 256 bytes. It is stored for a day.
 //
-// A command that a caller gave up can still arrive. If the latch was created again before that, the
-// command counts in the new round. If a latch has several rounds, use different names in each
-// round.
+// A command of a call that returned an error can still arrive. If the latch was created again
+// before that, the command counts in the new round. If a latch has several rounds, use different
+// names in each round.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
 		return 0, l.wrap("count down", fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
@@ -176,19 +177,19 @@ func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, err
 	})
 }
 
-// Delete deletes the latch. Callers of Wait fail with [ErrDeleted]; waiters in Java continue to
-// wait, because Redisson does not notify them. It succeeds if there is no latch.
+// Delete deletes the latch. Callers of Wait fail with [ErrDeleted]. Waiters in Java continue to
+// wait, because Redisson does not notify them. Delete succeeds if there is no latch.
 func (l *Latch) Delete(ctx context.Context) error {
 	_, err := l.change(ctx, "delete", newCall(), luascripts.DeleteLatch)
 	return err
 }
 
 // Wait waits until the latch is released or ctx is canceled. It returns immediately if the latch is
-// already released. A latch that is created again at that time is a new round: Wait is about the
+// already released. A latch that is created again at that time is a new round. Wait waits for the
 // round that it found.
 //
-// If there is no latch of that name, the error matches [ErrNotInitialized]. A caller that may come
-// before the latch is created calls TrySetCount first, as every participant can. If the latch is
+// If there is no latch of that name, the error matches [ErrNotInitialized]. If a caller may come
+// before the latch is created, call TrySetCount first, as every participant can. If the latch is
 // deleted, expires, or is lost by Redis before it is released, the error matches [ErrDeleted].
 // While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err()
 // and lock.ErrUnavailable.

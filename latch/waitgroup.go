@@ -16,17 +16,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A WaitGroup is a handle of one wait group: workers that do a job together, and callers that wait
-// until all workers are done. It is safe for concurrent use. It holds no resources and need not be
+// A WaitGroup is a handle of one wait group. Its workers do a job together, and callers wait until
+// all workers are done. It is safe for concurrent use. It holds no resources and need not be
 // closed.
 //
 // A worker holds a lease, which is renewed while its process lives. Done reports that the worker is
-// done. A worker is lost if its lease expires before that, if its client is closed, if its hold is
-// given up because Done did not follow the cancellation of the context given to Add in time
-// (lock.WithGrace), or by [Worker.Fail]. A lost worker is never done.
+// done. A worker is lost if its lease expires before that, if its client is closed, or by
+// [Worker.Fail]. It is also lost if the context given to Add is canceled, and Done does not follow
+// in time (lock.WithGrace). A lost worker is never done.
 //
-// The wait group is one key, leasehold_crew:{<name>}, which stays for a day after its last use, and
-// longer than any lease. Use a new name for each job, or call [WaitGroup.Delete].
+// The wait group stays in Redis for a day after its last use, and longer than any lease. Use a new
+// name for each job, or call [WaitGroup.Delete].
 type WaitGroup struct {
 	all  *Latches      // set once
 	name string        // set once
@@ -97,8 +97,8 @@ func (all *Latches) forgetLost(h lock.Hold) {
 // Name returns the name as the caller gave it.
 func (c *WaitGroup) Name() string { return c.name }
 
-// Worker is the hold of a worker. Its context is canceled as soon as it can no longer be guaranteed
-// that the worker counts as alive, and with the context given to Add.
+// Worker is the hold of a worker. Its context is canceled with the context given to Add. It is also
+// canceled as soon as it can no longer be guaranteed that the worker counts as alive.
 type Worker struct {
 	lock.Hold
 	all  *Latches
@@ -110,8 +110,8 @@ type Worker struct {
 // Each call adds a new worker.
 //
 // If Redis does not respond for a whole lease during the call, Wait can report the caller as lost
-// before Add returns; the caller counts as alive again when Add returns. A delayed duplicate of the
-// command changes nothing: only [WaitGroup.Delete], and the expiry of the key, remove the workers.
+// before Add returns. The caller counts as alive again when Add returns. A delayed duplicate of the
+// command changes nothing. Only [WaitGroup.Delete], and the expiry of the key, remove the workers.
 func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
 	if err != nil {
@@ -130,8 +130,8 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 // and of the end of the hold.
 //
 // The context of fn is canceled with ctx, and as soon as it can no longer be guaranteed that the
-// worker counts as alive. After ctx is canceled the worker counts as alive until fn has returned,
-// as for [lock.Do]; lock.HoldFromContext gives fn the hold.
+// worker counts as alive. After ctx is canceled, the worker counts as alive until fn has returned,
+// as for [lock.Do]. lock.HoldFromContext gives fn the hold.
 func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	w := worker{c: c}
 	return lock.Do(ctx, &w, func(ctx context.Context) error {
@@ -178,10 +178,10 @@ func (h workerHold) Unlock(ctx context.Context) error {
 // are those of lock.Hold.Unlock.
 func (m *Worker) Done(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
 
-// Unlock is Done, so that a Worker is a [lock.Hold].
+// Unlock is the same as Done, so that a Worker is a [lock.Hold].
 func (m *Worker) Unlock(ctx context.Context) error { return m.Done(ctx) }
 
-// Fail reports that the worker failed: from now on it counts as lost.
+// Fail reports that the worker failed. From then on it counts as lost.
 func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }
 
 func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
@@ -227,16 +227,17 @@ func (e *LostError) Is(target error) bool { return target == ErrWorkerLost }
 // [*LostError] that names them. Another worker can then do their part, and [WaitGroup.Dismiss] lets Wait
 // continue.
 //
-// If no worker was added, or all were dismissed, the error matches [ErrNotInitialized]; use
-// [WaitGroup.WaitFor] to wait for workers that have not been added yet. If the wait group is deleted, or
-// Redis loses it, the error matches [ErrDeleted]. While Redis is unavailable, Wait retries. If ctx
-// is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
+// If no worker was added, or all were dismissed, the error matches [ErrNotInitialized]. Use
+// [WaitGroup.WaitFor] to wait for workers that have not been added yet. If the wait group is
+// deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis is unavailable, Wait
+// retries. If ctx is canceled then, the error matches ctx.Err() and lock.ErrUnavailable.
 //
-// Wait costs as much as Wait of a latch. It detects a lost worker within a second after its lease
-// expired.
+// Wait requires as many commands as Wait of a latch. It detects a lost worker within a second after
+// its lease expired.
 func (c *WaitGroup) Wait(ctx context.Context) error { return c.wait(ctx, "wait", 0) }
 
-// WaitFor is Wait for at least n workers: it waits until that many were added and all are done.
+// WaitFor waits until at least n workers were added and all are done. Otherwise it is like
+// [WaitGroup.Wait].
 func (c *WaitGroup) WaitFor(ctx context.Context, n int) error {
 	const op = "wait for"
 	if n < 1 {
@@ -298,9 +299,9 @@ func (r *waitGroupRound) judge(found any) (over bool, err error) {
 	return s.Alive == 0 && s.Done >= r.wants, nil
 }
 
-// Dismiss removes lost workers from the wait group because other workers do their part: callers of
-// Wait then wait for the rest again. Add the new worker first, because Wait does not know of
-// workers that have not been added; WaitFor does. Dismiss returns how many of the workers are
+// Dismiss removes lost workers from the wait group because other workers do their part. Callers of
+// Wait then wait for the rest again. Add the new worker first, because Wait does not wait for
+// workers that have not been added. WaitFor does. Dismiss returns how many of the workers are
 // dismissed, now or by an earlier call. Workers that are alive or done cannot be dismissed.
 func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismissed int, err error) {
 	owners := make([]string, len(workers))
@@ -338,7 +339,7 @@ type WaitGroupState struct {
 	Lost  []lock.Holder   // workers that were lost
 }
 
-// Inspect returns a snapshot of the wait group. It is consistent for up to 1,000 workers; more are
+// Inspect returns a snapshot of the wait group. It is consistent for up to 1,000 workers. More are
 // read in parts. A wait group without workers is empty.
 func (c *WaitGroup) Inspect(ctx context.Context) (WaitGroupState, error) {
 	all, err := session.Ask(ctx, c.all.session, c.spec, "inspect", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.WaitGroupWorker, error) {
