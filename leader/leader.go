@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrResigned is returned by a function that gives up its leadership: Run then stands for election
-	// again. It is also the cause of the context of the function after Resign.
+	// ErrResigned is returned by a function to end its leadership. Run then becomes a candidate again.
+	// ErrResigned is also the cause of the context of the function after Resign.
 	ErrResigned = errors.New("resigned")
 
 	// ErrNotLeading is returned when this process is not the leader.
@@ -23,28 +23,29 @@ var (
 	ErrRunning = errors.New("already running")
 )
 
-// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is
-// canceled when ctx is canceled, and as soon as the lock can no longer be guaranteed. This process
-// holds l and leads until fn has returned, however long after the cancellation that is. A function
-// that hangs therefore remains the leader, unless l has a lock.WithMaxHold or a
-// lock.WithFixedLease. lock.HoldFromContext gives fn the hold, which reports a loss even after ctx
-// is canceled.
+// Run waits until it holds l, and then calls fn. The context of fn is canceled when ctx is
+// canceled, and as soon as the lock can no longer be guaranteed. This process holds l and leads
+// until fn has returned, however long after the cancellation that is. A function that hangs
+// therefore remains the leader, unless l has a lock.WithMaxHold or a lock.WithFixedLease.
+// lock.HoldFromContext gives fn the hold. The hold reports a loss even after ctx is canceled.
 //
 // What happens next depends on how fn returns:
 //
-//   - The lock was lost, and fn returned nil or an error of its context: Run waits for l again, and
-//     calls fn again.
-//   - fn returned an error that matches [ErrResigned]: Run releases l and stands for election again.
-//     With a fair lock, all candidates that wait at that moment come first.
-//   - fn returned nil: Run releases l and returns nil.
-//   - fn returned another error: Run releases l and returns it.
+//   - If the lock was lost, and fn returned nil or an error of its context, Run waits for l again,
+//     and calls fn again.
+//   - If fn returned an error that matches [ErrResigned], Run releases l and becomes a candidate
+//     again. With a fair lock, all candidates that wait at that moment come first.
+//   - If fn returned nil, Run releases l and returns nil.
+//   - If fn returned another error, Run releases l and returns it.
 //
 // While Redis is unavailable, or too few replicas confirm the lock, Run retries until ctx is
-// canceled, even past the WithWait of the lock. Any other error of Lock ends Run:
-// [lock.ErrNotAcquired], if another process leads for longer than WithWait allows;
-// [lock.ErrClosed]; [lock.ErrWrongType]; and an error that only an operator or the application can
-// fix, such as a missing permission or an invalid option. An error of releasing l is part of the
-// error of Run, even one that matches [lock.ErrLost]: fn had returned before the loss was detected.
+// canceled, even past the WithWait of the lock. Any other error of Lock ends Run. Examples are
+// [lock.ErrClosed] and [lock.ErrWrongType]. [lock.ErrNotAcquired] ends Run if another process leads
+// for longer than WithWait allows. An error that only an operator or the application can fix ends
+// it too, such as a missing permission or an invalid option.
+//
+// An error of releasing l is part of the error of Run. It can match [lock.ErrLost], because fn had
+// returned before the loss was detected.
 //
 // If ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled
 // while Run waits for l, Run returns the error of Lock. If fn panics, l is unlocked.
@@ -108,12 +109,12 @@ func unlocked(err error) error {
 	return err
 }
 
-// A Store stores the value of a leader. client.Client.NewLeaderStore creates one in Redis; any
+// A Store stores the value of a leader. client.Client.NewLeaderStore creates one in Redis. Any
 // other store can implement it.
 type Store interface {
 	// Publish publishes value for the holder of h, for at most d. It fails with [ErrNotLeading] if a
 	// holder with a larger token has published a value. An error that matches lock.ErrUnavailable is
-	// retried; any other ends Publish.
+	// retried. Any other ends Publish.
 	Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error
 
 	// Clear removes the value of the holder of h.
@@ -138,8 +139,8 @@ type Leader struct {
 // MaxValueSize is the maximum size of a value in bytes.
 const MaxValueSize = 4096
 
-// Election is a leader election: a lock, and a store for the value of the leader. It is safe for
-// concurrent use. It holds no resources and need not be closed.
+// Election is a leader election. It consists of a lock, and a store for the value of the leader. It
+// is safe for concurrent use. It holds no resources and need not be closed.
 type Election struct {
 	lock  lock.Locker // set once
 	store Store       // set once
@@ -167,12 +168,12 @@ func New(l lock.Locker, b Store) *Election { return &Election{lock: l, store: b}
 // Name returns the name of the lock.
 func (e *Election) Name() string { return e.lock.Name() }
 
-// Run is the function [Run] with the lock of the election, and publishes value while it leads.
-// value is text of at most [MaxValueSize] bytes. [Election.Resign] cancels the context of fn, too.
-// The first value is published while fn is already running; an error of that is not an error of
-// Run, and is retried.
+// Run calls the function [Run] with the lock of the election, and publishes value while this
+// process leads. The value is text of at most [MaxValueSize] bytes. [Election.Resign] cancels the
+// context of fn, too. The first value is published while fn is already running. If that fails, Run
+// retries it, and does not return the error.
 //
-// A handle runs once at a time: another call fails with [ErrRunning].
+// Only one Run of a handle can be in progress. Another call fails with [ErrRunning].
 func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Context) error) error {
 	if err := check(value); err != nil {
 		return e.wrap("run", err)
@@ -332,9 +333,9 @@ func check(value string) error {
 	return nil
 }
 
-// Resign ends the leadership of this process: the context of its function is canceled with the
+// Resign ends the leadership of this process. The context of its function is canceled with the
 // cause [ErrResigned]. When the function has returned, the next candidate becomes the leader, and
-// Run stands for election again. Until then this process leads, and its value stays published.
+// Run becomes a candidate again. Until then this process leads, and its value stays published.
 // Resign does not wait. It reports whether this process was the leader.
 func (e *Election) Resign() bool {
 	e.mu.Lock()
@@ -346,16 +347,16 @@ func (e *Election) Resign() bool {
 	return true
 }
 
-// Leading reports whether this process leads: it holds the lock, and its function has not returned.
-// It checks the lease locally and sends no command.
+// Leading reports whether this process leads. It then holds the lock, and its function has not
+// returned. Leading checks the lease locally and sends no command.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.term != nil && e.term.hold.Err() == nil
 }
 
-// Leader returns what the leader has published. leads is false if there is no leader, or if it has
-// not published a value yet.
+// Leader returns what the leader has published. The result leads is false if there is no leader, or
+// if it has not published a value yet.
 func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error) {
 	return e.store.Read(ctx)
 }
@@ -363,9 +364,10 @@ func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error)
 // observeEvery is the poll interval of Observe.
 const observeEvery = time.Second
 
-// Observe yields what the leader has published: first the current value, and then each change,
-// until ctx is canceled or the caller stops. A [Leader] without Token, Value and Since means that
-// there is no leader. Changes that follow each other quickly can be merged into one.
+// Observe yields the values that the leader has published, until ctx is canceled or the caller
+// stops. It yields the current value first, and then each change. A [Leader] without Token, Value
+// and Since means that there is no leader. Changes that follow each other quickly can be merged
+// into one.
 //
 // If Redis is unavailable, Observe yields that error once and continues. After any other error, it
 // ends.
