@@ -13,9 +13,9 @@ import (
 
 // Holds returns the holds that h is made of. For a hold of a [Lock], that is one hold for each
 // lock, in the order in which the locks were given to [New]. For a hold of a [Quorum], it is one
-// hold for each lock that it has now. For any other hold it returns that hold.
+// hold for each lock that it has now. For any other hold, it returns that hold.
 //
-// They have the tokens and the owners. They belong to h: unlock h, not its members.
+// The members have the tokens and the owners. They belong to h, so unlock h, not its members.
 func Holds(h lock.Hold) []lock.Hold {
 	if several, ok := h.(interface{ holds() []lock.Hold }); ok {
 		return several.holds()

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// Lock is several locks as one, all or none. It is safe for concurrent use; goroutines that share
+// Lock is several locks as one, all or none. It is safe for concurrent use. Goroutines that share
 // it exclude each other. It holds no resources and need not be closed.
 type Lock struct {
 	locks []lock.Locker // in the order in which they were given
@@ -29,10 +29,10 @@ var _ lock.Locker = (*Lock)(nil)
 // clients. A [Lock] among them stands for the locks that it is made of. New sends no command. An
 // empty list, or a nil in it, is an error of the first call.
 //
-// A lock that is given twice is acquired twice, because one owner acquires all; both sides of a
-// read/write lock are therefore allowed. The same lock through two clients is not: two clients are
-// two owners, which wait for each other. To acquire several permits of one semaphore, use one
-// Locker, its N; two Lockers of one semaphore are an error.
+// A lock that is given twice is acquired twice, because one owner acquires all. Both sides of a
+// read/write lock are therefore allowed. The same lock through two clients is not, because two
+// clients are two owners, which wait for each other. To acquire several permits of one semaphore,
+// use the Locker that its N returns. Two Lockers of one semaphore are an error.
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
@@ -108,7 +108,7 @@ func oncePermits(locks []lock.Locker) error {
 }
 
 // Name returns the names of the locks in the order in which they were given, joined by "+". It is
-// for people: no lock in Redis has that name.
+// for people. No lock in Redis has that name.
 func (m *Lock) Name() string { return joined(m.locks) }
 
 func joined(locks []lock.Locker) string {
@@ -124,8 +124,8 @@ func joined(locks []lock.Locker) string {
 // Lock waits until all locks are held or ctx is canceled. If ctx carries an owner, it re-enters the
 // locks that the owner already holds.
 //
-// An error about a lock names that lock, and is the one that the lock returned. After an error none
-// of the locks is held; if one could not be released, the error says so, and the release is
+// An error about a lock names that lock, and is the one that the lock returned. After an error,
+// none of the locks is held. If one could not be released, the error reports it, and the release is
 // repeated in the background. If ctx is canceled, Lock returns immediately and releases in the
 // background.
 //

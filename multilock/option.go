@@ -44,17 +44,16 @@ func (c *config) set(what *time.Duration, option string, d, least time.Duration)
 }
 
 // WithServerTimeout sets how long an attempt waits for the vote of one server. The default is
-// [DefaultServerTimeout]. It should be several round trips, and a small part of the lease:
-// simultaneous attempts can block each other for that time.
+// [DefaultServerTimeout]. It should be several round trips, and a small part of the lease.
+// Simultaneous attempts can block each other for that time.
 func WithServerTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) })
 }
 
-// WithMaxLease sets the longest lease that any holder uses on these servers under this name: the
-// watchdog timeout of a client, or the duration of lock.WithFixedLease. The default is
-// [DefaultMaxLease]. A server that started less than that ago has no vote, because it may have
-// lost a lease that its holder still relies on. If a lock of this Quorum has a longer lease, each
-// call fails.
+// WithMaxLease sets the longest lease that any holder uses on these servers under this name. It is
+// the watchdog timeout of a client, or the duration of lock.WithFixedLease. The default is
+// [DefaultMaxLease]. A server that started less than that ago has no vote. It may have lost a lease
+// that its holder still relies on. If a lock of this Quorum has a longer lease, each call fails.
 func WithMaxLease(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.longest, "WithMaxLease", d, lock.MinLease) })
 }
@@ -66,8 +65,8 @@ func WithMinValidity(d time.Duration) Option {
 }
 
 // WithMaxHold sets the maximum duration of a hold. By default there is none. After d the hold is
-// lost, with a cause that matches lock.ErrMaxHold, and released, even if it is renewed. It bounds
-// how long a holder that hangs keeps out other owners. If the locks of the servers use
+// lost and released, even if it is renewed. The cause matches lock.ErrMaxHold. Use it to bound how
+// long a holder that hangs keeps out other owners. If the locks of the servers use
 // lock.WithMaxHold, the shortest of them has the same effect.
 func WithMaxHold(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) })
@@ -83,10 +82,10 @@ func WithWait(d time.Duration) Option {
 	})
 }
 
-// WithDurableServers declares that no server loses a lock when it restarts: all of them use
+// WithDurableServers declares that no server loses a lock when it restarts. All of them use
 // appendonly yes and appendfsync always, on disks that really write. A server then has its vote
-// immediately after a restart, and also if its uptime cannot be read. If the declaration is wrong,
-// two owners can hold the lock at once.
+// immediately after a restart, even if its uptime cannot be read. If the declaration is wrong, two
+// owners can hold the lock at once.
 func WithDurableServers() Option {
 	return option(func(c *config) { c.durable = true })
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Quorum is one lock on several independent servers (Redlock). It is held while its owner has it on
-// a majority of them. It is safe for concurrent use; goroutines that share it exclude each other,
+// a majority of them. It is safe for concurrent use. Goroutines that share it exclude each other,
 // first-come, first-served. It holds no resources and need not be closed.
 type Quorum struct {
 	config
@@ -33,22 +33,22 @@ type Quorum struct {
 var _ lock.Locker = (*Quorum)(nil)
 
 // NewQuorum returns a lock that is held when more than half of locks are. It needs an odd number of
-// locks, at least 3, each on its own server: one that shares nothing with the others and has no
-// replica that takes over. With five servers, two may fail.
+// locks, at least 3, each on its own server. The servers must share nothing, and have no replica
+// that takes over. With five servers, two may fail.
 //
 // NewQuorum sends no command. A wrong number of locks, an invalid option, or a semaphore with more
-// than one permit is an error of the first call. Locks that turn out to be on one server have one
-// vote together; if the other servers are no majority, each call fails. The client compares the run
-// IDs of the servers, even behind a proxy. If INFO is denied, it compares the owners that have the
+// than one permit is an error of the first call. Locks that are on one server have one vote
+// together. If the other servers are no majority, each call fails. The client compares the run IDs
+// of the servers, even behind a proxy. If INFO is denied, it compares the owners that have the
 // lock.
 //
 // A hold of fixed leases (lock.WithFixedLease) lasts until the leases of a majority have expired,
 // even if a server is retried. To start while a minority of the servers is down, open their clients
 // with client.WithLazyConnect.
 //
-// The locks should implement [lockimpl.Witness], as all locks of this module do; see
-// [WithDurableServers]. Other Lockers must release on their own a grant that arrives after the
-// context of their TryLock was canceled.
+// The locks should implement [lockimpl.Witness], as all locks of this module do (see
+// [WithDurableServers]). In other Lockers, a grant can arrive after the context of TryLock was
+// canceled. They must release it on their own.
 func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
 	q.config, q.err = configure(opts)
@@ -116,15 +116,15 @@ func (q *Quorum) fencing() (bool, error) {
 // Name returns the name of the locks. If they differ, it returns all of them, joined by "+".
 func (q *Quorum) Name() string { return q.name }
 
-// Lock makes attempts, with random pauses between them, until one wins a majority or ctx is
-// canceled. If ctx is canceled, the error matches ctx.Err() and the error of the last attempt, as
-// TryLock returns it. If no attempt had a result, it matches only ctx.Err().
+// Lock makes attempts, with random pauses between them, until one has a majority or ctx is
+// canceled. If ctx is canceled, the error matches ctx.Err() and the error that TryLock would return
+// for the last attempt. If no attempt had a result, it matches only ctx.Err().
 //
-// If so many servers fail with an error that only an operator can fix, such as a denied command,
-// that the others are no majority, Lock fails after three attempts in a row.
+// Some errors can only be fixed by an operator, such as a denied command. If servers fail with such
+// an error and the others are no majority, Lock fails after three attempts in a row.
 //
 // If ctx carries an owner that already holds the lock, Lock re-enters on each server where that
-// owner has it, and acquires the lock on the others. If that reaches no majority, further attempts
+// owner has it. It acquires the lock on the others. If that reaches no majority, further attempts
 // follow until ctx is canceled, or the outer hold ends.
 func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	attempt := q.wait
@@ -138,16 +138,16 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// TryLock makes one attempt. If it wins no majority, the error gives the reason of each server, and
+// TryLock makes one attempt. If it has no majority, the error gives the reason of each server, and
 // matches one of these:
 //
-//   - lock.ErrNotAcquired: so many servers named another owner that the others are no majority.
-//     TryLock also returns it, without an attempt, while another caller of this Quorum makes
-//     attempts, unless the latest of those had another result.
-//   - the errors of the servers that failed with an error that only an operator can fix, such as a
-//     missing permission, a key that is not a lock, or several locks on one server: those servers,
-//     and the ones that named another owner, are so many that the others are no majority.
-//   - lock.ErrUnavailable: otherwise. Servers did not respond, started too recently to vote, or
+//   - lock.ErrNotAcquired, if servers reported another owner and the others are no majority.
+//     TryLock also returns it without an attempt while another caller of this Quorum makes
+//     attempts. It does not if the latest of those attempts had a different result.
+//   - The errors of the servers that failed with an error that only an operator can fix. Examples
+//     are a missing permission, a key that is not a lock, or several locks on one server. It
+//     applies if the other servers, without those that reported another owner, are no majority.
+//   - lock.ErrUnavailable otherwise. Servers did not respond, started too recently to vote, or
 //     voted too late, or no majority confirmed the token.
 //
 // TryLock takes at most the timeout of one server, and as long again to release. If ctx is
