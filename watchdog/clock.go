@@ -9,7 +9,7 @@ import (
 func margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
 
 // Trusted returns how long a lease of length d is valid, counted from the send of the command that
-// granted it: d less the margin for clock drift.
+// granted it. It is d less the margin for clock drift.
 func Trusted(d time.Duration) time.Duration { return d - margin(d) }
 
 // instant is one moment by both clocks.

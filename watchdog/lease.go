@@ -105,7 +105,7 @@ func (l *Lease) CheckAt(t time.Time) error {
 }
 
 // IsTrusted reports whether the lease is valid at t, which must be a current time.Now. It takes no
-// mutex and reports no loss: if it returns false, call Check.
+// mutex and reports no loss. If it returns false, call Check.
 func (l *Lease) IsTrusted(t time.Time) bool {
 	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
 	return !quick.passed(of(t))
@@ -121,10 +121,10 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	}
 }
 
-// Answered records the reply to a renewal that included the lease and was sent at sent, after its
-// [Renew] function has returned: nil or an error, as from Renew. A confirmation counts from its
-// send. Answered has no effect once the lease has ended, and ignores an error that says nothing
-// about the lease.
+// Answered records the reply to a renewal that included the lease, after its [Renew] function has
+// returned. The renewal was sent at sent. The argument err is nil or an error, as from Renew. A
+// confirmation counts from its send. Answered has no effect once the lease has ended, and ignores
+// an error that says nothing about the lease.
 func (l *Lease) Answered(sent time.Time, err error) {
 	l.w.mu.Lock()
 	n := now()
@@ -163,8 +163,8 @@ func (l *Lease) KeepAlive(on bool) {
 	l.w.placeLocked(l)
 }
 
-// CallAt makes the watchdog call Due of the subject once at t, which must come from time.Now, or
-// sooner if an earlier call is set. There is no call once the lease has ended.
+// CallAt makes the watchdog call Due of the subject once at t, or sooner if an earlier call is set.
+// The time t must come from time.Now. There is no call once the lease has ended.
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -174,8 +174,8 @@ func (l *Lease) CallAt(t time.Time) {
 	}
 }
 
-// Hand transfers the lease to another subject: from now on s is called, and the former subject no
-// longer. It reports false, and has no effect, if the lease has ended, is not renewed, or has less
+// Hand transfers the lease to another subject. From then on s is called instead of the former
+// subject. It reports false, and has no effect, if the lease has ended, is not renewed, or has less
 // than atLeast left.
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
@@ -212,8 +212,8 @@ func (l *Lease) Stop(ctx context.Context) bool {
 	return was
 }
 
-// End is Stop for a caller that waits by itself: under is closed when the renewal that includes the
-// lease has ended. It is nil if there is none.
+// End is Stop for a caller that waits by itself. The channel under is closed when the renewal that
+// includes the lease has ended. It is nil if there is none.
 func (l *Lease) End() (was bool, under <-chan struct{}) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 // longer has the lease for this owner. Any other error means that the outcome is unknown. Renew may
 // return nil instead of a list of nils.
 //
-// It returns within a bounded time whatever the server does, and does not use batch after that. For a
-// reply that arrives later it calls [Lease.Answered]. ctx is canceled when the watchdog closes.
+// Renew returns within a bounded time whatever the server does, and does not use batch after that.
+// For a reply that arrives later it calls [Lease.Answered]. ctx is canceled when the watchdog
+// closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
@@ -62,8 +63,8 @@ func New(lease time.Duration, most int, renew Renew) *Watchdog {
 }
 
 // Watch starts to watch a lease of length d that the server confirmed by a command sent at sent. If
-// alive is true, the lease is renewed: for the first time after an interval, or after a third of d
-// if that is shorter. After Close the lease ends immediately.
+// alive is true, the lease is renewed. The first renewal is after an interval, or after a third of
+// d if that is shorter. After Close the lease ends immediately.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	return w.WatchIn(new(Lease), s, sent, d, alive)
 }
