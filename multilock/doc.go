@@ -23,7 +23,7 @@
 // The call holds the earlier locks while it waits for the later ones. Callers that acquire all they
 // need with one multi-lock therefore cannot deadlock. A caller that acquires more locks under a
 // hold does not follow that order. A caller that gives one lock different names through key
-// prefixes does not either. Give such a wait a deadline.
+// prefixes does not either. Set a deadline for these waits.
 //
 // If the call fails, it releases what it acquired, even after ctx is canceled. If the lease of a
 // lock expires while the call waits for the others, the call acquires that lock again.

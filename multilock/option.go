@@ -84,8 +84,8 @@ func WithWait(d time.Duration) Option {
 
 // WithDurableServers declares that no server loses a lock when it restarts. All of them use
 // appendonly yes and appendfsync always, on disks that really write. A server then has its vote
-// immediately after a restart, even if its uptime cannot be read. If the declaration is wrong, two
-// owners can hold the lock at once.
+// immediately after a restart. It also has its vote if its uptime cannot be read. If the
+// declaration is wrong, two owners can hold the lock at once.
 func WithDurableServers() Option {
 	return option(func(c *config) { c.durable = true })
 }

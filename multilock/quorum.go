@@ -120,8 +120,8 @@ func (q *Quorum) Name() string { return q.name }
 // canceled. If ctx is canceled, the error matches ctx.Err() and the error that TryLock would return
 // for the last attempt. If no attempt had a result, it matches only ctx.Err().
 //
-// Some errors can only be fixed by an operator, such as a denied command. If servers fail with such
-// an error and the others are no majority, Lock fails after three attempts in a row.
+// Some errors can only be fixed by an operator, such as a denied command. If servers fail with one
+// of these errors and the others are no majority, Lock fails after three attempts in a row.
 //
 // If ctx carries an owner that already holds the lock, Lock re-enters on each server where that
 // owner has it. It acquires the lock on the others. If that reaches no majority, further attempts
