@@ -14,10 +14,10 @@
 // # Detecting a loss
 //
 // A lock on a server is a lease. It can expire while a holder is paused, partitioned or slow. No
-// library can prevent that. leasehold guarantees that a holder that checks detects it. [Hold.Until]
-// is never later than the expiry on the server. [Hold.Err] and Hold.Context().Err() compare the
-// clock on every call. Even a process that was paused for an hour gets the correct result from its
-// first call.
+// library can prevent that. leasehold guarantees that a holder detects it when it checks.
+// [Hold.Until] is never later than the expiry on the server. [Hold.Err] and Hold.Context().Err()
+// compare the clock on every call. Even a process that was paused for an hour gets the correct
+// result from its first call.
 //
 // Work that must not be done twice checks the hold before each step that matters. Alternatively, it
 // passes [Hold.Token] along, so that the protected resource rejects older tokens. The details are

@@ -26,9 +26,9 @@ var (
 	// the data in this case. Otherwise this hold was already unlocked.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost means that the lease expired, or that the lock is no longer this owner's on the server,
-	// although the holder did not call Unlock. Check the data, because the work may have run twice.
-	// The error also matches one of the five causes below, if the cause is known.
+	// ErrLost means that the hold ended although the holder did not call Unlock. The lease expired, or
+	// the lock is no longer this owner's on the server. Check the data, because the work may have run
+	// twice. The error also matches one of the five causes below, if the cause is known.
 	ErrLost = errors.New("lock lost")
 
 	// ErrExpired means that the hold was lost because the lease expired. Redis did not confirm a

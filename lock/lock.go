@@ -63,9 +63,9 @@ type Hold interface {
 	// Extend makes the lease last for d from now on, unless it already lasts longer. After that, Until
 	// is at least d after the call began, less the margin for clock drift.
 	//
-	// A hold with [WithFixedLease] gets more time this way. A hold that is renewed needs Extend only
-	// before a time in which its process cannot renew, such as a planned pause. If the process dies
-	// then, the lock stays locked for the rest of d. [WithMaxHold] still bounds the hold.
+	// A hold with [WithFixedLease] gets more time this way. A renewed hold needs Extend only before a
+	// time without renewals, such as a planned pause of its process. If the process dies then, the
+	// lock stays locked for the rest of d. [WithMaxHold] still bounds the hold.
 	//
 	// Extend fails with [ErrNotHeld] if the hold was released or lost. If it was lost, the error also
 	// matches [ErrLost]. After any other error the lease is unchanged or was extended. d must be at

@@ -24,8 +24,8 @@ import (
 // # Holds
 //
 // Each hold begins with Acquired and ends with exactly one of Released and Lost. All other events
-// of the hold come in between. None comes before Acquired has returned. A renewal that was in
-// flight when the hold ended, and a Draining that it detected, can be reported after the end. A
+// of the hold come in between. None comes before Acquired has returned. A renewal can be in flight
+// when the hold ends. The renewal, and a Draining that it detects, can be reported after the end. A
 // re-entry is a separate hold.
 //
 // # Contexts

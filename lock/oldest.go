@@ -6,9 +6,9 @@ import (
 )
 
 // Oldest measures the age of the oldest wait, or of the oldest hold, from the events of an
-// [Observer]. A duration that is reported at the end of a call or a hold never shows one that does
-// not end. The age of the oldest does. The zero Oldest is ready to use. Its methods are safe for
-// concurrent use.
+// [Observer]. Durations are reported at the end of a call or a hold, so they never show one that
+// does not end. The age of the oldest does. The zero Oldest is ready to use. Its methods are safe
+// for concurrent use.
 type Oldest struct {
 	mu    sync.Mutex
 	since map[uint64]time.Time

@@ -99,11 +99,11 @@ func WithWait(d time.Duration) Option {
 // [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks
 // and semaphores support it. Waiters of a plain lock have no queue position to lose.
 //
-// In the queue of a fair lock or semaphore, a process that died delays the waiters behind it by
-// that time. A writer that died while it waited delays new readers by that time. A reader that died
-// while it waited keeps writers waiting for at most 100 ms. A waiter sends a heartbeat every third
-// of the time, and at least once per second. A process that was paused for longer moves to the end
-// of the queue.
+// In the queue of a fair lock or semaphore, a dead process delays the waiters behind it by that
+// time. A writer that died while it waited delays new readers by that time. A reader that died
+// while it waited delays writers by at most 100 ms. A waiter sends a heartbeat every third of the
+// time, and at least once per second. A process that was paused for longer moves to the end of the
+// queue.
 func WithWaiterTimeout(d time.Duration) Option {
 	return setting{option.WaiterTimeout, "WithWaiterTimeout", func(c *option.Config) error {
 		c.WaiterTimeout = d.Truncate(time.Millisecond)

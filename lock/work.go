@@ -16,10 +16,10 @@ import (
 // itself. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its
 // members support.
 //
-// [WithMaxHold], counted from the grant, and [WithFixedLease] bound such a hold, and closing the
-// client ends it. [WithGrace] does not end it. After that time the client reports once that the
-// work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for
-// as long as its process lives.
+// [WithMaxHold], counted from the grant, and [WithFixedLease] bound the hold. Closing the client
+// ends it. [WithGrace] does not end it. After that time the client reports once that the work is
+// still running (see [Observer]). A hold that is never unlocked blocks all other owners for as long
+// as its process lives.
 func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
 
 type untilUnlock struct{ Locker }

@@ -95,7 +95,7 @@ type Configured interface {
 	Config() Config
 }
 
-// Fenced is a [lock.Hold] whose token comes from a token counter that the holder can raise. All
+// Fenced is a [lock.Hold] with a token from a token counter. The holder can raise the counter. All
 // holds of this module implement it. A quorum uses it to agree on one token with all its servers.
 type Fenced interface {
 	lock.Hold
@@ -111,9 +111,9 @@ type Fenced interface {
 	Raised() uint64
 }
 
-// Batched is a [lock.Locker] whose commands travel in one batch with those of other locks that are
-// sent at the same time. The multi-lock tries to acquire locks of one batch together, and others
-// one by one.
+// Batched is a [lock.Locker] that shares batches with other locks. Commands of these locks travel
+// in one batch if they are sent at the same time. The multi-lock tries to acquire locks of one
+// batch together, and others one by one.
 type Batched interface {
 	lock.Locker
 
@@ -132,9 +132,9 @@ type Server struct {
 	Primary bool      // the server accepts writes, and is not a replica
 }
 
-// Witness is a [lock.Locker] that reports which server has it. All locks of this module implement
-// it. A quorum checks the server before it counts its vote. A server that restarted without its
-// data may have lost a lock that it granted.
+// Witness is a [lock.Locker] that reports its server. All locks of this module implement it. A
+// quorum checks the server before it counts its vote. A server that restarted without its data may
+// have lost a lock that it granted.
 type Witness interface {
 	lock.Locker
 
