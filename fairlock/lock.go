@@ -114,7 +114,7 @@ func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 
 // TryLock makes one attempt. It neither enters the queue nor overtakes a waiter. It fails with
 // lock.ErrNotAcquired if another owner holds the lock, or if a living owner is queued. It leaves
-// nothing in Redis. If Redis is unavailable, the error is that of TryLock of a plain lock.
+// nothing in Redis. If Redis is unavailable, it returns the same error as TryLock of a plain lock.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }
