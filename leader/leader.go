@@ -31,8 +31,8 @@ var (
 //
 // What happens next depends on how fn returns:
 //
-//   - If the lock was lost, and fn returned nil or an error of its context, Run waits for l again,
-//     and calls fn again.
+//   - If the lock was lost, and fn returned nil or an error of its context, Run waits for l and
+//     calls fn again.
 //   - If fn returned an error that matches [ErrResigned], Run releases l and becomes a candidate
 //     again. With a fair lock, all candidates that wait at that moment come first.
 //   - If fn returned nil, Run releases l and returns nil.
