@@ -78,11 +78,10 @@
 // hold and requires no further round trip.
 //
 // The guarantee depends on the counters. A server that restarts without its data, a FLUSHALL, a
-// promoted replica or a replaced disk loses a counter. If that server is the only one that the
-// majorities of two holders share, the later token can be the smaller one. A lost counter restarts
-// at the server time in µs. Tokens therefore still grow if the clocks differ by less than the time
-// between the two holders. Use appendonly yes, and appendfsync always if the machine itself may
-// fail.
+// promoted replica or a replaced disk loses a counter. If the majorities of two holders share only
+// that server, the later token can be the smaller one. A lost counter restarts at the server time
+// in µs. Tokens therefore still grow if the clocks differ by less than the time between the two
+// holders. Use appendonly yes, and appendfsync always if the machine itself may fail.
 //
 // A program that writes the largest possible number to one counter stops the lock on all servers.
 //

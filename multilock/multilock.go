@@ -26,8 +26,8 @@ type Lock struct {
 var _ lock.Locker = (*Lock)(nil)
 
 // New returns a lock that is held when all of locks are. They may be of any type and of any
-// clients. A [Lock] among them stands for the locks that it is made of. New sends no command. An
-// empty list, or a nil in it, is an error of the first call.
+// clients. A [Lock] among them is replaced by the locks that it is made of. New sends no command.
+// An empty list, or a nil in it, is an error of the first call.
 //
 // A lock that is given twice is acquired twice, because one owner acquires all. Both sides of a
 // read/write lock are therefore allowed. The same lock through two clients is not, because two

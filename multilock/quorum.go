@@ -144,9 +144,9 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 //   - lock.ErrNotAcquired, if servers reported another owner and the others are no majority.
 //     TryLock also returns it without an attempt while another caller of this Quorum makes
 //     attempts. It does not if the latest of those attempts had a different result.
-//   - The errors of the servers that failed with an error that only an operator can fix. Examples
-//     are a missing permission, a key that is not a lock, or several locks on one server. It
-//     applies if the other servers, without those that reported another owner, are no majority.
+//   - The errors of the servers, if only an operator can fix them. Examples are a missing
+//     permission, a key that is not a lock, or several locks on one server. This applies if these
+//     servers, and the ones that reported another owner, leave no majority.
 //   - lock.ErrUnavailable otherwise. Servers did not respond, started too recently to vote, or
 //     voted too late, or no majority confirmed the token.
 //
