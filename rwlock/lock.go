@@ -60,7 +60,7 @@
 //   - Readers do not starve writers, and writers do not starve readers. Readers and writers of
 //     Redisson still can, because they do not read the two keys of leasehold.
 //   - When a writer stops writing and continues reading, waiting readers are notified immediately,
-//     and the lease is that of the reader.
+//     and the lease is the reader's.
 //   - A re-entry of a writer never adds to the lease.
 //   - The lease of a reader covers all its holds, and is not shortened when one is released.
 //   - To request the write lock while reading is an error, not an endless wait.
