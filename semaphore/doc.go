@@ -26,9 +26,9 @@
 // clock does not jump forward. A failover that loses the latest writes can lose permits. Their
 // holders detect that with their next renewal.
 //
-// Hold.Token is 0, because a token cannot order holders that hold at the same time.
-// [Semaphore.Run] protects data in Redis instead. [Semaphore.Slots] gives each permit a number, and
-// a token that is larger than the tokens of all earlier permits with that number.
+// Hold.Token is 0, because a token cannot order holders that hold at the same time. [Semaphore.Run]
+// protects data in Redis instead. [Semaphore.Slots] gives each permit a number and a token. The
+// token is larger than the tokens of all earlier permits with that number.
 //
 // # Sharing with Redisson
 //
@@ -42,8 +42,8 @@
 //     a different number then fail with [ErrPermitCount].
 //   - A Java RSemaphore cannot be shared. It has no leases, and a held permit leaves no trace but a
 //     smaller number. RSemaphore, RCountDownLatch and an RPermitExpirableSemaphore without holders
-//     are all a number at <name> and cannot be told apart. A handle with a number of permits fails
-//     with [ErrPermitCount] while permits of an RSemaphore are held. A handle with 0 permits takes
-//     them.
+//     are all a number at <name> and cannot be distinguished. A handle with a number of permits
+//     fails with [ErrPermitCount] while permits of an RSemaphore are held. A handle with 0 permits
+//     takes them.
 //   - While the number of permits is zero, as after setPermits(0), a handle with 0 permits waits.
 package semaphore

@@ -22,10 +22,9 @@ func NewScript(lua string) *Script { return &Script{luascripts.NewPermitted(lua)
 // the clock of the server. Otherwise the script does not run, and the error matches lock.ErrLost. A
 // holder that was paused for longer than its lease therefore cannot write late.
 //
-// It takes the place of fencing tokens, which cannot order holders that hold at the same time. If
-// each holder works on separate data, [Semaphore.Slots] has tokens for that. On a cluster, the keys
-// must be in the slot of the semaphore, as "{name}:data" is for a semaphore "name". Any other key
-// is an error.
+// Use it in place of fencing tokens, which cannot order simultaneous holders. If each holder works
+// on separate data, [Semaphore.Slots] has tokens for that. On a cluster, the keys must be in the
+// slot of the semaphore, as "{name}:data" is for a semaphore "name". Any other key is an error.
 //
 // The hold h must be of this semaphore, by this handle or another one. The script is sent once. If
 // no reply arrives, it may have run.
@@ -62,10 +61,10 @@ type Slot struct {
 // permit in a slot has a larger token. Package fence can compare the tokens, with a separate token
 // counter for each slot.
 //
-// A permit gets the lowest free number when Slots is called for the first time, and keeps it. The
-// numbers are below the total number of permits, except after a Resize to fewer permits than are
-// held. Permits of Redisson have no slots. The token grows with the clock of the server, like the
-// token of a plain lock. It also grows with the hash of slots, which stays in Redis.
+// A permit receives the lowest free number when Slots is called for the first time, and keeps it.
+// The numbers are below the total number of permits, except after a Resize to fewer permits than
+// are held. Permits of Redisson have no slots. The token grows with the clock of the server, like
+// the token of a plain lock. It also grows with the hash of slots, which stays in Redis.
 //
 // If the server does not have the permits of h as held, the error matches lock.ErrLost. The command
 // is retried within the operation timeout. It takes the server about 1 µs per slot that was ever

@@ -23,8 +23,8 @@ var (
 	// wait indefinitely. [Semaphore.Resize] changes the number.
 	ErrPermitCount = errors.New("permit count mismatch")
 
-	// ErrNotInitialized is returned when there is no semaphore of this name in Redis and the handle
-	// has no number of permits to create it with.
+	// ErrNotInitialized is returned by a handle without a number of permits when there is no semaphore
+	// of this name in Redis.
 	ErrNotInitialized = errors.New("not initialized")
 )
 
@@ -215,9 +215,9 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // are held stay held. If more are held than there are now, none is granted until enough are
 // released.
 //
-// This handle, and those that its N returned, use the new number from then on. Their waiting
-// callers retry and move behind those that already wait. Handles with a different number fail with
-// [ErrPermitCount], and so do their waiting callers, within a second.
+// This handle, and the handles that its N returned, use the new number from then on. Their waiting
+// callers retry and move behind the callers that already wait. Handles with a different number fail
+// with [ErrPermitCount], and so do their waiting callers, within a second.
 //
 // Resize requires two round trips, and is retried within the operation timeout. After an error,
 // Redis may have the new number while this handle has the old one. Call Resize again in this case.
