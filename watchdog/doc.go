@@ -32,8 +32,8 @@
 // loss. A confirmation can arrive after its renewal counted as failed. If the lease has not ended
 // by then, it counts from the send of that renewal.
 //
-// Check compares the clocks on each call. It therefore reports a loss on the first call, even if
-// the process was paused for an hour and its timers have not fired yet.
+// Check compares the clocks on each call. It therefore reports a loss on the first call. This holds
+// even after a pause of an hour, before the timers have fired.
 //
 // # Renewals
 //
