@@ -3,8 +3,8 @@
 //
 // # In Redis
 //
-// Clients of Redisson's RReadWriteLock use the same keys. Two more keys, for the intent of a
-// waiting writer and for the reservation of waiting readers, are leasehold's own.
+// The lock uses the keys of Redisson's RReadWriteLock. Two more keys, for the intent of a waiting
+// writer and for the reservation of waiting readers, are leasehold's own.
 // docs/reference/redis-keys.md in the repository describes the keys.
 //
 // A reader whose lease keys have expired is dead, whatever the hash contains. Neither a requesting
@@ -57,8 +57,8 @@
 // # Differences from Redisson
 //
 //   - Readers of one client can be one owner in Redis.
-//   - Readers do not starve writers, and writers do not starve readers. Readers and writers of
-//     Redisson still can, because they do not read the two keys of leasehold.
+//   - Readers do not starve writers, and writers do not starve readers. Only readers and writers of
+//     Redisson can still starve others, because they do not read the two keys of leasehold.
 //   - When a writer stops writing and continues reading, waiting readers are notified immediately,
 //     and the lease is the reader's.
 //   - A re-entry of a writer never adds to the lease.
