@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Never is the RetryAfter of a call for more than a Burst: it can never succeed.
+// Never is the RetryAfter of a call for more than a Burst, which can never succeed.
 const Never = luascripts.Never
 
 // A Decision is the result of a limiter. It has the fields of CL.THROTTLE, as durations.

@@ -14,12 +14,12 @@ import (
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs
-	// Burst is the size of the bucket; 0 means Rate. With Burst 1, permits are Per/Rate apart.
+	// Burst is the size of the bucket. 0 means Rate. With Burst 1, permits are Per/Rate apart.
 	Burst int64
-	// Aligned makes the limit count in windows instead, like a calendar quota: at most Rate permits in
-	// each window. A window begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day in
-	// UTC, and one of seven days begins on a Thursday. Around the start of a window callers can take
-	// up to 2·Rate permits. Burst must be 0 if Aligned is set.
+	// Aligned makes the limit count in windows instead, like a calendar quota. It admits at most
+	// Rate permits in each window. A window begins at a multiple of Per since 1970 (UTC). A Per of
+	// 24 h is a day in UTC, and one of seven days begins on a Thursday. Around the start of a
+	// window callers can take up to 2·Rate permits. Burst must be 0 if Aligned is set.
 	Aligned bool
 }
 
