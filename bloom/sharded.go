@@ -15,11 +15,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Sharded is one Bloom filter that is split into several, with the keys <name>:{0}, <name>:{1}
-// and so on, so that they spread over a cluster and none is too large. The hash of an element
-// selects its filter. Each configuration has the number of filters, and a handle with a different
-// number fails with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe for
-// concurrent use.
+// A Sharded is one Bloom filter that is split into several. Their keys are <name>:{0}, <name>:{1}
+// and so on. They spread over a cluster, and none is too large. The hash of an element selects its
+// filter. Each configuration has the number of filters, and a handle with a different number fails
+// with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe for concurrent use.
 type Sharded struct {
 	name    string
 	filters []*Filter
@@ -30,8 +29,8 @@ type Sharded struct {
 const maxShards = 1024
 
 // NewSharded returns a handle of the filter called name, split into shards filters, that uses rdb,
-// which the handle never closes. The name must not contain braces. NewSharded sends no command:
-// with an invalid name or number, every call returns the error.
+// which the handle never closes. The name must not contain braces. NewSharded sends no command.
+// With an invalid name or number, every call returns the error.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
 	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
 }
