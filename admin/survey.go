@@ -15,8 +15,9 @@ import (
 // MaxSurveyed is the maximum number of locks that a Survey keeps.
 const MaxSurveyed = 20000
 
-// A Survey keeps a list of locks up to date for a display. On a server with many keys, a list takes long; a Survey returns what it has
-// found so far after each call of Look, and the next call continues. It is not safe for concurrent use.
+// A Survey keeps a list of locks up to date for a display. On a server with many keys, a list takes
+// long. A Survey returns what it has found so far after each call of Look. The next call continues.
+// It is not safe for concurrent use.
 type Survey struct {
 	admin   *Admin
 	query   Query

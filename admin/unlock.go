@@ -38,17 +38,18 @@ type ForceUnlockResult struct {
 // ForceUnlock removes the holders of the lock called name, or only owner if owner is not "". The
 // lock goes to the next waiter, as if the holders had released it.
 //
-// It removes only holders that it has read: an owner that acquires the lock in the meantime keeps
+// It removes only holders that it has read. An owner that acquires the lock in the meantime keeps
 // it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
 // ErrBadReason if the reason is not valid.
 //
-// A message notifies the client of each holder immediately, and the hold is lost with a cause that
-// matches lock.ErrLost and lock.ErrForceUnlocked and names the operator. A client is subscribed
-// once it has held a lock for one second; a younger hold is notified then. A client that cannot
-// subscribe detects the loss with its next renewal, within a third of the lease, or with its
-// Unlock; the cause is the same, because it reads the audit record. A client of Redisson detects it
-// when it unlocks. Until then, both the old and the new holder may act as the holder, and only
-// fencing tokens protect the data.
+// A message notifies the client of each holder immediately, and the hold is lost. The cause matches
+// lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client is subscribed once it
+// has held a lock for one second. A younger hold is notified then. A client that cannot subscribe
+// detects the loss with its next renewal, within a third of the lease, or with its Unlock. The
+// cause is the same, because the client reads the audit record.
+//
+// A client of Redisson detects it when it unlocks. Until then, both the old and the new holder may
+// act as the holder, and only fencing tokens protect the data.
 //
 // ForceUnlock stores an audit record in leasehold_forced:{name} for a week, which Inspect returns.
 // Even after an error, Holders has those that have lost the lock. If Redis did not reply about a
