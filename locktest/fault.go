@@ -72,8 +72,8 @@ func (f *faults) before(command string) (refusal string) {
 	return ""
 }
 
-// Down stops the server: it closes all connections and refuses new ones until [Server.Up]. It keeps its data. Calls fail with
-// lock.ErrUnavailable, and waits continue.
+// Down stops the server. It closes all connections and refuses new ones until [Server.Up]. It keeps
+// its data. Calls fail with lock.ErrUnavailable, and waits continue.
 func (s *Server) Down() {
 	f := &s.faults
 	f.mu.Lock()
@@ -100,8 +100,9 @@ func (s *Server) Up() {
 	}
 }
 
-// Freeze makes the server unresponsive for d: it accepts connections and commands, and runs none of them before d has passed.
-// Leases go on expiring. To let a lease expire under its holder, freeze the server for longer than the lease.
+// Freeze makes the server unresponsive for d. It accepts connections and commands, and runs none of
+// them before d has passed. Leases continue to expire. To let a lease expire under its holder,
+// freeze the server for longer than the lease.
 func (s *Server) Freeze(d time.Duration) {
 	f := &s.faults
 	f.mu.Lock()
