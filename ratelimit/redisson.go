@@ -51,9 +51,9 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // more. A RedissonLimiter is safe for concurrent use.
 //
 // Redis stores each call for one interval, in about 130 bytes. When a rate is replaced, or
-// {<name>}:value is lost, the server reads all of these calls at once. 300,000 calls block it for
-// half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As with
-// Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
+// {<name>}:value is lost, the server reads all of these calls at once. For 300,000 calls that
+// blocks it for half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As
+// with Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
 //
 // A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. If the
 // clock of a client is ahead by d, its calls count for d longer here. For that client the calls of
