@@ -43,8 +43,8 @@ func FromResponse(r *http.Response) error {
 }
 
 // Handler returns a handler that reads the token of each request and passes it to next in the
-// context of the request (see [FromContext]). A request without a valid token is answered with 400
-// Bad Request.
+// context of the request (see [FromContext]). The response to a request without a valid token is
+// 400 Bad Request.
 //
 // Before next, it calls check, which may be nil. An error ends the request as [WriteError]
 // describes. Any other error ends it with 500. For one resource:
