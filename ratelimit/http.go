@@ -23,9 +23,9 @@ import (
 //     can succeed.
 //   - Retry-After has the seconds to wait if d is not OK.
 //
-// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits what d does not know, as
-// with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has
-// created, t is its ResetAfter.
+// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits values that d does not
+// have, as with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no
+// limiter has created, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
@@ -138,12 +138,12 @@ const statusClientClosedRequest = 499
 //	the client disconnected before the reply              499, in logs and metrics only
 //
 // The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
-// 9457). A client can repeat a request after 429 or 503. A request that was answered with 413 or
-// 400 never succeeds.
+// 9457). A client can repeat a request after 429 or 503. A request with the response 413 or 400
+// never succeeds.
 //
-// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 it
-// matches
-// [ErrLimited], for 400 [lock.ErrBadName]. A request over its limit and a disconnected client are not errors.
+// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 the
+// error matches [ErrLimited], and for 400 [lock.ErrBadName]. A request over its limit and a
+// disconnected client are not errors.
 //
 // A client must not be able to choose its key. Use the authenticated user, or the address of the
 // connection. That is r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy it is the
@@ -213,10 +213,10 @@ type handlerConfig struct {
 	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
-// WithErrorResponse makes respond write the responses 400, 413, 429 and 503 of a [Handler], for
-// example in the format of an API. The argument err is the reason. For 429 and 413 it is also a
-// [*LimitedError]. The handler has set the headers, Retry-After among them. By default the
-// responses are short texts, and problems (RFC 9457) for 429 and 413.
+// WithErrorResponse sets the function that writes the responses 400, 413, 429 and 503 of a
+// [Handler], for example in the format of an API. The argument err is the reason. For 429 and 413
+// it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default
+// the responses are short texts, and problems (RFC 9457) for 429 and 413.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) HandlerOption {
 	return func(c *handlerConfig) { c.respond = respond }
 }

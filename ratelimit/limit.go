@@ -9,8 +9,8 @@ import (
 )
 
 // A Limit allows Rate permits in each Per, and Burst of them at once. It is a bucket of Burst
-// permits that starts full, and into which Rate permits flow in each Per, one after the other. In
-// any time W callers take at most Burst + Rate·W/Per permits.
+// permits that starts full. In each Per, Rate permits flow into it, one after the other. In any
+// time W callers take at most Burst + Rate·W/Per permits.
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs

@@ -18,7 +18,7 @@ import (
 // limiters of one name count together, across all processes. A Limiter is safe for concurrent use.
 // Limiters that [Limiter.With] returns share what this process has cached from Redis.
 //
-// The used quota of a key is stored at <prefix><name>:<key>, a string of about 50 bytes, which
+// The used quota of a key is stored at <prefix><name>:<key>. It is a string of about 50 bytes that
 // expires when the quota is full again. Each call is at most one command (see the package comment).
 //
 // Every call returns an error for an invalid name, limit, policy or number of permits. It fails
@@ -37,8 +37,8 @@ type Limiter struct {
 	bad    error  // the error of every call; nil if New was called well
 }
 
-// New returns a limiter that uses rdb, which the limiter never closes. New sends no command and
-// cannot fail. With an invalid name, policy or limit, every call returns the error.
+// New returns a limiter that uses rdb and never closes it. New sends no command and cannot fail.
+// With an invalid name, policy or limit, every call returns the error.
 //
 // With a client of this module, use its NewRateLimiter.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
@@ -60,7 +60,7 @@ func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter
 // With returns a limiter with different limits on the same keys. Used quota is stored as a time and
 // stays the same. A bucket that is full in a minute is full in a minute under the new limits, too.
 // It belongs to the limit at the same index. Used quota at indexes that the new limits do not have
-// stays in Redis, where limiters with more limits use it.
+// stays in Redis. Limiters with more limits use it.
 func (l *Limiter) With(limits ...Limit) *Limiter {
 	with := *l
 	with.limits = slices.Clone(limits)

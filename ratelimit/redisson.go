@@ -77,8 +77,8 @@ type RedissonLimiter struct {
 	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
-// NewRedissonLimiter returns a handle of the limiter called name that uses rdb, which the handle
-// never closes. NewRedissonLimiter sends no command. With an invalid name, every call returns the
+// NewRedissonLimiter returns a handle of the limiter called name. The handle uses rdb and never
+// closes it. NewRedissonLimiter sends no command. With an invalid name, every call returns the
 // error.
 //
 // With a client of this module, use its NewRedissonLimiter.
@@ -256,9 +256,8 @@ func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 //
 // Wait fails immediately with [ErrLimited] if n is more than the rate, or if the permits are not
 // available before the deadline of ctx. While Redis is unavailable, Wait retries until ctx is
-// canceled. Its error then also matches
-// [lock.ErrUnavailable], except for callers that are queued behind another one, which get the error of their
-// context.
+// canceled. Its error then also matches [lock.ErrUnavailable]. Callers that are queued behind
+// another one get only the error of their context.
 func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {

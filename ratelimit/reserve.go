@@ -83,8 +83,7 @@ const longestPause = time.Second
 
 // Reserve takes n permits of key that the caller may use after [Reservation.Delay]. It fails with
 // [ErrLimited], and takes nothing, if that is after the deadline of ctx, or after [MaxWait].
-// Otherwise Reserve is like
-// [Limiter.Wait].
+// Otherwise it is like [Limiter.Wait].
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	return l.reserve(ctx, "reserve", key, n)
 }
