@@ -23,10 +23,10 @@ import (
 //	{orders}:42    leasehold_fence:{orders}:42:
 //
 // Both share a slot, and no two keys have the same counter. All writers of a key must use the
-// guard. The key must not be the name of the lock, which is the key of the lock itself.
+// guard. The key must not be the name of the lock, because that is the key of the lock itself.
 //
-// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is not
-// known whether the write was executed. Set, HSet and Del can be repeated with the same token. A
+// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is
+// unknown whether the write was executed. Set, HSet and Del can be repeated with the same token. A
 // delayed duplicate is rejected once a newer holder wrote, but can undo a later write of the same
 // holder.
 //
@@ -54,7 +54,7 @@ func WithHighestTokenExpiry(d time.Duration) RedisOption {
 	return redisOption(func(r *Redis) { r.keep = d })
 }
 
-// NewRedis returns a guard that uses rdb, which it never closes. It sends no command.
+// NewRedis returns a guard that uses rdb and never closes it. NewRedis sends no command.
 func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 	r := &Redis{rdb: rdb}
 	for i, o := range opts {
@@ -109,8 +109,8 @@ func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
 // step with the check (see [Redis.Run]).
 type Script struct{ own *luascripts.OwnFenced }
 
-// NewScript returns a [Script] with this text, whose KEYS and ARGV are those of a script without a
-// guard. The text is code, so use a constant of your program.
+// NewScript returns a [Script] with this text. Its KEYS and ARGV are the same as without a guard.
+// The text is code, so use a constant of your program.
 func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(text)} }
 
 // Run runs s unless a larger token was seen for the first of keys, and returns the result of the

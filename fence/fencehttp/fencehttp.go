@@ -17,9 +17,8 @@ import (
 // token it has the largest token that was seen.
 const Header = "Fencing-Token"
 
-// SetHeader sets the token of a [lock.Hold] or of [FromContext] in the headers of a request. It
-// fails with
-// [fence.ErrNoToken] if the token is 0.
+// SetHeader sets the token of a [lock.Hold] or of [FromContext] in the headers of a request.
+// SetHeader fails with [fence.ErrNoToken] if the token is 0.
 func SetHeader(h http.Header, token uint64) error {
 	if token == 0 {
 		return wrap(fence.ErrNoToken)
