@@ -133,9 +133,10 @@ func (s *Server) Deny(commands ...string) {
 	}
 }
 
-// Lose deletes all that the server has of the lock called name, its waiters included, as a failover or an eviction can. name
-// includes the key prefix of the client. The holder detects the loss with its next renewal, with a cause that matches lock.ErrLost
-// and lock.ErrGone. Other owners can acquire the lock immediately. Lose reports whether there was anything.
+// Lose deletes everything that the server stores about the lock called name, including its waiters,
+// as a failover or an eviction can. The name includes the key prefix of the client. The holder
+// detects the loss with its next renewal. The cause matches lock.ErrLost and lock.ErrGone. Other
+// owners can acquire the lock immediately. Lose reports whether there was anything.
 func (s *Server) Lose(name string) bool {
 	lost := s.mini.Del(name)
 	for _, key := range s.mini.Keys() {
@@ -146,8 +147,9 @@ func (s *Server) Lose(name string) bool {
 	return lost
 }
 
-// Expire makes the leases of the lock called name expire on the server now, as if its holders had stopped renewing. name includes
-// the key prefix of the client. The holders detect the loss with their next renewals. Expire reports whether there was a lease.
+// Expire makes the leases of the lock called name expire on the server now, as if its holders had
+// stopped renewing. The name includes the key prefix of the client. The holders detect the loss
+// with their next renewals. Expire reports whether there was a lease.
 func (s *Server) Expire(name string) bool {
 	switch s.mini.Type(name) {
 	case "hash":

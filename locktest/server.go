@@ -78,7 +78,7 @@ func NewServer(tb testing.TB) *Server {
 }
 
 // Client returns a new leasehold client with its own connection, as another process would have it.
-// It is closed at the end of tb, unless the test closes it, and the test fails if the client cannot
+// It is closed at the end of tb, unless the test closes it. The test fails if the client cannot
 // release its locks then.
 func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	tb.Helper()
