@@ -110,8 +110,8 @@ const (
 	mostDetails = 256 // the most locks to remember that no browser looks at
 )
 
-// New returns a Handler that uses rdb, a rueidis client of any kind, which the Handler never
-// closes. New sends no command.
+// New returns a Handler that uses rdb, a rueidis client of any kind, and never closes it. New sends
+// no command.
 func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
 	_, _ = rand.Read(h.key[:]) // it never fails
