@@ -86,8 +86,9 @@ func WithOperator(who string) Option {
 	})
 }
 
-// WithProgress has Locks call progress after each part of a list, with the share of the keys that have been scanned, from 0 to 1. Use it to show how far a list
-// of a server with many keys is.
+// WithProgress sets a function that Locks calls after each part of a list. Its argument is the
+// share of the keys that have been scanned, from 0 to 1. Use it to show the progress of a list on a
+// server with many keys.
 func WithProgress(progress func(scanned float64)) Option {
 	return option(func(a *Admin) error {
 		a.progress = progress
@@ -108,8 +109,8 @@ func legible(text string) error {
 	return nil
 }
 
-// New returns an Admin that uses rdb, a rueidis client of any kind, which the Admin never closes.
-// New sends no command.
+// New returns an Admin that uses rdb, a rueidis client of any kind, and never closes it. New sends
+// no command.
 func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new admin", Err: errors.New("the rueidis client is nil")}

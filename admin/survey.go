@@ -48,9 +48,10 @@ func (a *Admin) Survey(q Query) *Survey {
 	return &Survey{admin: a, query: q, locks: make(map[string]*surveyed), clients: make(map[string]int)}
 }
 
-// Look scans keys for about limit, or to the end of the pass, and reads the locks again that it found earlier. Without an error, the
-// locks are as of this call. A lock that appears after the scan has passed its key is found in the next pass. What Query.Kind calls a rate limiter or
-// a filter is as of the pass that found it.
+// Look scans keys for about limit, or to the end of the pass. It also reads the locks again that it
+// found earlier. Without an error, the locks are as of this call. A lock that appears after the
+// scan has passed its key is found in the next pass. Rate limiters and filters are as of the pass
+// that found them.
 func (s *Survey) Look(ctx context.Context, limit time.Duration) (Surveyed, error) {
 	seen, err := s.look(ctx, limit)
 	if err != nil {

@@ -48,12 +48,13 @@ type ForceUnlockResult struct {
 // detects the loss with its next renewal, within a third of the lease, or with its Unlock. The
 // cause is the same, because the client reads the audit record.
 //
-// A client of Redisson detects it when it unlocks. Until then, both the old and the new holder may
-// act as the holder, and only fencing tokens protect the data.
+// A client of Redisson detects the loss when it unlocks. Until then, both the old and the new
+// holder may act as the holder, and only fencing tokens protect the data.
 //
-// ForceUnlock stores an audit record in leasehold_forced:{name} for a week, which Inspect returns.
-// Even after an error, Holders has those that have lost the lock. If Redis did not reply about a
-// holder, the error names that holder, and it is not known whether it has lost the lock.
+// ForceUnlock stores an audit record in leasehold_forced:{name} for a week. Inspect returns it.
+// Even after an error, Holders has the holders that have lost the lock. If Redis did not reply
+// about a holder, the error names that holder. It is then unknown whether the holder has lost the
+// lock.
 func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (ForceUnlockResult, error) {
 	if owner == "" {
 		return a.unlockIf(ctx, name, reason, func(lock.Holder) bool { return true })
@@ -61,8 +62,9 @@ func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (Fo
 	return a.ForceUnlockOwners(ctx, name, []string{owner}, reason)
 }
 
-// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The audit record names
-// all that have lost it. The error matches lock.ErrNotHeld if none of owners holds it.
+// ForceUnlockOwners is like ForceUnlock, for each of owners that holds the lock. The audit record
+// names all holders that have lost it. The error matches lock.ErrNotHeld if none of owners holds
+// it.
 func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []string, reason string) (ForceUnlockResult, error) {
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
 }
