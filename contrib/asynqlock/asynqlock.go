@@ -72,11 +72,11 @@ type notProcessed struct{ error }
 
 func (e notProcessed) Unwrap() error { return e.error }
 
-// IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task has
-// not failed if it was not processed because its lock was busy, or because Redis was unavailable.
-// It has not failed if the server or the client was shutting down. asynq retries such a task
-// without counting that. An error of the handler counts, even one about another lock. An error that
-// only an operator can fix, such as a missing permission, counts too. asynq calls IsFailure only if
+// IsFailure reports whether err counts as a failure of a task, for asynq.Config. A task has not
+// failed if it was not processed because its lock was busy, or because Redis was unavailable. It
+// has not failed if the server or the client was shutting down. asynq retries such a task without
+// counting that. An error of the handler counts, even one about another lock. An error that only an
+// operator can fix, such as a missing permission, counts too. asynq calls IsFailure only if
 // asynq.MaxRetry is at least 1. It archives a task with 0 after any error.
 func IsFailure(err error) bool {
 	return !errors.As(err, new(notProcessed))

@@ -50,8 +50,8 @@ const releaseTime = 3 * time.Second
 // fn has returned, as for [lock.Do]. The order is the same for all callers, so they cannot
 // deadlock.
 //
-// The error is that of acquiring a lock if fn was not called. Otherwise it joins those of fn and of
-// releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
+// If fn was not called, the error is the error of acquiring a lock. Otherwise it joins the errors
+// of fn and of releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
 // lock.ErrNotAcquired if another owner had the lock.
 func Do(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.Do(ctx, both{l, old}, fn)

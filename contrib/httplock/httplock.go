@@ -75,9 +75,10 @@ func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, f
 // Option configures a [Handler] or a [WaitingHandler].
 type Option func(*handler)
 
-// WithErrorResponse makes respond write the responses of the handler, for example as JSON. status is the one of the table above, and
-// err why. The handler has set Retry-After if the table says so. By default the responses are short texts. respond is not called if
-// next has responded.
+// WithErrorResponse sets the function that writes the responses of the handler, for example as
+// JSON. The argument status is the status of the table above, and err is the reason. The handler
+// has set Retry-After if the table says so. By default the responses are short texts. respond is
+// not called if next has responded.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) Option {
 	return func(s *handler) { s.respond = respond }
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Locker is a [sync.Locker] that holds a lock of leasehold. It is safe for concurrent use, and
-// goroutines that share one exclude each other. Like a [sync.Mutex], it is not re-entrant, and one
+// goroutines that share one exclude each other. Like a [sync.Mutex], it is not reentrant, and one
 // goroutine may unlock what another has locked.
 type Locker struct {
 	l lock.Locker
