@@ -3,7 +3,9 @@ package guides
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -91,7 +93,14 @@ func TestProxy_errors(t *testing.T) {
 				if err := lock.Do(t.Context(), c.NewLock("other"), func(context.Context) error { return nil }); err != nil { // the server has the scripts now
 					t.Fatal(err)
 				}
-				proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{Refuse: text, Execute: true}))
+				var reported atomic.Bool // only the first command about this lock, and none of the registry's
+				proxy.OnRequest(func(request [][]byte) (act redistest.Action) {
+					about := slices.ContainsFunc(request, func(word []byte) bool { return string(word) == "orders:42" })
+					if about && reported.CompareAndSwap(false, true) {
+						act = redistest.Action{Refuse: text, Execute: true}
+					}
+					return act
+				})
 				h, err := acquire(c.NewLock("orders:42"))
 				switch {
 				case known && err == nil:
