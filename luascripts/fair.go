@@ -128,7 +128,7 @@ func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []stri
 type Kept struct {
 	Left time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
 	Asks []bool        // for each waiter: it should send a request now, because it is its turn or it lost its position
-	Own  []bool        // for each waiter that enters: a message on its own channel may also notify it of its turn
+	Own  []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 
 // keepAtOnce is how many waiters one script keeps at most, so that each script is
