@@ -207,8 +207,14 @@ func (t *taking) together(ctx context.Context) (taken bool, err error) {
 		if err == nil {
 			return true, nil
 		}
-		if t.op == "trylock" || ctx.Err() != nil {
+		if t.op == "trylock" {
 			return false, named(t.op, t.m.locks[i], err)
+		}
+		if ctx.Err() != nil {
+			if err = bare(err); !errors.Is(err, ctx.Err()) {
+				err = ended(ctx, err)
+			}
+			return false, &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
 		}
 		_ = giveBack(ctx, t.m.locks, t.holds)
 		if t.holds[i], err = t.ask(ctx, i, false); err != nil { // it says what is wrong, and waits if that passes
@@ -219,8 +225,8 @@ func (t *taking) together(ctx context.Context) (taken bool, err error) {
 }
 
 // tryOthers makes one attempt, at the same time, at each lock of which there is no hold, unless
-// others of this process wait for one of them. It returns the first error in the order of their
-// names, and the lock that it is about; a fault comes before a refusal.
+// others of this process wait for one of them. It returns a fault before a refusal, and a refusal
+// before the end of ctx, of these the first in the order of the names, and the lock that it is about.
 func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
 	for _, i := range t.m.order {
 		if t.holds[i] == nil {
@@ -258,8 +264,19 @@ func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
 	if end != nil {
 		end()
 	}
+	weight := func(err error) int {
+		switch {
+		case errors.Is(err, lock.ErrNotAcquired):
+			return 2
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return 1
+		case err != nil:
+			return 3
+		}
+		return 0
+	}
 	for _, i := range t.m.order {
-		if errs[i] != nil && (err == nil || errors.Is(err, lock.ErrNotAcquired) && !errors.Is(errs[i], lock.ErrNotAcquired)) {
+		if weight(errs[i]) > weight(err) {
 			failed, err = i, errs[i]
 		}
 	}

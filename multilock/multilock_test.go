@@ -704,6 +704,22 @@ func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
 		if err := other.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
+
+		for name, refusal := range map[string]error{"refused": lock.ErrNotAcquired, "interrupted": context.Canceled} {
+			ctx, cancel := context.WithCancel(t.Context())
+			leaves := odd{Locker: b, before: func(context.Context, string) error {
+				time.Sleep(2 * rtt) // the others are granted
+				cancel()
+				return &lock.Error{Op: "trylock", Name: "b", Err: refusal}
+			}}
+			_, err := oneBatch(a, leaves, c).Lock(ctx)
+			want(t, err, context.Canceled)
+			if e := new(lock.Error); !errors.As(err, &e) || e.Op != "lock" || errors.Is(err, lock.ErrNotAcquired) != (refusal == lock.ErrNotAcquired) {
+				t.Errorf("%s: %v", name, err)
+			}
+			time.Sleep(10 * rtt)
+			free(t, []*site{s}, "a", "b", "c")
+		}
 	})
 }
 

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -250,13 +249,6 @@ func TestTryLock_saysWhatWentBefore(t *testing.T) {
 		w.wire.Freeze(false)
 		time.Sleep(2 * leaseTime)
 	})
-}
-
-// logs captures the log of session s.
-func (w *world) logs(s *Session) *strings.Builder {
-	var text strings.Builder
-	s.report.given = slog.New(slog.NewTextHandler(&text, nil))
-	return &text
 }
 
 // endsAfter is a context that is canceled at the n-th call of Err, like one that is canceled during a call.

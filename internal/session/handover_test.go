@@ -1736,20 +1736,6 @@ func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 	}, nil)
 }
 
-// justGranted returns a hold of session a that a release has just granted. The waiter behind it is sending the second
-// request for the lock.
-func (w *world) justGranted(k *Kind, ctx context.Context) (h lock.Hold, next <-chan lock.Hold) {
-	w.Helper()
-	h = w.take(w.a, k, w.Context())
-	first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-	next = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-	time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
-	w.unlock(h)
-	h = w.next(first)
-	time.Sleep(lockstate.MaxPassTime / 2)
-	return h, next
-}
-
 // tryElsewhere fails the test if session b cannot acquire the lock now.
 func (w *world) tryElsewhere() {
 	w.Helper()
