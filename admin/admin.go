@@ -13,8 +13,8 @@
 //	}
 //
 // The name of a lock in this package is its key, which includes the key prefix of its clients
-// (client.WithKeyPrefix). Applications do not need this package: a lock has its own Inspect and
-// ForceUnlock.
+// (client.WithKeyPrefix). Applications do not need this package, because a lock has its own Inspect
+// and ForceUnlock.
 //
 // The Redis user needs the permissions of the types of locks in use, and those under "admin" in
 // docs/operate/security.md.
@@ -86,8 +86,9 @@ func WithOperator(who string) Option {
 	})
 }
 
-// WithProgress has Locks call progress after each part of a list, with the share of the keys that have been scanned, from 0 to 1. Use it to show how far a list
-// of a server with many keys is.
+// WithProgress sets a function that Locks calls after each part of a list. Its argument is the
+// share of the keys that have been scanned, from 0 to 1. Use it to show the progress of a list on a
+// server with many keys.
 func WithProgress(progress func(scanned float64)) Option {
 	return option(func(a *Admin) error {
 		a.progress = progress
@@ -108,8 +109,8 @@ func legible(text string) error {
 	return nil
 }
 
-// New returns an Admin that uses rdb, a rueidis client of any kind, which the Admin never closes.
-// New sends no command.
+// New returns an Admin that uses rdb, a rueidis client of any kind, and never closes it. New sends
+// no command.
 func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new admin", Err: errors.New("the rueidis client is nil")}
@@ -158,24 +159,25 @@ type Lock struct {
 	Holding int  // number of owners that hold it; a list may have only some of them in Holders
 	Waiting int  // number of waiters that Redis stores: see lock.Waiter
 
-	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis: see IsGone.
+	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis (see
+	// IsGone).
 	Gone int
 
 	line    []string        // the clients that wait for a plain lock, of a lock in a list
 	nowhere map[string]bool // those of its clients that have no entry
 
-	// HighestToken is the fencing token counter, or 0 if there is none: the next token will be larger.
-	// Only Inspect sets it.
+	// HighestToken is the fencing token counter, or 0 if there is none. The next token will be
+	// larger. Only Inspect sets it.
 	HighestToken uint64
 
 	// Token is the fencing token with which the holder acquired the lock, if the lock uses
-	// [lock.WithFencing]. It is 0 if no owner holds the lock, or without a counter. If the lock was
-	// handed off within the process of the holder, or is part of a quorum, the token of the holder is
-	// larger, but not larger than HighestToken. Only Inspect sets it.
+	// [lock.WithFencing]. It is 0 if no owner holds the lock, or without a counter. The token of
+	// the holder is larger if the lock was handed off within its process, or is part of a quorum.
+	// It is not larger than HighestToken. Only Inspect sets it.
 	Token uint64
 
-	// For a semaphore: the total number of permits, and the number of free ones, which is negative if
-	// more are held than there are, after a Resize.
+	// For a semaphore: the total number of permits, and the number of free ones. After a Resize the
+	// number of free permits can be negative, if more are held than there are.
 	Permits, Free int64
 
 	Left int64         // count of a latch; 0 if it is released

@@ -93,8 +93,10 @@ func (a *Admin) entries(ctx context.Context, ids []string) (all map[string]lock.
 	return all, err
 }
 
-// IsGone reports whether the client of w, which waits for the plain lock l, has no entry in Redis although clients of leasehold keep one. Its
-// process was killed, unless it uses client.WithoutRegistry or is not allowed to write an entry. The lock skips a waiter that was killed at the next release.
+// IsGone reports whether the client of w has no entry in Redis although clients of leasehold keep
+// one. The waiter w waits for the plain lock l. The process of such a client was killed, unless it
+// uses client.WithoutRegistry or is not allowed to write an entry. At the next release, the lock
+// skips a waiter that was killed.
 func (l *Lock) IsGone(w lock.Waiter) bool {
 	return l.Kind == Plain && l.nowhere[lock.ClientID(w.Owner)]
 }

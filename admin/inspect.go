@@ -18,15 +18,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Inspect returns everything that Redis stores about the lock called name: its holders and waiters,
-// when each sent its first request, and the remaining lease; or the state of the key of a rate
-// limiter or of the filter called name. A free lock has no holders; it can have waiters for a
-// moment. The error matches lock.ErrWrongType if the key holds something else, and lock.ErrBadName
-// if name cannot be the name of a lock.
+// Inspect returns everything that Redis stores about the lock called name. That is its holders and
+// waiters, when each sent its first request, and the remaining lease. For a rate limiter or a
+// filter, Inspect returns the state of its key. A free lock has no holders, but it can have waiters
+// for a moment. The error matches lock.ErrWrongType if the key has the wrong type, and
+// lock.ErrBadName if name cannot be the name of a lock.
 //
-// Inspect counts the bits of a filter with commands of 64 KB each; if the filter is larger than 4
-// MB, it counts a sample of 4 MB. Everything else takes the same time whatever the size of a key,
-// except for large numbers of holders, waiters, or calls of a Redisson-compatible rate limiter.
+// Inspect counts the bits of a filter with commands of 64 KB each. If the filter is larger than 4
+// MB, it counts a sample of 4 MB. Large numbers of holders, waiters, or calls of a
+// Redisson-compatible rate limiter take longer. Otherwise the time does not depend on the size of a
+// key.
 //
 // One script reads the lock. Inspect then reads its clients, its tokens and the audit record of a
 // force-unlock, which can be a moment newer.

@@ -18,10 +18,10 @@ type Key struct {
 	Left time.Duration // time until the key expires; lock.NoExpiry if it does not
 }
 
-// Keys returns the Redis keys of l, which Inspect or a list has returned: first the key of the
-// lock, and last the entries of the clients that hold it or wait for it. It omits the lease keys of
-// readers, whose names contain the owners; for a split filter, all but the first four; and keys
-// that the user lacks permission to read.
+// Keys returns the Redis keys of l, which Inspect or a list has returned. The key of the lock is
+// first. The entries of the clients that hold it or wait for it are last. Keys omits the lease keys
+// of readers, whose names contain the owners. For a split filter it returns only the first four. It
+// omits keys that the user lacks permission to read.
 func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
 	found, err := a.keysOf(ctx, l)
 	if err != nil {

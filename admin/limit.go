@@ -30,7 +30,7 @@ type LimitState struct {
 type Usage struct {
 	Full time.Duration // time until the bucket is full again
 
-	// For an aligned limit instead: the permits that were taken in its window, and the time until the
+	// For an aligned limit: the permits that were taken in its window, and the time until the
 	// window ends.
 	Aligned bool
 	Used    int64

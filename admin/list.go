@@ -21,18 +21,18 @@ import (
 
 // A Query selects the locks to list.
 type Query struct {
-	// Match is a Redis pattern for the names, such as "orders:*": * matches any text, ? any character,
-	// [ab] one of these, and \ makes the next character literal. "" selects all.
+	// Match is a Redis pattern for the names, such as "orders:*". In it * matches any text, ? any
+	// character, [ab] one of these, and \ makes the next character literal. "" selects all.
 	Match string
 
 	// Kind is the kind of the locks to list. "" selects all that have holders. Latches, which have
-	// none, and wait groups that have only lost workers are listed if Kind is Latch or WaitGroup, or
-	// with Idle. Rate limiters and filters are listed only if Kind names them: a limiter can have a
-	// key for each user of an application.
+	// none, and wait groups that have only lost workers are listed if Kind is Latch or WaitGroup,
+	// or with Idle. Rate limiters and filters are listed only if Kind names them, because a limiter
+	// can have a key for each user of an application.
 	Kind Kind
 
-	// Idle also lists locks without holders if Kind is "": latches that are not released, and wait
-	// groups that have only lost workers.
+	// Idle also lists locks without holders if Kind is "". They are latches that are not released,
+	// and wait groups that have only lost workers.
 	Idle bool
 }
 
@@ -68,11 +68,11 @@ var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an em
 
 // Page lists some locks. It starts at the beginning if cursor is "", and otherwise at cursor, the
 // Next of the previous page with the same q. It stops after about 10,000 keys or 200 locks,
-// whichever comes first, so the time of a call does not grow with the number of keys.
+// whichever comes first. The time of a call therefore does not grow with the number of keys.
 //
 // Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
 // and can be on two. For a lock with many readers, Holders has only some of them. Page counts the
-// waiters and does not list them: see Inspect.
+// waiters and does not list them (see Inspect).
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {

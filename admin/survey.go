@@ -15,8 +15,9 @@ import (
 // MaxSurveyed is the maximum number of locks that a Survey keeps.
 const MaxSurveyed = 20000
 
-// A Survey keeps a list of locks up to date for a display. On a server with many keys, a list takes long; a Survey returns what it has
-// found so far after each call of Look, and the next call continues. It is not safe for concurrent use.
+// A Survey keeps a list of locks up to date for a display. On a server with many keys, a list takes
+// long. A Survey returns what it has found so far after each call of Look. The next call continues.
+// It is not safe for concurrent use.
 type Survey struct {
 	admin   *Admin
 	query   Query
@@ -47,9 +48,10 @@ func (a *Admin) Survey(q Query) *Survey {
 	return &Survey{admin: a, query: q, locks: make(map[string]*surveyed), clients: make(map[string]int)}
 }
 
-// Look scans keys for about limit, or to the end of the pass, and reads the locks again that it found earlier. Without an error, the
-// locks are as of this call. A lock that appears after the scan has passed its key is found in the next pass. What Query.Kind calls a rate limiter or
-// a filter is as of the pass that found it.
+// Look scans keys for about limit, or to the end of the pass. It also reads the locks again that it
+// found earlier. Without an error, the locks are as of this call. A lock that appears after the
+// scan has passed its key is found in the next pass. Rate limiters and filters are as of the pass
+// that found them.
 func (s *Survey) Look(ctx context.Context, limit time.Duration) (Surveyed, error) {
 	seen, err := s.look(ctx, limit)
 	if err != nil {

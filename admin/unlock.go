@@ -38,21 +38,23 @@ type ForceUnlockResult struct {
 // ForceUnlock removes the holders of the lock called name, or only owner if owner is not "". The
 // lock goes to the next waiter, as if the holders had released it.
 //
-// It removes only holders that it has read: an owner that acquires the lock in the meantime keeps
+// It removes only holders that it has read. An owner that acquires the lock in the meantime keeps
 // it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
 // ErrBadReason if the reason is not valid.
 //
-// A message notifies the client of each holder immediately, and the hold is lost with a cause that
-// matches lock.ErrLost and lock.ErrForceUnlocked and names the operator. A client is subscribed
-// once it has held a lock for one second; a younger hold is notified then. A client that cannot
-// subscribe detects the loss with its next renewal, within a third of the lease, or with its
-// Unlock; the cause is the same, because it reads the audit record. A client of Redisson detects it
-// when it unlocks. Until then, both the old and the new holder may act as the holder, and only
-// fencing tokens protect the data.
+// A message notifies the client of each holder immediately, and the hold is lost. The cause matches
+// lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client is subscribed once it
+// has held a lock for one second. A younger hold is notified then. A client that cannot subscribe
+// detects the loss with its next renewal, within a third of the lease, or with its Unlock. The
+// cause is the same, because the client reads the audit record.
 //
-// ForceUnlock stores an audit record in leasehold_forced:{name} for a week, which Inspect returns.
-// Even after an error, Holders has those that have lost the lock. If Redis did not reply about a
-// holder, the error names that holder, and it is not known whether it has lost the lock.
+// A client of Redisson detects the loss when it unlocks. Until then, both the old and the new
+// holder may act as the holder, and only fencing tokens protect the data.
+//
+// ForceUnlock stores an audit record in leasehold_forced:{name} for a week. Inspect returns it.
+// Even after an error, Holders has the holders that have lost the lock. If Redis did not reply
+// about a holder, the error names that holder. It is then unknown whether the holder has lost the
+// lock.
 func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (ForceUnlockResult, error) {
 	if owner == "" {
 		return a.unlockIf(ctx, name, reason, func(lock.Holder) bool { return true })
@@ -60,8 +62,9 @@ func (a *Admin) ForceUnlock(ctx context.Context, name, owner, reason string) (Fo
 	return a.ForceUnlockOwners(ctx, name, []string{owner}, reason)
 }
 
-// ForceUnlockOwners is ForceUnlock for those of owners that hold the lock. The audit record names
-// all that have lost it. The error matches lock.ErrNotHeld if none of owners holds it.
+// ForceUnlockOwners is like ForceUnlock, for each of owners that holds the lock. The audit record
+// names all holders that have lost it. The error matches lock.ErrNotHeld if none of owners holds
+// it.
 func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []string, reason string) (ForceUnlockResult, error) {
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
 }

@@ -42,8 +42,8 @@ const MaxWatched = 100
 // watchEvery is the time between two looks at a lock when no message gives a reason for one.
 const watchEvery = time.Second
 
-// Watch yields the changes of these locks until ctx is canceled or the caller stops: first the
-// holders of each lock, and then every change.
+// Watch yields the changes of these locks until ctx is canceled or the caller stops. It yields
+// first the holders of each lock, and then every change.
 //
 // Watch reads a lock when a client publishes a release of it, and once per second. It misses what
 // begins and ends between two reads. A plain lock that goes from one goroutine of a process to the

@@ -23,8 +23,7 @@ var (
 	ErrNotInitialized = errors.New("not initialized: call Init first")
 
 	// ErrConfigMismatch is returned when there is a filter with different parameters. The error is
-	// also a
-	// [*ConfigError].
+	// also a [*ConfigError], with the parameters of that filter.
 	ErrConfigMismatch = errors.New("parameters do not match")
 
 	// ErrTooLarge is returned by Init when the server does not have enough memory left for the filter.
@@ -88,8 +87,8 @@ func (o option) apply(f *Filter) { o(f) }
 // 3.19). The elements must be strings in UTF-8. All users of a filter must use the same codec.
 func WithKryo5() Option { return option(func(f *Filter) { f.kryo = true }) }
 
-// New returns a handle of the filter called name that uses rdb, which the handle never closes. New
-// sends no command: with an invalid name, every call returns the error.
+// New returns a handle of the filter called name. The handle uses rdb and never closes it. New
+// sends no command. With an invalid name, every call returns the error.
 //
 // With a client of this module, use its NewBloomFilter.
 func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
@@ -134,9 +133,9 @@ const orphans = time.Second
 // [ErrConfigMismatch] if that filter has different parameters.
 //
 // Init allocates the whole filter at once. If less than 1 % of the server's maxmemory would remain,
-// Init writes nothing and fails with [ErrTooLarge], because a server with full memory grants no
-// lock. With an allkeys eviction policy the server evicts other keys, so the filter must only be
-// smaller than maxmemory. Init cannot check this if the user lacks permission for INFO.
+// Init writes nothing and fails with [ErrTooLarge]. A server with full memory grants no lock. With
+// an allkeys eviction policy the server evicts other keys, so the filter must only be smaller than
+// maxmemory. Init cannot check this if the user lacks permission for INFO.
 func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	const op = "init"
 	c, err := f.parameters(n, p)
@@ -559,12 +558,12 @@ func estimate(size, hashes uint64, set int64) int64 {
 	return int64(n)
 }
 
-// Delete deletes the filter. It succeeds if there is no filter. If one of its keys holds something
-// else, such as a lock of that name, Delete changes nothing and fails with [lock.ErrWrongType]. It
-// deletes a string without a configuration, because it takes that for a filter whose configuration
-// is lost. Delete requires two round trips.
+// Delete deletes the filter. It succeeds if there is no filter. If one of its keys has the wrong
+// type, such as a lock of that name, Delete changes nothing and fails with [lock.ErrWrongType]. It
+// deletes a string without a configuration, because that can be a filter whose configuration is
+// lost. Delete requires two round trips.
 //
-// A delayed duplicate of the command deletes no filter that was created since: each copy may run
+// A delayed duplicate of the command deletes no filter that was created since. Each copy may run
 // for at most one second. If a connection broke, Delete returns when that time has passed. If ctx
 // is canceled before, a copy can still run within that second.
 func (f *Filter) Delete(ctx context.Context) error {

@@ -15,11 +15,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A Sharded is one Bloom filter that is split into several, with the keys <name>:{0}, <name>:{1}
-// and so on, so that they spread over a cluster and none is too large. The hash of an element
-// selects its filter. Each configuration has the number of filters, and a handle with a different
-// number fails with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe for
-// concurrent use.
+// A Sharded is one Bloom filter that is split into several. Their keys are <name>:{0}, <name>:{1}
+// and so on. They spread over a cluster, and none is too large. The hash of an element selects its
+// filter. Each configuration has the number of filters, and a handle with a different number fails
+// with [ErrConfigMismatch]. Java cannot use such a filter. A Sharded is safe for concurrent use.
 type Sharded struct {
 	name    string
 	filters []*Filter
@@ -29,9 +28,9 @@ type Sharded struct {
 // maxShards is the most filters of a Sharded.
 const maxShards = 1024
 
-// NewSharded returns a handle of the filter called name, split into shards filters, that uses rdb,
-// which the handle never closes. The name must not contain braces. NewSharded sends no command:
-// with an invalid name or number, every call returns the error.
+// NewSharded returns a handle of the filter called name, split into shards filters. The handle uses
+// rdb and never closes it. The name must not contain braces. NewSharded sends no command. With an
+// invalid name or number, every call returns the error.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
 	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
 }
@@ -58,8 +57,8 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 }
 
 // Init creates the filters for n elements together, as [Filter.Init] does. It checks all of them
-// first, so it writes nothing if those of one server do not fit into its memory. After any other
-// error some of them may exist, and the next Init creates the others.
+// first, so it writes nothing if the filters of one server do not fit into its memory. After any
+// other error some of them may exist, and the next Init creates the others.
 func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	if s.bad != nil {
 		return false, s.wrap("init", s.bad)

@@ -1,21 +1,23 @@
 // Package fence rejects writes of stale lock holders with fencing tokens. It protects data in Redis
-// and in the memory of a process; package fencesql protects SQL databases, and package fencehttp
-// HTTP services.
+// and in the memory of a process. Package fencesql protects SQL databases, and package fencehttp
+// protects HTTP services.
 //
 // # Why a lock is not enough
 //
-// A lock on a server is a lease. Its holder can check [lock.Hold.Err], be paused before the next
-// line (by the garbage collector, the hypervisor or a slow disk), and write a minute later, when
-// another owner holds the lock. A packet can be as late. No lock can detect that; only the receiver
-// of the write can. Each holder therefore has a token, [lock.Hold.Token], which is larger than that
-// of every earlier holder. It sends the token with each write, and the receiver stores the largest
-// token it has seen and rejects smaller ones:
+// A lock on a server is a lease. Its holder can check [lock.Hold.Err] and be paused before the next
+// line by the garbage collector, the hypervisor or a slow disk. It can then write a minute later,
+// when another owner holds the lock. A packet can be as late. No lock can detect that. Only the
+// receiver of the write can.
+//
+// Each holder therefore has a token, [lock.Hold.Token], which is larger than the tokens of all
+// earlier holders. It sends the token with each write. The receiver stores the largest token it has
+// seen, and rejects smaller ones:
 //
 //	A locks, token 33 ── paused ─────────────────────────── write 33: ErrStale
 //	                      B locks, token 34 ── write 34: ok
 //
-// A token that is equal to the largest is accepted: a holder may write many times, and the guard
-// does not order its writes. 0 is not a token; every guard rejects it with [ErrNoToken].
+// A token that is equal to the largest is accepted. A holder may write many times, and the guard
+// does not order its writes. 0 is not a token. Every guard rejects it with [ErrNoToken].
 //
 // # Choosing a guard
 //
@@ -33,13 +35,13 @@
 //     Otherwise a newer holder can write in between.
 //   - Each resource has one token counter, and each counter one lock. Tokens of two locks cannot be compared,
 //     nor can tokens of one name on two servers.
-//   - The counter must live as long as the data, and as long as a stale holder may. If it is lost (evicted, in
-//     memory during a restart, in a deleted row, in a failover of Redis), the next token is accepted, whatever
-//     it is.
+//   - The counter must live as long as the data, and as long as a stale holder may. If it is lost,
+//     any next token is accepted. A counter can be lost by eviction, by a restart if it is in
+//     memory, with a deleted row, or in a failover of Redis.
 //   - Tokens are as reliable as their source, the clock of the Redis server, in µs since 1970. [lock.WithFencing]
 //     keeps them growing when that clock moves backward. A clock that was once far ahead, or a client that can
 //     send any token, can raise a counter beyond all valid tokens. The guard then rejects all holders until the
 //     counter is corrected manually.
-//   - ErrStale is final: this holder lost the lock. Do not repeat the write with the same token, nor with the
-//     token of another holder.
+//   - ErrStale is final, because this holder lost the lock. Do not repeat the write with the same
+//     token, nor with the token of another holder.
 package fence

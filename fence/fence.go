@@ -40,7 +40,7 @@ func wrap(op, name string, err error) error {
 }
 
 // Check compares token with the largest one that was seen before, for custom guards. It fails with
-// [ErrNoToken] if token is 0, and with a [*StaleError] if highest is larger. It stores nothing: the
+// [ErrNoToken] if token is 0, and with a [*StaleError] if highest is larger. It stores nothing. The
 // guard must raise the counter and write in one step.
 func Check(token, highest uint64) error {
 	switch {

@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// Mark stores the largest token seen in memory: a guard for data that lives in one process. The
-// zero value has seen none. It is safe for concurrent use, and must not be copied.
+// Mark is a guard for data that lives in one process. It stores the largest token seen, in memory.
+// The zero value has seen none. It is safe for concurrent use, and must not be copied.
 //
 // It is lost with the process. If the data outlives the process, raise the mark to the largest
-// known token before the first write, or use a guard that lives with the data.
+// known token before the first write. Alternatively, use a guard that lives with the data.
 type Mark struct {
 	highest atomic.Uint64 // only grows
 
@@ -21,7 +21,7 @@ type Mark struct {
 // Check raises the mark to token, or fails with [ErrStale] if a larger one was seen. It does not
 // wait.
 //
-// On its own it rejects stale requests early, and is not a guard: a newer holder can write between
+// On its own it rejects stale requests early, and is not a guard. A newer holder can write between
 // the check and the write. To exclude that, write in [Mark.Do].
 func (m *Mark) Check(token uint64) error { return wrap("fence", m.name, m.raise(token)) }
 
@@ -38,9 +38,9 @@ func (m *Mark) raise(token uint64) error {
 }
 
 // Do calls write unless a larger token was seen, and returns the error of write. Only one function
-// runs under a Mark at a time, so no function with a smaller token runs after one with a larger
-// token, or at the same time. If write fails, the mark stays raised. A write that calls Do of the
-// same Mark deadlocks.
+// runs under a Mark at a time. No function with a smaller token runs after, or at the same time as,
+// one with a larger token. If write fails, the mark stays raised. A write that calls Do of the same
+// Mark deadlocks.
 func (m *Mark) Do(token uint64, write func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +56,7 @@ func (m *Mark) Highest() uint64 { return m.highest.Load() }
 // Marks has the marks of many resources, by name. The zero value has none. It is safe for
 // concurrent use, and must not be copied.
 //
-// A mark stays until [Marks.Forget], with about 100 bytes and the length of its name: a mark that
+// A mark stays until [Marks.Forget], with about 100 bytes and the length of its name. A mark that
 // was dropped because of its age, or to free memory, would admit a stale holder. Check that a
 // resource exists before you request its mark. Otherwise a client that can name resources can fill
 // the memory.

@@ -23,10 +23,10 @@ import (
 //	{orders}:42    leasehold_fence:{orders}:42:
 //
 // Both share a slot, and no two keys have the same counter. All writers of a key must use the
-// guard. The key must not be the name of the lock, which is the key of the lock itself.
+// guard. The key must not be the name of the lock, because that is the key of the lock itself.
 //
-// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is not
-// known whether the write was executed. Set, HSet and Del can be repeated with the same token. A
+// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is
+// unknown whether the write was executed. Set, HSet and Del can be repeated with the same token. A
 // delayed duplicate is rejected once a newer holder wrote, but can undo a later write of the same
 // holder.
 //
@@ -46,15 +46,15 @@ type redisOption func(*Redis)
 
 func (o redisOption) apply(r *Redis) { o(r) }
 
-// WithHighestTokenExpiry sets an expiry of the token counter: d after the last accepted write to
-// its key. By default it has none, and stays even if the data is deleted or expires, with about 100
-// bytes and the length of the key. Choose d so that no holder resumes after a longer pause; days
+// WithHighestTokenExpiry makes the token counter expire d after the last accepted write to its key.
+// By default it has no expiry, and stays even if the data is deleted or expires. It takes about 100
+// bytes and the length of the key. Choose d so that no holder resumes after a longer pause. Days
 // are appropriate.
 func WithHighestTokenExpiry(d time.Duration) RedisOption {
 	return redisOption(func(r *Redis) { r.keep = d })
 }
 
-// NewRedis returns a guard that uses rdb, which it never closes. It sends no command.
+// NewRedis returns a guard that uses rdb and never closes it. NewRedis sends no command.
 func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 	r := &Redis{rdb: rdb}
 	for i, o := range opts {
@@ -73,8 +73,8 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 }
 
 // Set sets a string, like SET, and removes its expiry. It fails with [ErrStale] if a larger token
-// was seen for key, with WRONGTYPE if the key is not a string, and with OOM, which also matches
-// lock.ErrUnavailable, if memory is full. Nothing was written then.
+// was seen for key, and with WRONGTYPE if the key is not a string. If memory is full, it fails with
+// OOM, which also matches lock.ErrUnavailable. Nothing was written then.
 func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
 	return r.guard("fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.SetFenced(ctx, r.rdb, f, value)
@@ -106,15 +106,15 @@ func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
 }
 
 // Script is a Lua script for writes other than Set, HSet and Del. It runs behind the guard, in one
-// step with the check; see [Redis.Run].
+// step with the check (see [Redis.Run]).
 type Script struct{ own *luascripts.OwnFenced }
 
-// NewScript returns a [Script] with this text, whose KEYS and ARGV are those of a script without a
-// guard. The text is code: use a constant of your program.
+// NewScript returns a [Script] with this text. Its KEYS and ARGV are the same as without a guard.
+// The text is code, so use a constant of your program.
 func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(text)} }
 
 // Run runs s unless a larger token was seen for the first of keys, and returns the result of the
-// script; a nil reply is not an error. On a cluster all keys must be in one slot. If the script
+// script. A nil reply is not an error. On a cluster all keys must be in one slot. If the script
 // fails, the counter stays raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	if len(keys) == 0 {

@@ -15,7 +15,8 @@ type ElectionHarness struct {
 	// New returns the lock and the store of the election called name, always of the same client.
 	New func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
-	// Other returns those of another client on the same server, as another process would.
+	// Other returns the lock and the store of another client on the same server, as another process
+	// would.
 	Other func(name string, opts ...lock.Option) (lock.Locker, leader.Store)
 
 	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s.

@@ -45,7 +45,8 @@ var fairRules = []rule{
 //	locktest.Run(t, h)
 //	locktest.RunFair(t, h)
 //
-// The order of arrival is deterministic: the suite calls Waiters before it starts the next waiter.
+// The order of arrival is deterministic, because the suite calls Waiters before it starts the next
+// waiter.
 func RunFair(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Waiters == nil {

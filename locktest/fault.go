@@ -72,8 +72,8 @@ func (f *faults) before(command string) (refusal string) {
 	return ""
 }
 
-// Down stops the server: it closes all connections and refuses new ones until [Server.Up]. It keeps its data. Calls fail with
-// lock.ErrUnavailable, and waits continue.
+// Down stops the server. It closes all connections and refuses new ones until [Server.Up]. It keeps
+// its data. Calls fail with lock.ErrUnavailable, and waits continue.
 func (s *Server) Down() {
 	f := &s.faults
 	f.mu.Lock()
@@ -100,8 +100,9 @@ func (s *Server) Up() {
 	}
 }
 
-// Freeze makes the server unresponsive for d: it accepts connections and commands, and runs none of them before d has passed.
-// Leases go on expiring. To let a lease expire under its holder, freeze the server for longer than the lease.
+// Freeze makes the server unresponsive for d. It accepts connections and commands, and runs none of
+// them before d has passed. Leases continue to expire. To let a lease expire under its holder,
+// freeze the server for longer than the lease.
 func (s *Server) Freeze(d time.Duration) {
 	f := &s.faults
 	f.mu.Lock()
@@ -132,9 +133,10 @@ func (s *Server) Deny(commands ...string) {
 	}
 }
 
-// Lose deletes all that the server has of the lock called name, its waiters included, as a failover or an eviction can. name
-// includes the key prefix of the client. The holder detects the loss with its next renewal, with a cause that matches lock.ErrLost
-// and lock.ErrGone. Other owners can acquire the lock immediately. Lose reports whether there was anything.
+// Lose deletes everything that the server stores about the lock called name, including its waiters,
+// as a failover or an eviction can. The name includes the key prefix of the client. The holder
+// detects the loss with its next renewal. The cause matches lock.ErrLost and lock.ErrGone. Other
+// owners can acquire the lock immediately. Lose reports whether there was anything.
 func (s *Server) Lose(name string) bool {
 	lost := s.mini.Del(name)
 	for _, key := range s.mini.Keys() {
@@ -145,8 +147,9 @@ func (s *Server) Lose(name string) bool {
 	return lost
 }
 
-// Expire makes the leases of the lock called name expire on the server now, as if its holders had stopped renewing. name includes
-// the key prefix of the client. The holders detect the loss with their next renewals. Expire reports whether there was a lease.
+// Expire makes the leases of the lock called name expire on the server now, as if its holders had
+// stopped renewing. The name includes the key prefix of the client. The holders detect the loss
+// with their next renewals. Expire reports whether there was a lease.
 func (s *Server) Expire(name string) bool {
 	switch s.mini.Type(name) {
 	case "hash":

@@ -12,8 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Filter is what [RunFilter] needs of a Bloom filter; a *bloom.Filter and a *bloom.Sharded
-// implement it.
+// Filter is what [RunFilter] needs of a Bloom filter. *bloom.Filter and *bloom.Sharded implement
+// it.
 type Filter interface {
 	Init(ctx context.Context, n uint64, p float64) (created bool, err error)
 	Add(ctx context.Context, elements ...[]byte) (added int, err error)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Latch is what [RunLatch] needs of a latch; a *latch.Latch implements it.
+// Latch is what [RunLatch] needs of a latch. *latch.Latch implements it.
 type Latch interface {
 	Name() string
 	TrySetCount(ctx context.Context, n int64) (created bool, err error)

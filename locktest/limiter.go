@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Limiter is what [RunLimiter] needs of a rate limiter; a *ratelimit.Limiter implements it.
+// Limiter is what [RunLimiter] needs of a rate limiter. *ratelimit.Limiter implements it.
 type Limiter interface {
 	Take(ctx context.Context, key string, n int64) (ratelimit.Decision, error)
 	TakeUpTo(ctx context.Context, key string, n int64) (ratelimit.Decision, error)

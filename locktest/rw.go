@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// RW is a read/write lock: two sides, each of them a Locker.
+// RW is a read/write lock with two sides, each of them a Locker.
 type RW interface {
 	Read() lock.Locker
 	Write() lock.Locker
@@ -26,8 +26,8 @@ type RWHarness struct {
 	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) RW
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
-	// several times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s, because some
+	// tests take several times as long.
 	Watchdog time.Duration
 }
 
@@ -62,7 +62,7 @@ var rwRules = []rule{
 //		Watchdog: time.Second,
 //	})
 //
-// It includes the rules of [Run]: all of them for the side that writes, and those that apply
+// It includes all rules of [Run] for the side that writes. It also includes the rules that apply
 // between a reader and a writer, in both directions.
 func RunRW(t *testing.T, h RWHarness) {
 	for _, p := range rwParts {

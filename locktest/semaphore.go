@@ -15,7 +15,7 @@ import (
 // SemaphoreHarness creates the semaphores that [RunSemaphore] tests.
 type SemaphoreHarness struct {
 	// New returns a handle that acquires n permits of the semaphore called name, which has total
-	// permits; always of the same client.
+	// permits. The handle is always of the same client.
 	New func(name string, total, n int, opts ...lock.Option) lock.Locker
 
 	// Other returns a handle of another client on the same server, as another process would.
@@ -28,8 +28,8 @@ type SemaphoreHarness struct {
 	Waiters func(ctx context.Context, name string) (int, error)
 }
 
-// RunSemaphore tests every rule of a semaphore, each in a subtest named after it: its own rules,
-// and those of [Run] and [RunFair] that apply to a semaphore with one permit.
+// RunSemaphore tests every rule of a semaphore, each in a subtest named after it. It includes the
+// rules of [Run] and [RunFair] that apply to a semaphore with one permit.
 //
 //	locktest.RunSemaphore(t, locktest.SemaphoreHarness{
 //		New:   func(name string, total, n int, opts ...lock.Option) lock.Locker { return a.NewSemaphore(name, total, opts...).N(n) },

@@ -11,11 +11,12 @@
 //		})
 //	}
 //
-// [Run] tests every rule of an exclusive lock. [RunFair] tests the additional rules of a fair lock, and [RunRW] those of a
-// read/write lock. [RunSemaphore], [RunLatch], [RunWaitGroup], [RunLimiter] and [RunFilter] test
-// semaphores, latches, wait groups, rate limiters and Bloom filters, and [RunElection] what an
-// election needs of a lock and of a store. Each rule is a subtest, and a failure names the rule.
-// The tests need two clients of one server, and take seconds, as leases do:
+// [Run] tests every rule of an exclusive lock. [RunFair] tests the additional rules of a fair lock,
+// and [RunRW] those of a read/write lock. [RunSemaphore], [RunLatch], [RunWaitGroup], [RunLimiter]
+// and [RunFilter] test semaphores, latches, wait groups, rate limiters and Bloom filters.
+// [RunElection] tests what an election needs of a lock and of a store. Each rule is a subtest, and
+// a failure names the rule. The tests need two clients of one server, and take seconds, as leases
+// do:
 //
 //	func TestMyLock(t *testing.T) {
 //		a, b := newClient(t), newClient(t) // with a watchdog timeout of one second
@@ -44,12 +45,12 @@ import (
 
 // Server is a Redis server in the test process. It needs neither a socket nor an installed program.
 //
-// Use it for logic and timing: which caller waits for which, and what your code does if a lock is
-// busy, expires or is lost. It reads the time with time.Now, so in a [testing/synctest] bubble
-// leases last exactly as long as specified, and no test has to wait for them. Create the server and
-// all its clients in the bubble, with the bubble's own t. Time does not pass there while a
-// goroutine runs, so a hold that takes no time leaves its token to the next one, unless the lock
-// has [lock.WithFencing].
+// Use it to test logic and timing, such as which caller waits for which. It also shows what your
+// code does if a lock is busy, expires or is lost. It reads the time with time.Now. In a
+// [testing/synctest] bubble, leases therefore last exactly as long as specified, and no test has to
+// wait for them. Create the server and all its clients in the bubble, with the bubble's own t. Time
+// does not pass there while a goroutine runs. A hold that takes no time therefore leaves its token
+// to the next one, unless the lock has [lock.WithFencing].
 //
 // [Server.Down], [Server.Freeze], [Server.Slow], [Server.Deny], [Server.Lose] and [Server.Expire] inject faults, on virtual time too.
 // [Server.Up] ends those that last.
@@ -77,7 +78,7 @@ func NewServer(tb testing.TB) *Server {
 }
 
 // Client returns a new leasehold client with its own connection, as another process would have it.
-// It is closed at the end of tb, unless the test closes it, and the test fails if the client cannot
+// It is closed at the end of tb, unless the test closes it. The test fails if the client cannot
 // release its locks then.
 func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	tb.Helper()
@@ -97,9 +98,9 @@ func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	return c
 }
 
-// Redis returns a plain connection to the server, to read and to break keys: a DEL of the name of a
-// lock has the effect of a failover or an operator on its holder. It belongs to the server; do not
-// close it.
+// Redis returns a plain connection to the server, to read and to break keys. A DEL of the name of a
+// lock affects its holder like a failover or an operator. The connection belongs to the server. Do
+// not close it.
 func (s *Server) Redis() rueidis.Client { return s.rdb }
 
 // Listen opens a port on the loopback interface for a user that needs an address, such as a child

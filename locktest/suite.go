@@ -24,13 +24,13 @@ type Harness struct {
 	// Other returns a lock of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) lock.Locker
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
-	// several times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s, because some
+	// tests take several times as long.
 	Watchdog time.Duration
 
-	// Waiters returns the number of queued waiters of the lock called name, for locks with a queue on
-	// the server; Inspect returns it. RunFair needs it. Without it, Run does not know the order of
-	// arrival, and gives each waiter a moment.
+	// Waiters returns the number of queued waiters of the lock called name, for locks with a queue
+	// on the server. Inspect returns this number. RunFair needs Waiters. Without it, Run does not
+	// know the order of arrival, and gives each waiter a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
 
 	semaphore *SemaphoreHarness // of RunSemaphore

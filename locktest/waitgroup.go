@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// WaitGroup is what [RunWaitGroup] needs of a wait group; a *latch.WaitGroup implements it.
+// WaitGroup is what [RunWaitGroup] needs of a wait group. *latch.WaitGroup implements it.
 type WaitGroup interface {
 	Name() string
 	Add(ctx context.Context) (*latch.Worker, error)
@@ -32,8 +32,8 @@ type WaitGroupHarness struct {
 	// Other returns a handle of another client on the same server, as another process would.
 	Other func(name string, opts ...lock.Option) WaitGroup
 
-	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s: some tests take
-	// several times as long.
+	// Watchdog is the watchdog timeout of both clients. Keep it short, such as 1 s, because some
+	// tests take several times as long.
 	Watchdog time.Duration
 }
 

@@ -22,24 +22,24 @@ const (
 type BloomConfig struct {
 	Size, Hashes, Expected uint64
 	Probability            string // as Java writes it
-	Shards                 uint64 // 0 for a filter that is not one of several
+	Shards                 uint64 // 0 for a filter that is not split
 }
 
 // BloomReply is the reply of [InitBloom].
 type BloomReply struct {
 	Verdict Verdict
 	Config  BloomConfig // Other: the configuration of the filter that exists
-	Server  string      // Free: the run id of the server, "" if the server does not say
+	Server  string      // Free: the run ID of the server, "" if the server does not report one
 
-	// Large: the bytes that the filters need, those that are used, and the server's maxmemory.
+	// Large: the bytes that the filters need, the bytes that are used, and the server's maxmemory.
 	Needed, Used, Max int64
 }
 
-// InitBloom makes a Bloom filter: Done, Other if there is one, Large if the memory of the server is too small for
-// it, Foreign or Orphaned.
+// InitBloom creates a Bloom filter. It returns Done, Other if there is one, Foreign or Orphaned. It
+// returns Large if the memory of the server is too small for the filter.
 //
-// With check, InitBloom only tells what it would do. Free then says that the filter can be made, and that the server has the
-// memory for room filters of that size.
+// With check, InitBloom only reports what it would do. Free then means that the filter can be
+// created, and that the server has the memory for room filters of that size.
 func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c BloomConfig, room int, check bool) (r BloomReply, err error) {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	args := []string{number(c.Size), number(c.Hashes), number(c.Expected), c.Probability, number(c.Shards), strconv.Itoa(room), bit(!check)}
@@ -66,14 +66,15 @@ func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c B
 	return r, err
 }
 
-// DeleteBloom deletes a Bloom filter, before a time of the server, in ms: Done or Foreign. If that has come, DeleteBloom does nothing and
-// returns the server's time; otherwise now is 0.
+// DeleteBloom deletes a Bloom filter, and returns Done or Foreign. It does so only while the
+// server's time in ms is less than before. After that, DeleteBloom does nothing and returns the
+// server's time. Otherwise now is 0.
 func DeleteBloom(ctx context.Context, rdb rueidis.Client, config, bits string, before int64) (v Verdict, now int64, err error) {
 	return dated(bloomDelete, bloomDelete.exec(ctx, rdb, []string{config, bits}, []string{strconv.FormatInt(before, 10)}), before, Done, Foreign)
 }
 
-// UndoBloom clears bits that the caller set in a filter of which there is no configuration any more: Done, Free if
-// there is one again, or Foreign.
+// UndoBloom clears bits that the caller set in a filter whose configuration no longer exists. It
+// returns Done, Free if there is a configuration again, or Foreign.
 func UndoBloom(ctx context.Context, rdb rueidis.Client, config, bits string, set []uint64) (v Verdict, err error) {
 	const atOnce = 1000
 	for v = Done; len(set) > 0 && err == nil && v == Done; {
@@ -88,15 +89,15 @@ func UndoBloom(ctx context.Context, rdb rueidis.Client, config, bits string, set
 	return v, err
 }
 
-// No filter has more bits: it is the most that SETBIT takes. None has as many hashes: the smallest share of false positives
-// that Java knows needs 1,075.
+// No filter has more bits, because SETBIT accepts no more. None has as many hashes. The smallest
+// false positive rate that Java supports needs 1,075.
 const (
 	maxBloomSize   = 1 << 32
 	maxBloomHashes = 2000
 )
 
-// NewBloomConfig reads a configuration from its words, in the order of BloomConfig. It reports false if that is not
-// one of a filter.
+// NewBloomConfig reads a configuration from its words, in the order of BloomConfig. It reports
+// false if they are not a configuration of a filter.
 func NewBloomConfig(words []string) (c BloomConfig, ok bool) {
 	var errs [4]error
 	c.Probability = words[3]

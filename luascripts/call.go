@@ -13,23 +13,23 @@ import (
 type Verdict int
 
 const (
-	Done    Verdict = 1  // the owner has what it asked for
+	Done    Verdict = 1  // the owner has what it requested
 	Held    Verdict = 0  // acquire: another owner has the lock
 	Free    Verdict = 0  // force: no owner had it
 	Gone    Verdict = -2 // the owner holds nothing
-	Foreign Verdict = -4 // the key holds something else
+	Foreign Verdict = -4 // the key has the wrong type
 )
 
-// Keys names the keys and channels of the scripts of one lock. A name that the kind does not have is
-// empty.
+// Keys has the names of the keys and channels that the scripts of one lock use. A name that this
+// type of lock does not have is empty.
 type Keys struct {
 	Lock    string // the hash
-	Channel string // where waiters listen; the channels of a fair lock's waiters begin with it
-	Line    string // plain: the channel of all clients that know of the line; a client in it also listens at "<line>:<client uuid>"
-	Publish string // the command that reaches them: PUBLISH or SPUBLISH
+	Channel string // the channel of waiters; the channels of a fair lock's waiters begin with it
+	Line    string // plain: the channel of all clients that use the queue; a client in it also listens at "<line>:<client uuid>"
+	Publish string // the command that notifies them: PUBLISH or SPUBLISH
 
-	// Scattered says that a message may reach listeners that the publishing server
-	// does not count, as those on other nodes of a cluster.
+	// Scattered reports that a message may reach subscribers that the publishing server does not
+	// count, such as subscribers on other nodes of a cluster.
 	Scattered bool
 
 	Queue    string // fair, semaphore: the list of waiting owners
@@ -43,8 +43,8 @@ type Keys struct {
 	Leases  string // semaphore: the zset of the permits that are held. Lock is the number of free ones
 	Change  string // semaphore: the channel at which Redisson's clients listen
 	Slots   string // semaphore: the hash of the slots that permits have
-	Permits int    // semaphore: how many an owner takes
-	Total   int    // semaphore: how many there must be in all; 0 leaves that to the one that made it
+	Permits int    // semaphore: the number of permits of an owner
+	Total   int    // semaphore: the required total; 0 accepts any
 
 	Register string // the latest fencing token, or "" without fencing
 
@@ -53,27 +53,26 @@ type Keys struct {
 	Beside string // read/write: what the keys of read leases begin with
 }
 
-// Question is what an owner asks of an acquire script. A kind ignores the fields that it
-// does not use.
+// Question is the request of an owner to an acquire script. Each type of lock ignores the fields
+// that it does not use.
 type Question struct {
 	Owner string
 	Lease time.Duration
 	Want  int // the hold count that must result; 1 for the first hold
 
-	// WaiterTimeout is how long the trace that waiting leaves in Redis lives
-	// without a renewal: the place in a fair queue or in a plain lock's line, a
-	// writer's wish, a reader's claim to a turn. With 0 there is none.
+	// WaiterTimeout is how long the entry of a waiter lives in Redis without a renewal. The entry
+	// is a queue position, a writer intent or a reader reservation. With 0 there is none.
 	WaiterTimeout time.Duration
 
-	Offer time.Duration // plain: the lease with which the lock is granted to an owner in line; 0 does not stand in line
-	Again time.Duration // plain: the time after which an owner in line asks again
-	Spare int           // plain, fair: how many tokens more than its own the register gives this owner
+	Offer time.Duration // plain: the lease with which the lock is granted to an owner in the queue; 0 does not enter it
+	Again time.Duration // plain: the time after which an owner in the queue retries
+	Spare int           // plain, fair: the number of tokens that this owner gets in addition to its own
 
 	Waited time.Duration // plain, read/write: how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
-	Yield  bool          // read: wait behind a writer that came before
+	Yield  bool          // read: wait behind a writer that arrived before
 
-	// Replicas is how many replicas must confirm, within ReplicaTimeout.
+	// Replicas is the number of replicas that must confirm, within ReplicaTimeout.
 	Replicas       int
 	ReplicaTimeout time.Duration
 }
@@ -85,12 +84,12 @@ const NoExpiry time.Duration = -1
 type Acquired struct {
 	Verdict Verdict
 	Token   uint64        // Done on a first hold: the fencing token
-	Left    time.Duration // Held: what is left of the other owner's lease, or NoExpiry
+	Left    time.Duration // Held: the remaining lease of the other owner, or NoExpiry
 	Deaf    bool          // plain, Held: no message reaches the process of the owner
-	Own     bool          // fair, Held: a message at the owner's own channel may tell it of its turn, too
+	Own     bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
 	Next    string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
 
-	Confirmed int // Done: how many replicas confirmed it, if the question requires any
+	Confirmed int // Done: the number of replicas that confirmed it, if the question requires any
 }
 
 // acquire runs an acquire script, and waits for the replicas if the question requires
@@ -178,24 +177,24 @@ func dated(s *script, reply rueidis.RedisResult, before int64, legal ...Verdict)
 	return v, 0, err
 }
 
-// Snapshot is a lock as it stands in Redis.
+// Snapshot is the state of a lock in Redis.
 type Snapshot struct {
 	Exists  bool
-	Foreign bool          // fair, read/write: the key holds something else
+	Foreign bool          // fair, read/write: the key has the wrong type
 	Left    time.Duration // or NoExpiry
 	Mode    string        // read/write: "read", "write", or "" when free
 	Fields  []Field       // in the server's order
-	Waiters []Waiter      // in the order of their arrival
+	Waiters []Waiter      // in first-come, first-served order
 }
 
 // Field is one field of the lock's hash.
 type Field struct{ Name, Value string }
 
-// Waiter is one waiting owner, as Redis knows it.
+// Waiter is one waiting owner, as stored in Redis.
 type Waiter struct {
 	Owner         string
-	WaiterTimeout time.Duration // the time after which it counts as dead without a sign of life; NoExpiry if it is alive while it listens
-	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it stands there
+	WaiterTimeout time.Duration // the time after which it counts as dead without a heartbeat; NoExpiry if it is alive while it listens
+	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it is in it
 }
 
 // ms returns d in the form that scripts take.
@@ -231,7 +230,8 @@ func remaining(pttl int64) time.Duration {
 // longest is the longest time of a server that anybody here hears of. It leaves room to add to it.
 const longest = 100 * 365 * 24 * time.Hour
 
-// Millis returns so many milliseconds, 100 years at the most: an expiry can be longer than a time.Duration.
+// Millis returns a duration of ms milliseconds, at most 100 years, because an expiry can be longer
+// than a time.Duration.
 func Millis(ms int64) time.Duration {
 	return time.Duration(min(ms, longest.Milliseconds())) * time.Millisecond
 }

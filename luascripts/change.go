@@ -10,29 +10,29 @@ import (
 
 var reentrantChange = load("reentrant_change")
 
-// Change is one change of a plain lock that can travel together with others: a question, or a
-// release without an heir.
+// Change is one change of a plain lock that can be sent together with others. It is a Question, or
+// a release without an heir.
 type Change struct {
 	Keys  *Keys
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 	Gives bool   // it is a release; otherwise it is a question
 
-	Question Question // of a release Owner, and Want, which is how many holds must remain
+	Question Question // of a release: Owner, and Want, which is the number of holds that must remain
 
-	// The answer.
+	// The reply.
 	Acquired Acquired // of a question
 	Passed   Passed   // of a release
 	Err      error
 }
 
-// ChangeReentrant carries out all of batch, and puts the answer to each in its place: perCall
-// locks in each script call, but only neighbours in batch of one slot, and all calls in one
-// pipeline. In each call the releases come before the questions, and batch is in that order
-// then. A single change goes by the script that is for it alone.
+// ChangeReentrant executes all changes of batch, and stores the reply to each in its Change. A
+// script call has up to perCall locks, which must be neighbors in batch and in one slot. All calls
+// are in one pipeline. In each call the releases come before the questions, and batch is in that
+// order afterwards. A single change uses the script for one change.
 //
-// A call of several changes that the server refuses is repeated for each change alone: the
-// server may be a cluster that looks like one server, or a slot may be half moved; and one
-// denied lock must not end the others. Nothing of a refused call was carried out.
+// A call of several changes that the server rejects is repeated for each change alone. The server
+// may be a cluster that appears as one server, or a slot may be partly migrated. One denied lock
+// must not fail the others. A rejected call has executed nothing.
 func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Change, perCall int) {
 	if len(batch) == 1 {
 		reply := change(batch).exec(ctx, rdb)

@@ -10,12 +10,12 @@ import (
 
 var clientKeep = load("client_keep")
 
-// Client is the entry of a client.
+// Client is the registry entry of a client.
 type Client struct {
 	Host, PID, Name, Label, Version, Started string
 }
 
-// KeepClient prolongs the life of a client's entry to ttl. If there is no entry, KeepClient writes
+// KeepClient extends the expiry of a client's entry to ttl. If there is no entry, KeepClient writes
 // it and returns known false.
 func KeepClient(ctx context.Context, conn rueidis.DedicatedClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
 	msg, err := clientKeep.exec(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()

@@ -1,40 +1,39 @@
-// Package luascripts holds every script of this module, and one typed Go function for
-// each. Nothing else in this module writes to a lock's keys, or to a rate limiter's.
+// Package luascripts contains every Lua script of this module, and one typed Go function for each.
+// Nothing else in this module writes to the keys of a lock or of a rate limiter.
 //
-// It is a part of leasehold that can be read by itself, and carries no promise: its API can
-// change in every version.
+// The package can be read by itself. Its API can change in every version.
 //
-// The scripts of rate limiters are here, too: a script is loaded, included and checked in
-// one way, and no script text is anywhere else.
+// The scripts of rate limiters are here, too. All scripts are loaded, included and checked in one
+// way, and no script text is anywhere else.
 //
-// A script is a file of its own, <kind>_<verb>.lua. Its header is its contract:
-// each key with its type, each argument with its unit, every reply. A test
-// reads the headers and fails when a script uses what its header does not list.
-// The functions that scripts share are in include_<name>.lua; "-- include: <name>" in
-// the second line of a file puts them before it.
+// Each script is a separate file, <kind>_<verb>.lua. Its header is its contract. It lists each key
+// with its type, each argument with its unit, and every reply. A test reads the headers and fails
+// when a script uses what its header does not list. The functions that scripts share are in
+// include_<name>.lua. The line "-- include: <name>", the second of a file, puts them before it.
 //
 // # Rules of the scripts
 //
-//   - A script is told what must result ("want 2"), never what to add. It may be sent
-//     twice, and the second copy changes nothing and answers the same. The scripts of
-//     rate limiters add, and are sent once.
-//   - A script looks first and writes last. A reply below zero, and an error of the
-//     first read, mean that the script changed no hold of a living owner. It may have
-//     dropped dead owners, or the caller's place in a queue, as its header says.
-//   - The first write cannot grow memory, unless an owner takes the lock or begins to wait. So
-//     re-entering, renewing and releasing work on a server that is full.
-//   - A script never shortens the lease of an owner, except reentrant_retain, whose owner is
-//     done. Expiry is relative; no clock but the
-//     server's counts.
-//   - A plain lock has one key, with lock.WithFencing two. A script with several keys is refused with
-//     TRYAGAIN while their cluster slot moves to another node. Channels are
-//     arguments, so that access lists need no key pattern for them.
-//   - What a script says of a hold, a permit, a member or a latch is final for its caller, so only a primary may say it. A
-//     replica can have old data, and a script that only reads would run there. Before such an answer a script sends a
-//     command that writes but changes nothing, as HDEL of a field that is never there: a replica refuses it with READONLY. Where the
-//     script may also take something, it sends that only before the answer: after any write, a full memory lets the rest through.
-//     The flags of Redis 7 ("#!lua") would do the same, but Redis 6.2 does not know them.
-//   - A script calls PUBLISH by pcall: a hint that is denied must not turn a release that
+//   - A script receives the required result ("want 2"), never what to add. It may be sent twice.
+//     The second copy changes nothing and returns the same reply. The scripts of rate limiters add,
+//     and are sent once.
+//   - A script reads first and writes last. A reply below zero, or an error of the first read,
+//     means that the script changed no hold of a living owner. It may have removed dead owners, or
+//     the caller's queue position, as its header says.
+//   - The first write cannot grow memory, unless an owner acquires the lock or starts to wait.
+//     Reentering, renewing and releasing therefore work on a server with full memory.
+//   - A script never shortens the lease of an owner, except reentrant_retain, whose owner has
+//     finished. Expiry is relative, and only the server's clock counts.
+//   - A plain lock has one key, or two with lock.WithFencing. A script with several keys is
+//     rejected with TRYAGAIN while their cluster slot is migrated to another node. Channels are
+//     arguments, so ACL rules need no key pattern for them.
+//   - What a script reports about a hold, a permit, a worker or a latch is final for its caller.
+//     Only a primary may therefore report it. A replica can have old data, and a script that only
+//     reads would run there. Before such a reply, a script calls a command that writes but changes
+//     nothing, such as HDEL of a field that never exists. A replica rejects this command with
+//     READONLY. A script that may also acquire something calls it only before the reply. The reason
+//     is that after any write, full memory no longer stops the rest of a script. The flags of Redis
+//     7 ("#!lua") would have the same effect, but Redis 6.2 does not support them.
+//   - A script calls PUBLISH with pcall. A notification that is denied must not turn a release that
 //     happened into an error.
 //
 // # Keys
@@ -64,11 +63,10 @@
 //	leader     leasehold_leader:{<name>}   hash  token, value, number, by, since: what the holder of the lock says of itself
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
-// Where a name has braces of its own, none are added, and a key that begins with leasehold
-// ends in a colon.
+// If a name contains braces, none are added, and a key that begins with leasehold ends in a colon.
 //
-// The layout is Redisson's, apart from the keys and the field that begin with leasehold, so that Java and Go
-// share locks. The scripts differ from Redisson's in three points: they take the
-// resulting count, a re-entry never shortens the lease, and they need no unlock
-// latch key, as the count tells a repeated release.
+// The layout is Redisson's, apart from the keys and the field that begin with leasehold, so that
+// Java and Go share locks. The scripts differ from Redisson's in three points. They receive the
+// resulting count. A reentry never shortens the lease. They need no unlock latch key, because the
+// count detects a repeated release.
 package luascripts

@@ -18,8 +18,8 @@ var (
 	fairForce   = load("fair_force")
 )
 
-// Turns is the end of the name of a client's channel, after "<channel>:<client uuid>": there the
-// client hears the numbers of those of its owners whose turn it is.
+// Turns is the end of the name of a client's channel, after "<channel>:<client uuid>". On this
+// channel the client receives the numbers of its owners whose turn it is.
 const Turns = ":fair"
 
 // again is the verdict of fair_acquire that there are more dead to drop: ask
@@ -33,9 +33,9 @@ const mostAgain = 1000
 
 func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.Never} }
 
-// AcquireFair makes an owner hold the lock as often as it wants to, if it is its
-// turn. Otherwise the owner enters the queue, unless its patience is 0. Left says
-// when to ask again if no message comes before.
+// AcquireFair sets the hold count of an owner to q.Want, if it is the owner's turn. Otherwise the
+// owner enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if
+// no message arrives before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.WaiterTimeout), strconv.Itoa(q.Spare)}
 	for range mostAgain {
@@ -59,15 +59,15 @@ func grantedFair(part []rueidis.RedisMessage) (token uint64, next string, ok boo
 	return token, next, err1 == nil && err2 == nil && err3 == nil
 }
 
-// ReleaseFair leaves owner leave holds of the lock: Done, Gone or Foreign. With
-// none it also loses its place in the queue.
+// ReleaseFair sets the hold count of owner to leave, and returns Done, Gone or Foreign. With 0 the
+// owner also leaves the queue.
 func ReleaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	p, err := releaseFair(ctx, rdb, k, owner, leave, Pass{})
 	return p.Verdict, err
 }
 
-// PassFair gives the last hold back. If the heir is the first in the queue, it has the lock
-// then. Otherwise the first is told.
+// PassFair releases the last hold. If the heir is the first in the queue, the lock is granted to
+// it. Otherwise the first waiter is notified.
 func PassFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
 	return releaseFair(ctx, rdb, k, owner, 0, p)
 }
@@ -126,19 +126,19 @@ func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []stri
 
 // Kept is the reply to a heartbeat.
 type Kept struct {
-	Left time.Duration // when to look again if no message comes before; NoExpiry if Redis cannot say
-	Asks []bool        // for each waiter: it should ask now, as it is its turn, or it lost its place
-	Own  []bool        // for each waiter: a message at its own channel may tell it of its turn, too. Only those that enter are told so
+	Left time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
+	Asks []bool        // for each waiter: it should send a request now, because it is its turn or it lost its position
+	Own  []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 
 // keepAtOnce is how many waiters one script keeps at most, so that each script is
 // short.
 const keepAtOnce = 100
 
-// KeepFair is the heartbeat of the waiting owners of one process. Each keeps its place for
-// its patience from now on. Those that enter the queue, in this order, are the last of waiting.
-// Many are kept by several scripts in one pipeline. Only the last script drops the dead, as
-// many of a process that was frozen seem to be dead.
+// KeepFair is the heartbeat of the waiting owners of one process. Each keeps its queue position for
+// its waiter timeout from now on. The owners that enter the queue are the last ones of waiting, and
+// enter in this order. If there are many, several scripts in one pipeline keep them. Only the last
+// script removes dead waiters, because many waiters of a process that was paused seem to be dead.
 func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
 	return fairKeep.keep(ctx, rdb, k.fair(), waiting, func(part []Waiter, last bool) []string {
 		enters := 0
@@ -190,7 +190,7 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 }
 
 // InspectFair reads the lock and its queue. It reads a queue of more than 100 in parts, one after
-// the other; the lock is that of the first part.
+// the other. The lock is the one of the first part.
 func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
 	s, err := inspectFair(ctx, rdb, k, "", 0)
 	seen := make(map[string]bool, len(s.Waiters))
@@ -248,8 +248,8 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 
-// ForceFair frees the lock, whichever owner holds it, and tells the first in the queue: Done
-// when an owner held it, Free when none did, or Foreign.
+// ForceFair frees the lock, whichever owner holds it, and notifies the first waiter in the queue.
+// It returns Done if an owner held the lock, Free if none did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	keys, args := k.fair(), []string{k.Channel, k.Publish}
 	p, more, err := fairForce.told(ctx, rdb, keys, args, Done, Free, Foreign)

@@ -17,7 +17,7 @@ var (
 	fenceBody = load("include_fence_body") // with a user's script after it
 )
 
-// Stale is what a guard found about the token: a larger one was seen.
+// Stale is the verdict of a guard that has seen a larger token.
 const Stale Verdict = -1
 
 // Fence is the guarded key and what its guard compares.
@@ -25,7 +25,7 @@ type Fence struct {
 	Data     string        // the guarded key
 	Register string        // the key of the largest token; in the slot of Data
 	Token    uint64        // not 0
-	Keep     time.Duration // how long the register lives after the write; 0 is for ever
+	Keep     time.Duration // how long the register lives after the write; 0 sets no expiry
 }
 
 func (f Fence) keys() []string { return []string{f.Data, f.Register} }
@@ -36,7 +36,7 @@ func (f Fence) args(more ...string) []string {
 
 // Fenced is the reply to a guarded write.
 type Fenced struct {
-	Verdict Verdict // Done, Stale, or Foreign when the register holds something else
+	Verdict Verdict // Done, Stale, or Foreign if the register has the wrong type
 	Highest uint64  // Stale: the largest token seen
 }
 
@@ -45,7 +45,7 @@ func SetFenced(ctx context.Context, rdb rueidis.Client, f Fence, value string) (
 	return fenced(fenceSet, fenceSet.exec(ctx, rdb, f.keys(), f.args(value)))
 }
 
-// HSetFenced sets fields of a hash: name, value, name, value, and so on.
+// HSetFenced sets fields of a hash. The arguments are name, value, name, value, and so on.
 func HSetFenced(ctx context.Context, rdb rueidis.Client, f Fence, fields ...string) (Fenced, error) {
 	return fenced(fenceHSet, fenceHSet.exec(ctx, rdb, f.keys(), f.args(fields...)))
 }
@@ -93,14 +93,14 @@ func refused(s *script, err error) (Fenced, error) {
 // OwnFenced is a user's script behind the guard.
 type OwnFenced struct{ s *script }
 
-// NewOwnFenced makes one. The text is code: the author of the program must write it; it
-// must never be put together from input.
+// NewOwnFenced returns a script with this text behind the guard. The text is code. The author of
+// the program must write it, and it must never be built from input.
 func NewOwnFenced(body string) *OwnFenced {
 	return &OwnFenced{newScript("of the user's own", fenceBody.text+body)}
 }
 
-// Exec runs the script if the token may write. Its KEYS are f.Data and
-// more, its ARGV args; the reply is the script's, and may be nil.
+// Exec runs the script if the token may write. Its KEYS are f.Data and more, and its ARGV are args.
+// The reply is the script's, and may be nil.
 func (o *OwnFenced) Exec(ctx context.Context, rdb rueidis.Client, f Fence, more, args []string) (rueidis.RedisMessage, Fenced, error) {
 	keys := append(append([]string{f.Data}, more...), f.Register)
 	reply := o.s.exec(ctx, rdb, keys, append(slices.Clone(args), f.args()...))

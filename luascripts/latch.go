@@ -19,21 +19,21 @@ var (
 type LatchCall struct {
 	ID    string        // no other call has it
 	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
-	Keep  time.Duration // for how long Redis remembers the call
-	Stay  time.Duration // for how long the traces of the latch live
-	Again bool          // an earlier copy may still come: it must not do what this one did not do
+	Keep  time.Duration // how long Redis stores the call
+	Stay  time.Duration // how long the rounds and the calls of the latch live
+	Again bool          // an earlier copy may still arrive: it must not do what this one did not do
 }
 
-// LatchState is a latch as it stands in Redis.
+// LatchState is the state of a latch in Redis.
 type LatchState struct {
-	Did   bool  // the call did what it is for, now or by an earlier copy
+	Did   bool  // the call had its effect, now or through an earlier copy
 	Left  int64 // the count; 0 if there is none
-	Round int64 // which round it is: a later one has a larger number; 0 if nothing is known of the latch
-	Open  int64 // the latest round whose count came to 0
+	Round int64 // the number of the round, larger for a later one; 0 if Redis has no round
+	Open  int64 // the latest round whose count reached 0
 	Gone  int64 // the latest round that was deleted
 }
 
-// IsOpen reports whether the latch is open: its count came to 0.
+// IsOpen reports whether the latch is released, because its count reached 0.
 func (s LatchState) IsOpen() bool {
 	return s.Left == 0 && s.Round > 0 && s.Open == s.Round && s.Gone != s.Round
 }
@@ -50,7 +50,7 @@ func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall
 	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, c.Part, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
-// LookAtLatch tells how a latch stands.
+// LookAtLatch returns the state of a latch.
 func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
 	return latchState(latchLook, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
 }

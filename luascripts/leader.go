@@ -13,7 +13,7 @@ var (
 	leaderRead = load("leader_read")
 )
 
-// Said is what a leader says of itself.
+// Said is the value that a leader has published.
 type Said struct {
 	Token uint64
 	Value string
@@ -21,15 +21,16 @@ type Said struct {
 	Left  time.Duration // or NoExpiry
 }
 
-// PostLeader says value for a leader, for the time stay; with over, it takes back what the leader said. What has a
-// smaller number than what the leader said before is a late copy, and does nothing. by tells leaders apart whose token
-// is 0. It returns Done, Free if a later leader has said something or the leader is over, or Foreign.
+// PostLeader publishes value for a leader, for the time stay. With over, it removes the leader's
+// value. A call with a smaller number than an earlier call of the leader is a delayed duplicate,
+// and does nothing. The argument by distinguishes leaders whose token is 0. PostLeader returns
+// Done, Foreign, or Free if a later leader has published a value or the leader has ended.
 func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, value string, stay time.Duration, over bool, number uint64, by string) (Verdict, error) {
 	args := []string{strconv.FormatUint(token, 10), value, ms(max(stay, time.Millisecond)), bit(over), k.Channel, k.Publish, strconv.FormatUint(number, 10), by}
 	return verdict(leaderPost, leaderPost.exec(ctx, rdb, []string{k.Lock}, args), Done, Free, Foreign)
 }
 
-// ReadLeader reads what a leader says. It returns Done, Free if nobody says anything, or Foreign.
+// ReadLeader reads the leader value. It returns Done, Free if there is no value, or Foreign.
 func ReadLeader(ctx context.Context, rdb rueidis.Client, k Keys) (Said, Verdict, error) {
 	msg, err := leaderRead.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {

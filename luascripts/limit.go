@@ -13,10 +13,10 @@ import (
 
 var limitTake = load("limit_take")
 
-// Never stands for the time until units are there that cannot be taken at all.
+// Never is the Retry of a request whose permits can never be taken.
 const Never time.Duration = -1
 
-// LimitRule is one limit of a rate limiter: Rate units in each Per.
+// LimitRule is one limit of a rate limiter, with Rate permits in each Per.
 type LimitRule struct {
 	Rate, Burst int64
 	Per         time.Duration // in whole µs
@@ -38,47 +38,47 @@ func NewLimitRules(limits ...LimitRule) LimitRules {
 	return words
 }
 
-// LimitQuestion is a question of one or several callers of a process.
+// LimitQuestion is a request of one or several callers of a process.
 type LimitQuestion struct {
-	Units int64         // the units that a caller wants; 0 only asks
+	Units int64         // the permits that a caller wants; 0 only reads the state
 	Times int           // the number of callers; more than 1 only if Least is Units and Wait is 0
-	Least int64         // the least units that a caller takes
-	Wait  time.Duration // the longest that a caller would wait
+	Least int64         // the minimum number of permits that a caller takes
+	Wait  time.Duration // the maximum time that a caller waits
 }
 
-// RefundQuestion returns the question that gives back units, which would have been used at the time at, in µs by the server's
-// clock. The script leaves out units that time has given back already.
+// RefundQuestion returns the request that refunds permits. They would have been used at the time
+// at, in µs by the server's clock. The script omits permits that were refilled already.
 func RefundQuestion(units, at int64) LimitQuestion {
 	return LimitQuestion{Units: -units, Times: 1, Least: at}
 }
 
-// ResetQuestion returns the question that resets a key: nothing is owed afterwards.
+// ResetQuestion returns the request that resets a key to no used quota.
 func ResetQuestion() LimitQuestion { return LimitQuestion{} }
 
 // Asks reports whether q is neither a refund nor a reset.
 func (q LimitQuestion) Asks() bool { return q.Units >= 0 && q.Times > 0 }
 
-// LimitReply is the answer to one LimitQuestion.
+// LimitReply is the reply to one LimitQuestion.
 type LimitReply struct {
 	Taken     int64         // by all callers together
 	Delay     time.Duration // the time until the callers may use them
-	Remaining int64         // the units that all limits have left
-	Retry     time.Duration // not taken: the time until Least units are there; or Never
-	Reset     time.Duration // the time until nothing is owed
+	Remaining int64         // the remaining permits of all limits
+	Retry     time.Duration // not taken: the time until Least permits are available; or Never
+	Reset     time.Duration // the time until the used quota is zero
 
-	Limit int           // the index of the limit that refused a caller, or else of the one that has the least left
-	Left  int64         // the units that this limit has left
-	Next  time.Duration // the time until this limit has one unit more; 0 if it has all
+	Limit int           // the index of the limit that rejected a caller, or else of the limit with the fewest permits left
+	Left  int64         // the remaining permits of this limit
+	Next  time.Duration // the time until this limit has one more permit; 0 if it has all
 }
 
-// LimitCall has the questions of the callers of one process about one key.
+// LimitCall has the requests of the callers of one process for one key.
 type LimitCall struct {
 	Key       string
 	Rules     LimitRules
 	Questions []LimitQuestion
 }
 
-// LimitAnswer is the answer to one LimitCall.
+// LimitAnswer is the reply to one LimitCall.
 type LimitAnswer struct {
 	At      int64        // the server's time, in µs
 	Replies []LimitReply // to each question
@@ -90,11 +90,13 @@ type LimitAnswer struct {
 // server's time.
 const questionsTogether = 64
 
-// AskLimits asks about several keys in one pipeline; each key is one atomic step. If together is true, neighbours in
-// calls that have the same rules share a script call; on a cluster it must be false.
+// AskLimits sends the requests for several keys in one pipeline. Each key is one atomic step. If
+// together is true, neighbors in calls that have the same rules share a script call. On a cluster
+// together must be false.
 //
-// A shared call that the server refuses is repeated for each key alone: the server may be a cluster that looks like one
-// server, and one denied key must not end the others. Nothing of a refused call was carried out.
+// A shared call that the server rejects is repeated for each key alone. The server may be a cluster
+// that appears as one server, and one denied key must not fail the others. A rejected call has
+// executed nothing.
 func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitAnswer {
 	var batches []limitBatch
 	questions := 0 // of the last batch

@@ -21,12 +21,11 @@ var (
 	reentrantForce   = load("reentrant_force")
 )
 
-// LineField is the field of a plain lock's hash that has the line of waiting
-// processes. It is no owner.
+// LineField is the field of a plain lock's hash that has the queue of waiting processes. It is not
+// an owner.
 const LineField = "leasehold_line"
 
-// AcquireReentrant makes an owner hold the lock q.Want times, or puts
-// it in line.
+// AcquireReentrant sets the hold count of an owner to q.Want, or adds it to the queue.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	w := unusedWords.Get().(*words)
 	defer w.done()
@@ -82,44 +81,45 @@ var latestPlace atomic.Pointer[struct {
 	text string
 }]
 
-// ReleaseReentrant makes owner hold the lock leave times: Done, Gone or Foreign. With
-// none left the lock goes to the first in line. An owner that stands in line leaves it.
+// ReleaseReentrant sets the hold count of owner to leave, and returns Done, Gone or Foreign. With 0
+// the lock is granted to the first in the queue. An owner in the queue leaves it.
 func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	p, err := passReentrant(ctx, rdb, k, owner, leave, Pass{})
 	return p.Verdict, err
 }
 
-// RetainReentrant makes a lock that owner holds expire after rest, if it would live for longer: Done, Gone or Foreign. It
-// is for plain and for fair locks.
+// RetainReentrant makes a lock that owner holds expire after rest, if it would live for longer. It
+// returns Done, Gone or Foreign. It supports plain and fair locks.
 func RetainReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, rest time.Duration) (Verdict, error) {
 	reply := reentrantRetain.exec(ctx, rdb, []string{k.Lock}, []string{owner, ms(max(rest, time.Millisecond))})
 	return verdict(reentrantRetain, reply, Done, Gone, Foreign)
 }
 
-// Aside says, at the channel of the line, that other clients should be the first to ask for the
-// lock: those that listen and do not know of the line.
+// Aside is the message on the channel of the queue that makes its clients wait a little. Other
+// clients, which listen and do not use the queue, can then request the lock first.
 const Aside = "aside"
 
-// Pass is what a release knows of the next owner.
+// Pass describes the next owner to a release.
 type Pass struct {
-	Last  uint64 // the latest token that the owner gave out
+	Last  uint64 // the latest token that the owner handed off
 	Spare int    // as in a Question
 
-	// Heir is the owner that waits in the same process, or "": of a plain lock at the end of the
-	// line, of a fair one in the queue. The other fields are as in its Question.
+	// Heir is the owner that waits in the same process, or "". For a plain lock its position is at
+	// the end of the queue. For a fair lock it is in the queue. The other fields are as in its
+	// Question.
 	Heir          string
 	Offer         time.Duration
 	Again         time.Duration
 	WaiterTimeout time.Duration
 
-	Served []string // fair: the owners to which the lock was passed on, and which leave the queue
+	Served []string // fair: the owners to which the lock was handed off, and which leave the queue
 }
 
-// Passed is the reply to a release: Done, Gone or Foreign.
+// Passed is the reply to a release. The verdict is Done, Gone or Foreign.
 type Passed struct {
 	Verdict Verdict
-	Token   uint64 // Done: the heir's, if it has the lock now; otherwise 0
-	Aside   bool   // Done: the lock is free, and the processes in line are to ask a little later
+	Token   uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
+	Aside   bool   // Done: the lock is free, and the processes in the queue must retry a little later
 
 	Next string // fair, Token: the next owners in the queue, as in Acquired
 }
@@ -127,7 +127,7 @@ type Passed struct {
 // aside is the reply to a release that freed the lock for others.
 const aside = 2
 
-// PassReentrant gives the last hold back: it grants the lock to the first in line, or frees it.
+// PassReentrant releases the last hold. It grants the lock to the first in the queue, or frees it.
 func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
 	return passReentrant(ctx, rdb, k, owner, 0, p)
 }
@@ -201,10 +201,9 @@ func bit(b bool) string {
 	return "0"
 }
 
-// RenewReentrant lengthens the leases of all locks of batch whose owners hold
-// them: perCall locks in each script call, but only neighbours in batch of one
-// slot. It does so for fair locks as well, which are the same in Redis once they
-// are held.
+// RenewReentrant extends the leases of all locks of batch whose owners hold them. A script call has
+// up to perCall locks, which must be neighbors in batch and in one slot. It also renews fair locks,
+// which are the same in Redis once they are held.
 func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return reentrantRenew.renew(ctx, rdb, batch, lease, perCall)
 }
@@ -235,21 +234,23 @@ func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 
-// ForceReentrant frees the lock, whichever owner holds it: Done when an owner did, Free
-// when none did, or Foreign.
+// ForceReentrant frees the lock, whichever owner holds it. It returns Done if an owner held the
+// lock, Free if none did, or Foreign.
 func ForceReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	reply := reentrantForce.exec(ctx, rdb, []string{k.Lock}, []string{k.Channel, k.Publish})
 	return verdict(reentrantForce, reply, Done, Free, Foreign)
 }
 
-// The marks before the numbers in owner strings: see FairOwner. Earlier versions have no mark, and accept both.
+// The marks before the numbers in owner strings (see FairOwner). Earlier versions have no mark, and
+// accept both.
 const (
 	PlainMark = "00"
 	FairMark  = "0"
 )
 
-// FairOwner reports whether an owner of a lock without sides owns a fair lock, and whether that is known: it is not for
-// Redisson's owners, and for those without a mark. The scripts read it from the string in the same way (include_plain).
+// FairOwner reports whether the owner of a plain or fair lock owns a fair lock, and whether that is
+// known. It is not known for Redisson's owners, and for owners without a mark. The scripts read it
+// from the string in the same way (include_plain).
 func FairOwner(owner string) (fair, known bool) {
 	const uuid = 36
 	if len(owner) < uuid+3 || owner[14] != '7' || owner[uuid+1] != '0' {

@@ -14,7 +14,7 @@ type Renewal struct {
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 }
 
-// Renewed is the reply for one lock: Done, Gone or Foreign, or an error.
+// Renewed is the reply for one lock. It is Done, Gone or Foreign, or an error.
 type Renewed struct {
 	Verdict Verdict
 	Err     error

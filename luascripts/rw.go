@@ -29,8 +29,9 @@ var (
 // Writing is the end of a writer's field in the hash, after the owner.
 const Writing = ":write"
 
-// AcquireRead makes an owner read q.Want times. If it is refused, and its
-// patience is not 0, it claims a turn: when a writer leaves, no other writer enters before it.
+// AcquireRead sets the read hold count of an owner to q.Want. If it is rejected, and its waiter
+// timeout is not 0, it makes a reservation. When a writer leaves, no other writer enters before a
+// reader with a reservation.
 func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	yield := "0"
 	if q.Yield {
@@ -39,8 +40,8 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.WaiterTimeout)}, q)
 }
 
-// ReleaseRead makes owner read leave times: Done, Gone or Foreign. With none, it gives up its
-// claim to a turn.
+// ReleaseRead sets the read hold count of owner to leave, and returns Done, Gone or Foreign. With 0
+// the owner also loses its reservation.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	for range mostCalls {
 		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
@@ -51,13 +52,13 @@ func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 	return 0, endless(readRelease)
 }
 
-// RenewRead lengthens the leases of readers, as RenewReentrant does for locks.
+// RenewRead extends the leases of readers, as RenewReentrant does for locks.
 func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return readRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// AcquireWrite makes an owner write q.Want times. If others have the
-// lock and its patience is not 0, readers that come later wait behind it.
+// AcquireWrite sets the write hold count of an owner to q.Want. If others have the lock and its
+// waiter timeout is not 0, readers that arrive later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	for range mostCalls {
 		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.Beside}, q)
@@ -68,15 +69,14 @@ func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (
 	return Acquired{}, endless(writeAcquire)
 }
 
-// ReleaseWrite makes owner write leave times: Done, Gone or Foreign. With none,
-// readers no longer wait behind it.
+// ReleaseWrite sets the write hold count of owner to leave, and returns Done, Gone or Foreign. With
+// 0 readers no longer wait behind it.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
 	return verdict(writeRelease, reply, Done, Gone, Foreign)
 }
 
-// RenewWrite lengthens the leases of writers: the same as for a plain lock, with
-// the field of the writer.
+// RenewWrite extends the leases of writers, as for a plain lock, with the field of the writer.
 func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
@@ -92,9 +92,9 @@ const mostCalls = 10000
 
 func endless(s *script) error { return &ReplyError{s.name, "the list does not end"} }
 
-// InspectRW reads the lock. Fields holds the living readers, by owner, and
-// the writer, as "<owner>:write". Where there are some fifty readers or more it asks
-// several times, so it may miss some that come meanwhile and have some that leave.
+// InspectRW reads the lock. Fields holds the living readers, by owner, and the writer, as
+// "<owner>:write". For about fifty readers or more it sends several commands. It may then omit
+// readers that arrive in the meantime, and include readers that leave.
 func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
 	var all []Field
 	mode, cursor := "", "0"
@@ -144,8 +144,8 @@ func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (
 	return Snapshot{Exists: left != -2, Left: remaining(left), Mode: mode, Fields: fields, Waiters: waiting}, next, nil
 }
 
-// ForceRW ends all reading and writing: Done when an owner had the lock, Free when none
-// did, or Foreign. It ends some fifty readers at a time.
+// ForceRW ends all read and write holds. It returns Done if an owner had the lock, Free if none
+// did, or Foreign. It ends about fifty readers at a time.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	for i := range mostCalls {
 		reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})

@@ -209,8 +209,8 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	return a, err
 }
 
-// UnknownError says that the server does not have a command that leasehold needs:
-// it was renamed or disabled, or a proxy does not forward it.
+// UnknownError means that the server does not have a command that leasehold needs. The command was
+// renamed or disabled, or a proxy does not forward it.
 type UnknownError struct {
 	Reply string
 	Needs string // the command that a script calls; empty for EVALSHA and EVAL
@@ -225,9 +225,9 @@ func (e *UnknownError) Error() string {
 	return e.Reply + " (leasehold needs " + needs + "; it may have been renamed)"
 }
 
-// Discreet returns err, the error of a script, without the arguments of the
-// command, which a server repeats when it does not know the command. An owner is
-// among them. It names a command that a script calls and the server does not have.
+// Discreet returns err, the error of a script, without the arguments of the command. A server
+// repeats them if it does not have the command, and an owner is among them. The returned error
+// names a command that a script calls and the server does not have.
 func Discreet(err error) error {
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
@@ -274,8 +274,8 @@ func missing(reply string) string {
 	return strings.Join(names, " and ")
 }
 
-// WaitError says that a server cannot or may not wait for its replicas. The
-// script before it was carried out.
+// WaitError means that a server cannot, or is not allowed to, wait for its replicas. The script
+// before it was executed.
 type WaitError struct{ Reply string }
 
 // Error repeats the server's message.
@@ -283,8 +283,8 @@ func (e *WaitError) Error() string {
 	return "the server cannot wait for replicas (WAIT): " + e.Reply
 }
 
-// ReplyError is a reply that no script gives. It means that something between
-// the client and the server answers in the server's place.
+// ReplyError is a reply that no script returns. It means that something between the client and the
+// server replies instead of the server.
 type ReplyError struct {
 	Script string
 	Reply  string

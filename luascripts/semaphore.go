@@ -31,15 +31,16 @@ var (
 	}
 )
 
-// MaxPermitsPerHold is the most permits that one owner takes, so that each script is short.
+// MaxPermitsPerHold is the maximum number of permits of one owner, so that each script is short.
 const MaxPermitsPerHold = 1000
 
 // permitSize is how many bytes a permit's id has.
 const permitSize = 16
 
-// Permits returns the ids of an owner's permits. The owner is "<client uuid>:<number>:<permits>"; an id is the second half
-// of the uuid, and the number plus the index of the permit, with the highest byte first. So an id says whose it is,
-// and since when its owner asks. A permit of Redisson's has no owner but its own id, in hexadecimal digits.
+// Permits returns the IDs of an owner's permits. The owner is "<client uuid>:<number>:<permits>".
+// An ID is the second half of the uuid, and the number plus the index of the permit, with the
+// highest byte first. An ID therefore identifies its owner, and when the owner sent its first
+// request. The owner of a permit of Redisson is the ID itself, in hexadecimal digits.
 func Permits(owner string) []string {
 	client, rest, ours := strings.Cut(owner, ":")
 	var id [permitSize]byte
@@ -83,15 +84,15 @@ func half(id *[permitSize]byte, uuid string) bool {
 
 func (k Keys) semaphore() []string { return []string{k.Lock, k.Leases, k.Queue, k.Timeouts, k.Never} }
 
-// TotalError is the answer to an owner that can never have its permits: there is another number of permits in all than
-// the handle says, or fewer than the owner wants; or there is no semaphore, and the handle does not say how many
-// there must be.
+// TotalError is the reply to an owner that can never acquire its permits. The semaphore's total
+// differs from the one that the handle is configured with, or is smaller than what the owner wants.
+// Or there is no semaphore, and the handle is not configured with a total.
 type TotalError struct {
 	Absent bool
-	Stored int64 // how many there are in all
+	Stored int64 // the total number of permits
 }
 
-// Error says how many permits there are.
+// Error names the total number of permits.
 func (e *TotalError) Error() string {
 	if e.Absent {
 		return "no semaphore of that name"
@@ -99,7 +100,7 @@ func (e *TotalError) Error() string {
 	return fmt.Sprintf("semaphore has %d", e.Stored)
 }
 
-// Final says that asking again would not help.
+// Final marks the error as one for which a retry would not help.
 func (e *TotalError) Final() {}
 
 // totalOf returns err as a TotalError if it is one.
@@ -122,8 +123,9 @@ func totalOf(err error) error {
 	return &TotalError{Stored: n}
 }
 
-// AcquireSemaphore makes an owner hold its permits, if it is its turn. Otherwise the owner enters the queue, unless its patience is
-// 0. Left says when to ask again if no message comes before. The error is a *TotalError if waiting is in vain.
+// AcquireSemaphore grants an owner its permits, if it is the owner's turn. Otherwise the owner
+// enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if no
+// message arrives before. The error is a *TotalError if the owner can never acquire its permits.
 func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	ids := Permits(q.Owner)
 	args := make([]string, 0, 7+len(ids))
@@ -132,8 +134,8 @@ func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 	return a, totalOf(err)
 }
 
-// ReleaseSemaphore gives an owner's permits back, and its place in the queue, if leave is 0; else it changes nothing. It
-// returns Done if the owner had them all, Gone if not, or Foreign.
+// ReleaseSemaphore releases an owner's permits and its queue position, if leave is 0. Otherwise it
+// changes nothing. It returns Done if the owner had them all, Gone if not, or Foreign.
 func ReleaseSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	ids := Permits(owner)
 	if len(ids) == 0 {
@@ -144,8 +146,9 @@ func ReleaseSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, owner str
 	return verdict(semaphoreRelease, semaphoreRelease.exec(ctx, rdb, k.semaphore(), append(args, ids...)), Done, Gone, Foreign)
 }
 
-// RenewSemaphore lengthens the leases of the permits of all owners of batch: perCall owners in each script call, fewer
-// if they have many permits, but only neighbours in batch of one slot.
+// RenewSemaphore extends the leases of the permits of all owners of batch. A script call has up to
+// perCall owners, or fewer if they have many permits. They must be neighbors in batch and in one
+// slot.
 func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	most := 1
 	for i := range batch {
@@ -154,29 +157,31 @@ func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 	return semaphoreRenew.renew(ctx, rdb, batch, lease, max(min(perCall, MaxPermitsPerHold/most), 1))
 }
 
-// KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its place for its patience from now
-// on. Many are kept by several scripts in one pipeline; only the last one reclaims permits and drops the dead.
+// KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its queue
+// position for its waiter timeout from now on. If there are many, several scripts in one pipeline
+// keep them. Only the last script reclaims permits and removes dead waiters.
 func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
 	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(_ []Waiter, last bool) []string {
 		return []string{k.Channel, k.Change, k.Publish, strconv.Itoa(k.Total), bit(last)}
 	})
 }
 
-// ResizeSemaphore sets how many permits there are in all: Done, or Foreign. It does so before a time of the server, in ms. If
-// that has come, ResizeSemaphore does nothing and returns the server's time now; otherwise now is 0.
+// ResizeSemaphore sets the total number of permits, and returns Done or Foreign. It does so only
+// while the server's time in ms is less than before. After that, ResizeSemaphore does nothing and
+// returns the server's time. Otherwise now is 0.
 func ResizeSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, total int, before int64) (v Verdict, now int64, err error) {
 	args := []string{strconv.Itoa(total), k.Channel, k.Change, k.Publish, strconv.FormatInt(before, 10)}
 	return dated(semaphoreResize, semaphoreResize.exec(ctx, rdb, k.semaphore(), args), before, Done, Foreign)
 }
 
-// Slot is the number that a permit has to itself, from 0 on, and its fencing token.
+// Slot is the unique number of a permit, from 0 on, and its fencing token.
 type Slot struct {
 	Number int
 	Token  uint64
 }
 
-// SlotsOfPermits returns a slot for each permit of an owner: Done; Gone if the owner does not have all of its permits, or
-// Foreign.
+// SlotsOfPermits returns a slot for each permit of an owner. The verdict is Done, Foreign, or Gone
+// if the owner does not have all of its permits.
 func SlotsOfPermits(ctx context.Context, rdb rueidis.Client, k Keys, owner string) (Verdict, []Slot, error) {
 	ids := Permits(owner)
 	if len(ids) == 0 {
@@ -205,19 +210,19 @@ func SlotsOfPermits(ctx context.Context, rdb rueidis.Client, k Keys, owner strin
 	return Done, slots, nil
 }
 
-// Stock is a semaphore as it stands in Redis.
+// Stock is the state of a semaphore in Redis.
 type Stock struct {
 	Exists  bool
-	Foreign bool  // the key holds something else
-	Free    int64 // as it stands, without those whose leases have run out
+	Foreign bool  // the key has the wrong type
+	Free    int64 // as stored, without permits whose leases have expired
 	Held    []Permit
-	Waiters []Waiter // in the order of their arrival
+	Waiters []Waiter // in first-come, first-served order
 }
 
 // Permit is one permit that is held.
 type Permit struct {
 	ID   string        // 16 bytes
-	Left time.Duration // of its lease: 0 if it has run out, NoExpiry if it has no end
+	Left time.Duration // of its lease: 0 if it has expired, NoExpiry if it has no expiry
 }
 
 // stockAtOnce is how many permits and waiters semaphore_inspect returns at most.
@@ -290,14 +295,14 @@ func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, aft
 // Permitted is a user's script that runs only while an owner has its permits.
 type Permitted struct{ s *script }
 
-// NewPermitted makes one. The text is code: the author of the program must write it; it must never be put together
-// from input.
+// NewPermitted returns a script with this body. The body is code. The author of the program must
+// write it, and it must never be built from input.
 func NewPermitted(body string) *Permitted {
 	return &Permitted{newScript("of the user's own", semaphoreBody.text+body)}
 }
 
-// Exec runs the script, and reports whether the owner had its permits then; else nothing was done. The reply is the
-// script's, and may be nil.
+// Exec runs the script, and reports whether the owner had its permits then. If not, nothing was
+// done. The reply is the script's, and may be nil.
 func (p *Permitted) Exec(ctx context.Context, rdb rueidis.Client, k Keys, owner string, keys, args []string) (msg rueidis.RedisMessage, had bool, err error) {
 	ids := Permits(owner)
 	words := append(append(slices.Clone(args), ids...), strconv.Itoa(len(ids)))

@@ -15,8 +15,8 @@ var (
 	memoryPolicy = load("memory_policy")
 )
 
-// Evicts returns the policy by which the server evicts keys when its memory is full, "" if it
-// does not evict or does not say.
+// Evicts returns the policy by which the server evicts keys when its memory is full. It returns ""
+// if the server does not evict keys or does not report a policy.
 func Evicts(ctx context.Context, rdb rueidis.Client) (policy string, err error) {
 	text, err := memoryPolicy.exec(ctx, rdb, nil, nil).ToString()
 	if err != nil {
@@ -39,13 +39,12 @@ func Evicts(ctx context.Context, rdb rueidis.Client) (policy string, err error) 
 
 // Server is the identity and the role of a lock's server.
 type Server struct {
-	RunID  string        // a new one after each start
-	Uptime time.Duration // in whole seconds, and wrong by up to one
+	RunID  string        // changes with each start
+	Uptime time.Duration // in whole seconds, with an error of up to one
 	Role   string        // master or slave
 }
 
-// ServerInfo asks the server that has a lock for its identity, and how long it has
-// been up.
+// ServerInfo returns the identity and the uptime of the server that has a lock.
 func ServerInfo(ctx context.Context, rdb rueidis.Client, k Keys) (Server, error) {
 	text, err := serverInfo.exec(ctx, rdb, []string{k.Lock}, nil).ToString()
 	if err != nil {

@@ -18,7 +18,8 @@ var (
 	waitGroupRenew   = renewer{script: load("crew_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 )
 
-// WaitGroupStay is for how long a wait group stays in Redis when nothing happens. crew_renew.lua has the number, too.
+// WaitGroupStay is how long a wait group without changes stays in Redis. crew_renew.lua has the
+// number, too.
 const WaitGroupStay = 24 * time.Hour
 
 // Mark is what a worker of a wait group leaves behind.
@@ -28,13 +29,15 @@ type Mark string
 const (
 	WorkerDone Mark = "9000000000000001"
 	WorkerLost Mark = "1"
-	NoWorker   Mark = "0" // it never began
+	NoWorker   Mark = "0" // it never started
 )
 
-// JoinWaitGroup makes an owner a worker. It never has to wait. The verdict is Done; Gone if the owner was a worker before, and is over; or Foreign.
+// JoinWaitGroup makes an owner a worker. It never has to wait. The verdict is Done, Foreign, or
+// Gone if the owner was a worker before and has ended.
 //
-// If an earlier copy of the question made the owner a worker, and its lease has ended, the script says when. JoinWaitGroup says that back, and so takes up
-// the lease. A copy that comes when nobody waits for its answer cannot.
+// If an earlier copy of the request made the owner a worker, and its lease has expired, the script
+// returns when. JoinWaitGroup sends that time back, and so resumes the lease. A copy that arrives
+// when no caller waits for its reply cannot.
 func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	ended := "0"
 	for range 3 { // more only if copies take up each other's leases, and let them end
@@ -47,29 +50,29 @@ func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Question) 
 	return Acquired{}, &ReplyError{waitGroupJoin.name, ended}
 }
 
-// LeaveWaitGroup ends the membership of an owner with a mark, if leave is 0; else it changes nothing. It returns Done if the owner was
-// a living worker, Gone if not, or Foreign.
+// LeaveWaitGroup ends the work of an owner with a mark, if leave is 0. Otherwise it changes
+// nothing. It returns Done if the owner was a living worker, Gone if not, or Foreign.
 func LeaveWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, as Mark) (Verdict, error) {
 	args := []string{owner, bit(leave > 0), string(as), ms(WaitGroupStay), k.Channel, k.Publish}
 	return verdict(waitGroupLeave, waitGroupLeave.exec(ctx, rdb, []string{k.Lock}, args), Done, Gone, Foreign)
 }
 
-// RenewWaitGroup lengthens the leases of the workers of batch.
+// RenewWaitGroup extends the leases of the workers of batch.
 func RenewWaitGroup(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return waitGroupRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// WaitGroupState is a wait group as it stands in Redis.
+// WaitGroupState is the state of a wait group in Redis.
 type WaitGroupState struct {
 	Round int64         // when it began, in the server's µs; 0 if there is none
-	Done  int64         // how many workers are done
-	Alive int64         // how many workers are alive
-	Next  time.Duration // until the next lease ends, if nobody renews it; NoExpiry if there is none
-	Lost  int64         // how many workers are lost
-	Some  []string      // a hundred of them at most
+	Done  int64         // the number of workers that are done
+	Alive int64         // the number of workers that are alive
+	Next  time.Duration // until the next lease expires, if it is not renewed; NoExpiry if there is none
+	Lost  int64         // the number of workers that are lost
+	Some  []string      // up to 100 of them
 }
 
-// LookAtWaitGroup tells how a wait group stands. The verdict is Done or Foreign.
+// LookAtWaitGroup returns the state of a wait group. The verdict is Done or Foreign.
 func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
 	msg, err := waitGroupLook.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
@@ -139,7 +142,8 @@ func InspectWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (all []Wa
 	}
 }
 
-// DismissFromWaitGroup takes lost workers out of a wait group, and returns how many. The verdict is Done or Foreign.
+// DismissFromWaitGroup removes lost workers from a wait group, and returns their number. The
+// verdict is Done or Foreign.
 func DismissFromWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, owners []string) (int64, Verdict, error) {
 	n, err := waitGroupDismiss.exec(ctx, rdb, []string{k.Lock}, append([]string{ms(WaitGroupStay), k.Channel, k.Publish}, owners...)).ToInt64()
 	switch {
@@ -151,7 +155,7 @@ func DismissFromWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, owner
 	return n, Done, nil
 }
 
-// DeleteWaitGroup deletes a round of a wait group: Done, or Foreign.
+// DeleteWaitGroup deletes a round of a wait group, and returns Done or Foreign.
 func DeleteWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, round int64) (Verdict, error) {
 	return verdict(waitGroupDelete, waitGroupDelete.exec(ctx, rdb, []string{k.Lock}, []string{strconv.FormatInt(round, 10), k.Channel, k.Publish}), Done, Foreign)
 }

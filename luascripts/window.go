@@ -17,10 +17,10 @@ var (
 	windowDelete = load("window_delete")
 )
 
-// The verdicts of a window's scripts beside Done, Free and Foreign.
+// The verdicts of a window's scripts in addition to Done, Free and Foreign.
 const (
 	Uninitialized Verdict = -3 // the window has no rate
-	PerClient     Verdict = -5 // each client of Redisson has a rate of its own
+	PerClient     Verdict = -5 // each client of Redisson has its own rate
 )
 
 // WindowKeys are the keys of a window, all in one slot.
@@ -28,21 +28,22 @@ type WindowKeys struct{ Config, Value, Permits, Never string }
 
 func (k WindowKeys) list() []string { return []string{k.Config, k.Value, k.Permits, k.Never} }
 
-// WindowReply is the answer of a window.
+// WindowReply is the reply of a window.
 type WindowReply struct {
 	Verdict   Verdict // Done: the other fields are set
 	Taken     int64
 	Remaining int64
-	Retry     time.Duration // not taken: the time until the next question, 0 for at once; or Never
+	Retry     time.Duration // not taken: the time until the next attempt, 0 for immediately; or Never
 	Reset     time.Duration
-	Next      time.Duration // the time until the first units come back; 0 if none is taken
+	Next      time.Duration // the time until the first permits are refilled; 0 if none is taken
 	Rate      int64
 	Per       time.Duration
 }
 
-// TakeWindow takes units, or at least the least number of them, and only asks for the state if units is 0. id
-// is 16 bytes that no other call has. A repeated call with the same id changes nothing; ago is how long ago the
-// first copy was sent, 0 for the first copy.
+// TakeWindow takes up to units permits, but not fewer than least. If units is 0, it only reads the
+// state. The argument id has 16 bytes that no other call has. A repeated call with the same id
+// changes nothing. The argument ago is the time since the first copy was sent, or 0 for the first
+// copy.
 func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, least int64, id string, ago time.Duration) (WindowReply, error) {
 	msg, err := windowTake.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), strconv.FormatInt(least, 10), id, ms(ago)}).ToMessage()
 	if err != nil {
@@ -65,19 +66,20 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 	return r, nil
 }
 
-// RefundWindow gives back the units that a call took. It returns Done, Free if they are not there any more,
-// Uninitialized, Foreign or PerClient.
+// RefundWindow refunds the permits that a call took. It returns Done, Free if Redis no longer
+// counts them, Uninitialized, Foreign or PerClient.
 func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units int64, id string) (Verdict, error) {
 	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialized, Foreign, PerClient)
 }
 
-// DeleteWindow deletes a window before a time of the server, in ms: Done, Foreign or PerClient. After that time it returns the server's
-// time, and does nothing.
+// DeleteWindow deletes a window, and returns Done, Foreign or PerClient. It does so only while the
+// server's time in ms is less than before. After that it does nothing, and returns the server's
+// time.
 func DeleteWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, before int64) (v Verdict, now int64, err error) {
 	return dated(windowDelete, windowDelete.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(before, 10)}), before, Done, Foreign, PerClient)
 }
 
-// Rated is what became of a window that was to get a rate.
+// Rated is the result of setting the rate of a window.
 type Rated struct {
 	Verdict Verdict       // Done: it got the rate; Free: it has this rate already; Other; Foreign or PerClient
 	Rate    int64         // of Other
@@ -85,8 +87,9 @@ type Rated struct {
 	Now     int64         // of Other: the server's time in ms
 }
 
-// InitWindow sets the rate of a window. If the window has another rate, InitWindow replaces it before a time of the server, in ms, and
-// returns Other after that; 0 replaces none.
+// InitWindow sets the rate of a window. If the window has a different rate, InitWindow replaces it
+// only while the server's time in ms is less than before. After that it returns Other. If before is
+// 0, no rate is replaced.
 func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, before int64) (r Rated, err error) {
 	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), strconv.FormatInt(before, 10)})
 	if n, err := reply.AsIntSlice(); err == nil && len(n) == 3 && n[2] > 0 && n[2] >= before {
@@ -99,15 +102,15 @@ func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int6
 // Other is the verdict when the parameters in Redis differ from those of the caller.
 const Other Verdict = 2
 
-// WindowState is how a window stands.
+// WindowState is the state of a window.
 type WindowState struct {
 	Verdict Verdict // Done: the other fields are set
 	Left    int64
-	Next    time.Duration // the time until a unit is there, 0 if one is
-	Reset   time.Duration // the time until no unit counts as taken
+	Next    time.Duration // the time until a permit is available, 0 if one is
+	Reset   time.Duration // the time until no permit counts as taken
 	Rate    int64
 	Per     time.Duration
-	Used    bool // callers have taken units
+	Used    bool // callers have taken permits
 }
 
 // InspectWindow reads a window, and changes nothing. Its verdict is Done, Uninitialized, Foreign or PerClient.

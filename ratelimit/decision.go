@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Never is the RetryAfter of a call for more than a Burst: it can never succeed.
+// Never is the RetryAfter of a call for more than a Burst, which can never succeed.
 const Never = luascripts.Never
 
 // A Decision is the result of a limiter. It has the fields of CL.THROTTLE, as durations.
@@ -21,7 +21,7 @@ type Decision struct {
 	Limit      Limit         // the limit with the least remaining; if not OK, the limit that rejected the call
 
 	// Err is the error of Redis if the Policy decided instead. Remaining, RetryAfter and ResetAfter
-	// then say what this process knows, which is nothing with FailOpen.
+	// then have what this process has counted, which is nothing with FailOpen.
 	Err error
 
 	left int64         // the units that Limit has left, which can be more than Remaining

@@ -55,7 +55,7 @@
 //
 // To admit at most L in any W with a burst, choose Burst + Rate·W/Per = L.
 //
-// The algorithm is GCRA: a limit is one number, the time at which its bucket is full again. Several
-// limits are several numbers in one string, so a call takes permits of all limits or of none, and
-// the keys of a limiter spread over the slots of a cluster.
+// The algorithm is GCRA. A limit is one number, the time at which its bucket is full again. Several
+// limits are several numbers in one string, so a call takes permits of all limits or of none. The
+// keys of a limiter spread over the slots of a cluster.
 package ratelimit

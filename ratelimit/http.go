@@ -14,17 +14,18 @@ import (
 )
 
 // SetHeader adds d to the headers of a response, under the name of the policy, as defined by the
-// IETF's draft-ietf-httpapi-ratelimit-headers-11. Both fields are lists: SetHeader replaces the
-// item of the same name and keeps those of other policies.
+// IETF's draft-ietf-httpapi-ratelimit-headers-11. Both fields are lists. SetHeader replaces the
+// item of the same name and keeps the items of other policies.
 //
 //   - RateLimit-Policy has the limit: q permits in w seconds.
-//   - RateLimit has the remaining permits of this limit (r), and the seconds until it has one more, or until
-//     the call can succeed if d is not OK (t).
+//   - RateLimit has the remaining permits of this limit (r), and a time in seconds (t). If d is OK,
+//     t is the time until the limit has one more permit. Otherwise it is the time until the call
+//     can succeed.
 //   - Retry-After has the seconds to wait if d is not OK.
 //
-// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits what d does not know, as
-// with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no limiter has
-// created, t is its ResetAfter.
+// The limit is [Decision].Limit. Seconds are rounded up. SetHeader omits values that d does not
+// have, as with [FailOpen], and omits t and Retry-After with [Never]. For a Decision that no
+// limiter has created, t is its ResetAfter.
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
@@ -124,10 +125,10 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // statusClientClosedRequest is what nginx and others log for a client that went away.
 const statusClientClosedRequest = 499
 
-// Handler returns a handler that takes permits for each request before it calls next. cost returns
-// the key of a request and its number of permits; a request with 0 permits is not limited. name is
-// the name of the policy in the headers of [Decision.SetHeader]. Handlers can be nested, each with
-// a different name.
+// Handler returns a handler that takes permits for each request before it calls next. The function
+// cost returns the key of a request and its number of permits. A request with 0 permits is not
+// limited. The parameter name is the name of the policy in the headers of [Decision.SetHeader].
+// Handlers can be nested, each with a different name.
 //
 //	the limiter rejects the request                       429 Too Many Requests, with Retry-After
 //	it costs more than a Burst                            413 Content Too Large
@@ -137,17 +138,17 @@ const statusClientClosedRequest = 499
 //	the client disconnected before the reply              499, in logs and metrics only
 //
 // The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
-// 9457). A client can repeat a request after 429 or 503. A request that was answered with 413 or
-// 400 never succeeds.
+// 9457). A client can repeat a request after 429 or 503. A request with the response 413 or 400
+// never succeeds.
 //
-// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 it
-// matches
-// [ErrLimited], for 400 [lock.ErrBadName]. A request over its limit and a disconnected client are not errors.
+// Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 the
+// error matches [ErrLimited], and for 400 [lock.ErrBadName]. A request over its limit and a
+// disconnected client are not errors.
 //
 // A client must not be able to choose its key. Use the authenticated user, or the address of the
-// connection: r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy that is the
-// address of the proxy; use the header in which the proxy writes the address of its client,
-// provided that the proxy replaces what the client sent. A client with IPv6 has many addresses;
+// connection. That is r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy it is the
+// address of the proxy. Use the header in which the proxy writes the address of its client,
+// provided that the proxy replaces what the client sent. A client with IPv6 has many addresses, so
 // limit their first 64 bits.
 func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error), opts ...HandlerOption) http.Handler {
 	c := handlerConfig{respond: func(w http.ResponseWriter, _ *http.Request, status int, _ error) { respond(w, name, status) }}
@@ -212,9 +213,10 @@ type handlerConfig struct {
 	respond func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
-// WithErrorResponse makes respond write the responses 400, 413, 429 and 503 of a [Handler], for example in the format of an API. err is
-// why: for 429 and 413 it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default the responses
-// are short texts, and problems (RFC 9457) for 429 and 413.
+// WithErrorResponse sets the function that writes the responses 400, 413, 429 and 503 of a
+// [Handler], for example in the format of an API. The argument err is the reason. For 429 and 413
+// it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default
+// the responses are short texts, and problems (RFC 9457) for 429 and 413.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) HandlerOption {
 	return func(c *handlerConfig) { c.respond = respond }
 }

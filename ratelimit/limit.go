@@ -9,17 +9,17 @@ import (
 )
 
 // A Limit allows Rate permits in each Per, and Burst of them at once. It is a bucket of Burst
-// permits that starts full, and into which Rate permits flow in each Per, one after the other. In
-// any time W callers take at most Burst + Rate·W/Per permits.
+// permits that starts full. In each Per, Rate permits flow into it, one after the other. In any
+// time W callers take at most Burst + Rate·W/Per permits.
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs
-	// Burst is the size of the bucket; 0 means Rate. With Burst 1, permits are Per/Rate apart.
+	// Burst is the size of the bucket. 0 means Rate. With Burst 1, permits are Per/Rate apart.
 	Burst int64
-	// Aligned makes the limit count in windows instead, like a calendar quota: at most Rate permits in
-	// each window. A window begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day in
-	// UTC, and one of seven days begins on a Thursday. Around the start of a window callers can take
-	// up to 2·Rate permits. Burst must be 0 if Aligned is set.
+	// Aligned makes the limit count in windows instead, like a calendar quota. It admits at most
+	// Rate permits in each window. A window begins at a multiple of Per since 1970 (UTC). A Per of
+	// 24 h is a day in UTC, and one of seven days begins on a Thursday. Around the start of a
+	// window callers can take up to 2·Rate permits. Burst must be 0 if Aligned is set.
 	Aligned bool
 }
 

@@ -16,14 +16,14 @@ import (
 
 // A Limiter limits the permits that callers take for each key: a user, an address, a tenant. All
 // limiters of one name count together, across all processes. A Limiter is safe for concurrent use.
-// Limiters that [Limiter.With] returns share what this process knows of Redis.
+// Limiters that [Limiter.With] returns share what this process has cached from Redis.
 //
-// The used quota of a key is stored at <prefix><name>:<key>, a string of about 50 bytes, which
-// expires when the quota is full again. Each call is at most one command: see the package comment.
+// The used quota of a key is stored at <prefix><name>:<key>. It is a string of about 50 bytes that
+// expires when the quota is full again. Each call is at most one command (see the package comment).
 //
-// Every call returns an error for an invalid name, limit, policy or number of permits; for a key in
-// Redis that holds something else ([lock.ErrWrongType]); and for a command that the server does not
-// support or allow. If Redis is unavailable, the [Policy] decides.
+// Every call returns an error for an invalid name, limit, policy or number of permits. It fails
+// with [lock.ErrWrongType] if the key in Redis has the wrong type. It also fails if the server does
+// not support or allow the command. If Redis is unavailable, the [Policy] decides.
 type Limiter struct {
 	desk   *desk
 	local  *memory
@@ -37,8 +37,8 @@ type Limiter struct {
 	bad    error  // the error of every call; nil if New was called well
 }
 
-// New returns a limiter that uses rdb, which the limiter never closes. New sends no command and
-// cannot fail: with an invalid name, policy or limit, every call returns the error.
+// New returns a limiter that uses rdb and never closes it. New sends no command and cannot fail.
+// With an invalid name, policy or limit, every call returns the error.
 //
 // With a client of this module, use its NewRateLimiter.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
@@ -58,9 +58,9 @@ func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter
 }
 
 // With returns a limiter with different limits on the same keys. Used quota is stored as a time and
-// stays the same: a bucket that is full in a minute is full in a minute under the new limits, too.
+// stays the same. A bucket that is full in a minute is full in a minute under the new limits, too.
 // It belongs to the limit at the same index. Used quota at indexes that the new limits do not have
-// stays in Redis, where limiters with more limits use it.
+// stays in Redis. Limiters with more limits use it.
 func (l *Limiter) With(limits ...Limit) *Limiter {
 	with := *l
 	with.limits = slices.Clone(limits)
@@ -85,7 +85,7 @@ func (l *Limiter) With(limits ...Limit) *Limiter {
 // call for 0 permits is never rejected.
 //
 // If ctx is canceled before the reply, Take returns the error of ctx. If Redis takes the permits
-// later, the limiter refunds them. If a connection breaks, the outcome is unknown: the permits may
+// later, the limiter refunds them. If a connection breaks, the outcome is unknown. The permits may
 // be taken, and are refilled over time.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.take(ctx, "take", key, n, n)
@@ -126,7 +126,7 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 // Refund returns the unused permits of d, the result of a Take or TakeUpTo of key. It does not
 // return permits that were refilled already, or that Redis has not counted. While callers of Wait
 // or Reserve are queued, the permits are available again when all of them have left. Do not repeat
-// the call: a second Refund would return the permits twice.
+// the call, because a second Refund would return the permits twice.
 func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	const op = "refund"
 	id, err := l.enter(key, d.Taken)
@@ -137,9 +137,9 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 }
 
 // Reset restores the full quota of key, under any limits. Queued callers keep their turns. This
-// process forgets the rejections that it remembers for key immediately; other processes do within a
-// second. Permits that were taken before are refunded as if they still counted, so a later Refund,
-// Cancel or canceled Wait can admit that many more permits.
+// process immediately drops the rejections that it has cached for key. Other processes do so within
+// a second. Permits that were taken before are refunded as if they still counted. A later Refund,
+// Cancel or canceled Wait can therefore admit that many more permits.
 //
 // If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and
 // Redis may still reset the key later.

@@ -14,8 +14,8 @@ import (
 // Later calls of this process use them, until within has passed. A busy key therefore costs one
 // command for b permits, and most calls cost none.
 //
-// The limit is less exact: in any time W at most Burst + Rate·(W + within)/Per permits are
-// admitted. Permits that a process does not use are lost to the other processes: up to b for each
+// The limit is less exact. In any time W at most Burst + Rate·(W + within)/Per permits are
+// admitted. Permits that a process does not use are lost to the other processes, up to b for each
 // key and process. b must be at most half of a Burst, and should be at most Burst/(2·processes).
 // TakeUpTo, Peek, Reserve and Wait still send a command each time.
 func (l *Limiter) Prefetch(b int64, within time.Duration) *Limiter {

@@ -45,27 +45,27 @@ func (e *RateError) Error() string {
 // Is reports whether target is [ErrRateMismatch].
 func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 
-// A RedissonLimiter is a Redisson-compatible rate limiter, which Go and Java services share:
-// RedissonClient.getRateLimiter(name) with RateType.OVERALL. In any interval callers take at most
-// the rate. If no Java service shares the limiter, a [Limiter] costs less and does more. A
-// RedissonLimiter is safe for concurrent use.
+// A RedissonLimiter is a Redisson-compatible rate limiter, which Go and Java services share. In
+// Java it is RedissonClient.getRateLimiter(name) with RateType.OVERALL. In any interval callers
+// take at most the rate. If no Java service shares the limiter, a [Limiter] costs less and does
+// more. A RedissonLimiter is safe for concurrent use.
 //
 // Redis stores each call for one interval, in about 130 bytes. When a rate is replaced, or
-// {<name>}:value is lost, the server reads all of these calls at once: 300,000 calls block it for
-// half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As with
-// Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
+// {<name>}:value is lost, the server reads all of these calls at once. For 300,000 calls that
+// blocks it for half a second or more. The keys are <name>, {<name>}:value and {<name>}:permits. As
+// with Redisson, they stay until [RedissonLimiter.Delete], or for the keepAliveTime that Java set.
 //
-// A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. A call of
-// a client whose clock is ahead by d counts for d longer here, and for that client the calls of
-// others end d sooner. Permits that Redisson releases can be taken again immediately, and are not
-// returned again when their interval is over; with 1,000 calls or more in an interval they can be.
+// A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. If the
+// clock of a client is ahead by d, its calls count for d longer here. For that client the calls of
+// others end d sooner. Permits that Redisson releases can be taken again immediately. They are not
+// returned again when their interval ends, but with 1,000 calls or more in an interval they can be.
 //
-// A RedissonLimiter has no policy: while Redis is unavailable, calls retry for the operation
-// timeout of the client (3 s without a client), or until their context is canceled, and fail with
-// [lock.ErrUnavailable]. If memory is full or the server refuses connections, they fail
-// immediately. [RedissonLimiter.Wait] retries until its context is canceled. A call takes its
-// permits once, however often it was sent. If the caller has left, the permits are returned before
-// the next call of this handle takes any.
+// A RedissonLimiter has no policy. While Redis is unavailable, calls retry for the operation
+// timeout of the client, or until their context is canceled. Then they fail with
+// [lock.ErrUnavailable]. Without a client the timeout is 3 s. If memory is full or the server
+// refuses connections, they fail immediately. [RedissonLimiter.Wait] retries until its context is
+// canceled. A call takes its permits once, however often it was sent. If the caller has left, the
+// permits are returned before the next call of this handle takes any.
 type RedissonLimiter struct {
 	send *send.Sender
 	name string
@@ -77,8 +77,8 @@ type RedissonLimiter struct {
 	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
-// NewRedissonLimiter returns a handle of the limiter called name that uses rdb, which the handle
-// never closes. NewRedissonLimiter sends no command: with an invalid name, every call returns the
+// NewRedissonLimiter returns a handle of the limiter called name. The handle uses rdb and never
+// closes it. NewRedissonLimiter sends no command. With an invalid name, every call returns the
 // error.
 //
 // With a client of this module, use its NewRedissonLimiter.
@@ -100,7 +100,7 @@ func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
 const maxWindow = math.MaxUint32
 
 // Init sets the rate of the limiter if none is set, like trySetRate of Redisson. If a different
-// rate is set, Init fails with [ErrRateMismatch]; SetRate replaces it.
+// rate is set, Init fails with [ErrRateMismatch]. SetRate replaces the rate.
 func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
 	return w.init(ctx, "init", rate, per, false)
 }
@@ -108,7 +108,7 @@ func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duratio
 // SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
 // count. Replacing a different rate requires two round trips.
 //
-// A delayed duplicate of the command does not undo a newer call: each copy may replace a rate for
+// A delayed duplicate of the command does not undo a newer call. Each copy may replace a rate for
 // at most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
 // canceled before, a copy can still run within that second.
 func (w *RedissonLimiter) SetRate(ctx context.Context, rate int64, per time.Duration) error {
@@ -211,10 +211,10 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 	}
 }
 
-// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, in Java too,
-// fail as before Init, here with [ErrNotInitialized]; so do waiting callers. A limiter of
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls and waiting
+// callers, in Java too, fail as before Init, here with [ErrNotInitialized]. A limiter of
 // RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete requires two round trips. A delayed
-// duplicate deletes no limiter that was created since; see SetRate.
+// duplicate deletes no limiter that was created since (see SetRate).
 func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if w.bad != nil {
@@ -252,13 +252,12 @@ func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 
 // Wait waits until it has taken n permits. It serves the callers of this handle first-come,
 // first-served, and one of them sends commands at a time. There is no order between processes, or
-// with Java: each process retries at the time that Redis returned, as Redisson does.
+// with Java. Each process retries at the time that Redis returned, as Redisson does.
 //
 // Wait fails immediately with [ErrLimited] if n is more than the rate, or if the permits are not
 // available before the deadline of ctx. While Redis is unavailable, Wait retries until ctx is
-// canceled. Its error then also matches
-// [lock.ErrUnavailable], except for callers that are queued behind another one, which get the error of their
-// context.
+// canceled. Its error then also matches [lock.ErrUnavailable]. Callers that are queued behind
+// another one get only the error of their context.
 func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {

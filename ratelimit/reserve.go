@@ -21,16 +21,16 @@ const MaxWait = time.Hour
 // first-come, first-served. Each caller sends one command, however long it waits.
 //
 // If the turn of the caller comes after the deadline of ctx, or after [MaxWait], Wait fails
-// immediately with
-// [ErrLimited] and takes nothing. If ctx is canceled while the caller waits, Wait returns the error of ctx, and
-// the permits are returned: immediately if no later caller waits, and otherwise when the later
-// callers have left, too. A later caller keeps its turn, because it sends no second command.
+// immediately with [ErrLimited] and takes nothing. If ctx is canceled while the caller waits, Wait
+// returns the error of ctx, and the permits are refunded. That happens immediately if no later
+// caller waits, and otherwise when the later callers have left, too. A later caller keeps its turn,
+// because it sends no second command.
 //
-// While Redis is unavailable, the Policy decides: with FailOpen, Wait returns immediately; with FailLocal,
-// the caller waits for its turn in this process; with FailClosed, Wait retries, at least once per
-// second, until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If the outcome of
-// its command is unknown, as after a connection broke, Wait fails: the permits may be taken, and are
-// refilled over time.
+// While Redis is unavailable, the Policy decides. With FailOpen, Wait returns immediately. With
+// FailLocal, the caller waits for its turn in this process. With FailClosed, Wait retries at least
+// once per second until ctx is canceled, and the error also matches [lock.ErrUnavailable]. If the
+// outcome of its command is unknown, as after a connection broke, Wait fails. The permits may be
+// taken, and are refilled over time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -83,8 +83,7 @@ const longestPause = time.Second
 
 // Reserve takes n permits of key that the caller may use after [Reservation.Delay]. It fails with
 // [ErrLimited], and takes nothing, if that is after the deadline of ctx, or after [MaxWait].
-// Otherwise Reserve is like
-// [Limiter.Wait].
+// Otherwise it is like [Limiter.Wait].
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	return l.reserve(ctx, "reserve", key, n)
 }

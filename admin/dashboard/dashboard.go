@@ -1,23 +1,24 @@
-// Package dashboard serves a web page for operators: the locks of a server or a cluster, who holds
-// each and who waits, the clients, deadlocks between owners, and the state of rate limiters and
-// Bloom filters.
+// Package dashboard serves web pages about locks for operators. They show the locks of a server or
+// a cluster with their holders and waiters, the clients, and deadlocks between owners. They also
+// show the state of rate limiters and Bloom filters.
 //
 //	h, err := dashboard.New(rdb)
 //	…
 //	mux.Handle("/leasehold/", http.StripPrefix("/leasehold", auth(h)))
 //
-// The pages work under any path that ends in a slash. They do not require JavaScript; with
-// JavaScript, they update themselves. All browsers share the commands to Redis, and none are sent
-// while no browser is connected, unless Record runs. On a server with many keys, the first page
-// appears immediately, and fills in while the keys are scanned.
+// The pages work under any path that ends in a slash. They do not require JavaScript. With
+// JavaScript, they update themselves. All browsers share the commands to Redis. No commands are
+// sent while no browser is connected, unless Record runs. On a server with many keys, the first
+// page appears immediately, and fills in while the keys are scanned.
 //
-// Two addresses are for programs, and need the same check as the pages. /api/locks returns the
-// locks as JSON, with the parameters q and kind of the list of locks. /api/history?name=N returns
-// who held the lock N in the last hour, as far as the handler has seen it.
+// Two addresses are for programs, and need the same check as the pages. The address /api/locks
+// returns the locks as JSON, with the parameters q and kind of the list of locks. The address
+// /api/history?name=N returns who held the lock N in the last hour, as far as the handler has seen
+// it.
 //
-// The handler does not authenticate: put your own check before it. The pages are read-only unless
-// WithForceUnlock is set. They show no owner strings, with which a user of Redis could release the
-// lock of another owner.
+// The handler does not authenticate. Put your own check before it. The pages are read-only unless
+// WithForceUnlock is set. They show no owner strings, because a user of Redis could release the
+// lock of another owner with them.
 //
 // The Redis user needs the permissions of the types of locks in use, and those under "admin" in
 // docs/operate/security.md. With permission for INFO, the overview also shows the version and the
@@ -51,17 +52,17 @@ import (
 // Option configures a Handler.
 type Option func(*Handler) error
 
-// WithForceUnlock lets a visitor of the page force-unlock a lock, after typing its name. who
-// returns the name of the operator from a request that your check has accepted; nil means the user
-// of this program and its machine. The name must be one line of at most 256 bytes. If it is "", the
-// request is denied.
+// WithForceUnlock lets a visitor of the page force-unlock a lock, after typing its name. The
+// function who returns the name of the operator from a request that your check has accepted. If who
+// is nil, the name is the user of this program and its machine. The name must be one line of at
+// most 256 bytes. If it is "", the request is denied.
 //
-// A form is valid only for the Handler that served its page: if there are several behind one
-// address, a browser must reach the same one.
+// A form is valid only for the Handler that served its page. If several are behind one address, a
+// browser must reach the same one.
 //
 // Requests from other sites are denied. A site whose name resolves to this machine (DNS rebinding)
-// counts as this one: a page without authentication, even on localhost, must reject requests whose
-// Host is not its own.
+// counts as this one. A page without authentication, even on localhost, must therefore reject
+// requests whose Host is not its own.
 func WithForceUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who
@@ -109,8 +110,8 @@ const (
 	mostDetails = 256 // the most locks to remember that no browser looks at
 )
 
-// New returns a Handler that uses rdb, a rueidis client of any kind, which the Handler never
-// closes. New sends no command.
+// New returns a Handler that uses rdb, a rueidis client of any kind, and never closes it. New sends
+// no command.
 func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
 	_, _ = rand.Read(h.key[:]) // it never fails
@@ -164,8 +165,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// Record reads the locks until ctx is canceled, as if a browser were connected, so that the pages
-// and /api/history have what happened before anyone opened them. Without Record, they have what
+// Record reads the locks until ctx is canceled, as if a browser were connected. The pages and
+// /api/history then show what happened before anyone opened them. Without Record, they show what
 // happened while a page was open.
 func (h *Handler) Record(ctx context.Context) { h.survey.each(ctx, func() bool { return true }) }
 

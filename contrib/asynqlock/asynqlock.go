@@ -1,5 +1,5 @@
-// Package asynqlock makes asynq process at most one task at a time per lock, across all servers:
-// one task per customer, for example.
+// Package asynqlock makes asynq process at most one task at a time per lock, across all servers,
+// for example one task per customer.
 //
 //	mux := asynq.NewServeMux()
 //	mux.Use(asynqlock.Middleware(func(t *asynq.Task) lock.Locker { return c.NewLock("customers:" + customer(t)) }))
@@ -22,20 +22,21 @@ import (
 // none.
 //
 // If another task has the lock, the task is not processed, and the error matches
-// lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable; if the client is
-// closed, lock.ErrClosed; and if the context of the task is canceled before a reply, the error of
-// that context. asynq then retries the task; with [IsFailure] none of these counts as a failure.
+// lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable. If the client is
+// closed, it matches lock.ErrClosed. If the context of the task is canceled before a reply, it
+// matches the error of that context. asynq then retries the task. With [IsFailure] none of these
+// errors counts as a failure.
 //
 // The context of the task is canceled if the lock is lost. The handler must check it before each
-// step that must not be done twice; lock.HoldFromContext gives the handler the hold. If the lock is
-// lost during a task, the error matches lock.ErrLost, even if the handler returned nil, and asynq
+// step that must not be done twice. lock.HoldFromContext returns the hold. If the lock is lost
+// during a task, the error matches lock.ErrLost, even if the handler returned nil, and asynq
 // retries the task.
 //
 // The lock is held until the handler returns, however long that takes, so it needs no time limit
 // like that of asynq.Unique. asynq does not wait for a handler that exceeds the time limit of its
-// task, or that a shutdown does not end in time: it retries the task, and the retry finds the lock
+// task, or that a shutdown does not end in time. It retries the task, and the retry finds the lock
 // busy until the first handler has returned. A handler that hangs therefore keeps the lock until
-// its process ends; use lock.WithMaxHold to bound that.
+// its process ends. Use lock.WithMaxHold to limit that.
 func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) (err error) {
@@ -71,12 +72,12 @@ type notProcessed struct{ error }
 
 func (e notProcessed) Unwrap() error { return e.error }
 
-// IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task that
-// was not processed because its lock was busy, Redis was unavailable, or the server or the client
-// was shutting down has not failed: asynq retries it without counting that. An error of the handler
-// counts, even one about another lock, and so does an error that only an operator can fix, such as
-// a missing permission. asynq calls it only if asynq.MaxRetry is at least 1; it archives a task
-// with 0 after any error.
+// IsFailure reports whether err counts as a failure of a task, for asynq.Config. A task has not
+// failed if it was not processed because its lock was busy, or because Redis was unavailable. It
+// has not failed if the server or the client was shutting down. asynq retries such a task without
+// counting that. An error of the handler counts, even one about another lock. An error that only an
+// operator can fix, such as a missing permission, counts too. asynq calls IsFailure only if
+// asynq.MaxRetry is at least 1. It archives a task with 0 after any error.
 func IsFailure(err error) bool {
 	return !errors.As(err, new(notProcessed))
 }

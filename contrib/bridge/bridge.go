@@ -2,13 +2,13 @@
 // processes run together. Locks of two libraries do not exclude each other, because they use
 // different keys. A bridge acquires both locks, the old one first.
 //
-// 1. All processes use the old lock. 2. Replace them with processes that use a bridge. They exclude
-// the remaining old ones, and each other. 3. When no old process is left, replace them with
-// processes that use only leasehold's lock.
+//  1. All processes use the old lock.
+//  2. Replace them with processes that use a bridge. They exclude the remaining old ones, and each
+//     other.
+//  3. When no old process is left, replace them with processes that use only leasehold's lock.
 //
-// Between two steps there must be no process of the step before the last: an old process and one
-// with only leasehold's lock do not exclude each other. To go back, take the steps in reverse
-// order.
+// Processes of the first and the third step must never run together. An old process and one with
+// only leasehold's lock do not exclude each other. To go back, take the steps in reverse order.
 //
 // The names must differ, because redsync and redislock store a string where leasehold stores a
 // hash. Use a prefix for leasehold's locks, such as client.WithKeyPrefix("leasehold:").
@@ -24,14 +24,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Old is a lock of another library.
+// OldLock is a lock of another library.
 type OldLock interface {
-	// Lock waits until the lock is held or ctx is canceled. The returned context is canceled when the
-	// lock is lost, as far as the library reports it; unlock releases the lock.
+	// Lock waits until the lock is held or ctx is canceled. The returned context is canceled when
+	// the lock is lost, as far as the library reports it. The returned unlock releases the lock.
 	//
-	// If ctx is canceled first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if
-	// another owner had the lock, or lock.ErrUnavailable if Redis was unavailable, as far as the
-	// library reports it, and never both.
+	// If ctx is canceled first, the error matches ctx.Err(). As far as the library reports it, the
+	// error also matches lock.ErrNotAcquired if another owner had the lock, or lock.ErrUnavailable
+	// if Redis was unavailable. It never matches both.
 	Lock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 
 	// TryLock is Lock for a caller that does not wait. The error matches lock.ErrNotAcquired if
@@ -46,12 +46,12 @@ var ErrOldLockLost = errors.New("lock of the old library lost")
 const releaseTime = 3 * time.Second
 
 // Do acquires old and then l, calls fn, and releases both, even if fn panics. The context of fn is
-// canceled as soon as one of them is no longer held, and when ctx is canceled; both are held until
+// canceled as soon as one of them is no longer held, and when ctx is canceled. Both are held until
 // fn has returned, as for [lock.Do]. The order is the same for all callers, so they cannot
 // deadlock.
 //
-// The error is that of acquiring a lock if fn was not called. Otherwise it joins those of fn and of
-// releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
+// If fn was not called, the error is the error of acquiring a lock. Otherwise it joins the errors
+// of fn and of releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
 // lock.ErrNotAcquired if another owner had the lock.
 func Do(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.Context) error) error {
 	return lock.Do(ctx, both{l, old}, fn)
@@ -115,9 +115,9 @@ func (h bothHold) Unlock(ctx context.Context) error {
 }
 
 // MinHold returns a function that calls fn, and keeps both locks for at least d even if fn returns
-// sooner. Use it for jobs whose old processes let the lock expire so that no other process runs
-// them again in the same minute: lock.WithMinHold does not apply to the lock of the old library. If
-// ctx is canceled, both locks are released.
+// sooner. Use it for jobs whose old processes let the lock expire so that no other process repeats
+// them in the same minute. lock.WithMinHold does not apply to the lock of the old library. If ctx
+// is canceled, both locks are released.
 func MinHold(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		over := time.NewTimer(d)

@@ -15,9 +15,9 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// Redsync returns a lock of redsync v4. lease is its expiry, which Do extends. options are those of
-// your mutexes, without WithExpiry and WithTries. It waits by polling, as redsync does, until ctx
-// is canceled.
+// Redsync returns a lock of redsync v4. lease is its expiry, which Do extends. options are the
+// options of your mutexes, without WithExpiry and WithTries. It waits by polling, as redsync does,
+// until ctx is canceled.
 func Redsync(rs *redsync.Redsync, name string, lease time.Duration, options ...redsync.Option) OldLock {
 	return redsyncLock{rs, name, lease, options}
 }

@@ -1,12 +1,12 @@
-// Package certmagiclock adds leasehold's locks to a storage of certmagic, so that one of several
-// servers obtains or renews a certificate, and the others wait for it.
+// Package certmagiclock adds leasehold's locks to a storage of certmagic. One of several servers
+// then obtains or renews a certificate, and the others wait for it.
 //
 //	storage := certmagiclock.New(files, func(name string) lock.Locker { return c.NewLock("certmagic:" + name) })
 //	certmagic.Default.Storage = storage
 //
-// The certificates stay in their storage: files on a shared disk, a bucket or a database. The locks
-// replace those of the storage. They are renewed while certmagic works, and are free soon after a
-// server dies.
+// The certificates stay in their storage, such as files on a shared disk, a bucket or a database.
+// The locks replace those of the storage. They are renewed while certmagic works, and are free soon
+// after a server dies.
 package certmagiclock
 
 import (
@@ -38,8 +38,8 @@ var (
 )
 
 // New returns storage with the locks of lockOf, which gets certmagic's name of a lock. All servers
-// must use it: a server with the storage's own locks does not exclude the others. The locks must be
-// renewed, as they are without lock.WithFixedLease.
+// must use it, because a server with the storage's own locks does not exclude the others. The locks
+// must be renewed, as they are without lock.WithFixedLease.
 func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Storage {
 	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
 }
@@ -70,13 +70,13 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	}
 }
 
-// Unlock releases the lock. Its error matches lock.ErrLost if the lock was lost: another server may
-// have worked on the same certificate. It matches only lock.ErrNotHeld if this server has not
+// Unlock releases the lock. Its error matches lock.ErrLost if the lock was lost. Another server may
+// then have worked on the same certificate. It matches only lock.ErrNotHeld if this server has not
 // acquired the lock.
 //
-// If one goroutine of this server has lost the lock and another has acquired it since, the first
-// Unlock is about the lost hold, whichever of them calls it. The other hold lasts until the second
-// Unlock.
+// If one goroutine of this server has lost the lock and another has acquired it since, there are
+// two holds. The first Unlock applies to the lost hold, whichever goroutine calls it. The other
+// hold lasts until the second Unlock.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
 	h := s.firstLocked(name)
@@ -93,9 +93,9 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 }
 
 // RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise.
-// certmagic calls it before it waits for another attempt, possibly for hours. The lock is renewed
-// all the time, so RenewLockLease extends nothing: with a lease of hours, a server that dies would
-// block the others for as long.
+// certmagic calls it before it waits for another attempt, possibly for hours. RenewLockLease
+// extends nothing, because the lock is renewed all the time. With a lease of hours, a server that
+// dies would block the others for as long.
 func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	h := s.firstLocked(name)

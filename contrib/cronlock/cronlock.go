@@ -18,12 +18,13 @@ import (
 //
 // Create the lock with lock.WithMinHold and a little less than the interval. Otherwise a process
 // with a slow clock runs a short job a second time. The lock is held until the job returns, however
-// long that takes; use lock.WithMaxHold, because a job that hangs keeps the lock until its process
-// ends. cron passes no context to the job: use [Func] for a job that must stop when the lock is
+// long that takes. Use lock.WithMaxHold, because a job that hangs keeps the lock until its process
+// ends. cron passes no context to the job. Use [Func] for a job that must stop when the lock is
 // lost.
 //
-// report, if not nil, is called with other errors: Redis is unavailable and the run is skipped
-// (lock.ErrUnavailable), or the lock was lost while the job ran (lock.ErrLost).
+// If report is not nil, it is called with other errors. The error matches lock.ErrUnavailable if
+// Redis is unavailable and the run is skipped. It matches lock.ErrLost if the lock was lost while
+// the job ran.
 func SkipIfLocked(l lock.Locker, report func(error)) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return Func(l, report, func(context.Context) error {
@@ -35,7 +36,7 @@ func SkipIfLocked(l lock.Locker, report func(error)) cron.JobWrapper {
 
 // Func returns a job that calls fn with the context of a hold of l, and skips the run if another
 // process holds l. The context is canceled as soon as the lock can no longer be guaranteed. report
-// is also called with the errors of fn; see [SkipIfLocked].
+// is also called with the errors of fn (see [SkipIfLocked]).
 func Func(l lock.Locker, report func(error), fn func(ctx context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
 		called := false

@@ -25,14 +25,14 @@ import (
 const releaseTime = 5 * time.Second
 
 // NewLocker returns a Locker that calls lockOf for the lock of a job, with the name of the job. It
-// makes one attempt: if another process has the lock, or Redis is unavailable, gocron skips the
-// run. A listener of gocron.AfterLockError can distinguish the two: its error matches
+// makes one attempt. If another process has the lock, or Redis is unavailable, gocron skips the
+// run. A listener of gocron.AfterLockError can distinguish the two, because its error matches
 // lock.ErrNotAcquired only if another process has the lock.
 //
 // Create the lock with lock.WithMinHold and a little less than the interval of the job. Otherwise a
 // process with a slow clock runs a short job a second time. The lock is held until the job returns,
-// however long that takes; use lock.WithMaxHold, because a job that hangs keeps the lock until its
-// process ends. gocron does not pass the context of the hold to the job: a job that must stop when
+// however long that takes. Use lock.WithMaxHold, because a job that hangs keeps the lock until its
+// process ends. gocron does not pass the context of the hold to the job. A job that must stop when
 // the lock is lost acquires the lock itself, with lock.TryDo.
 func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locker{lockOf} }
 
@@ -59,7 +59,7 @@ func (h hold) Unlock(ctx context.Context) error {
 // ErrNotLeader is returned by an Elector in a process that is not the leader.
 var ErrNotLeader = errors.New("gocronlock: this process is not the leader")
 
-// Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the
+// Elector is a gocron.Elector. The process that holds a lock is the leader, until it closes the
 // Elector or loses the lock.
 type Elector struct {
 	cancel context.CancelFunc
@@ -134,8 +134,8 @@ func (e *Elector) IsLeader(context.Context) error {
 }
 
 // Close ends the campaign and releases the lock, and waits for that for at most 5 s. It does not
-// wait for jobs that are still running: shut the scheduler down first, or another process can run
-// the same jobs at the same time.
+// wait for jobs that are still running. Shut the scheduler down first. Otherwise another process
+// can run the same jobs at the same time.
 func (e *Elector) Close() {
 	e.cancel()
 	<-e.done

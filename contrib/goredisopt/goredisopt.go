@@ -6,8 +6,8 @@
 //	}
 //	c, err := client.OpenWithOption(ctx, option)
 //
-// leasehold opens its own connections next to those of go-redis: one for commands to each server in use, one for notifications, and one
-// for its registry entry.
+// leasehold opens its own connections in addition to those of go-redis. It opens one for commands
+// to each server in use, one for notifications, and one for its registry entry.
 //
 // # Fields
 //
@@ -84,8 +84,9 @@ func FromFailoverOptions(o *redis.FailoverOptions) (rueidis.ClientOption, error)
 	return option, err
 }
 
-// FromUniversalOptions converts the options of redis.NewUniversalClient, which connects with Sentinel if MasterName is set, to a cluster
-// if there are several addresses or IsClusterMode is set, and to a single server otherwise. If a field that is set is not supported,
+// FromUniversalOptions converts the options of redis.NewUniversalClient. That client connects with
+// Sentinel if MasterName is set. Otherwise it connects to a cluster if there are several addresses
+// or IsClusterMode is set, and else to a single server. If a field that is set is not supported,
 // the error names it.
 func FromUniversalOptions(o *redis.UniversalOptions) (rueidis.ClientOption, error) {
 	if o == nil {

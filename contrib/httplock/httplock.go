@@ -3,8 +3,9 @@
 //	lockOf := func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) }
 //	mux.Handle("POST /orders/{id}/payment", httplock.Handler(lockOf, pay, nil))
 //
-// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [WriteError] writes the same
-// responses, for a handler that acquires its lock itself.
+// [Handler] responds with 409 Conflict while another holder has the lock. [WaitingHandler] waits
+// for the lock. [WriteError] writes the same responses, for a handler that acquires its lock
+// itself.
 //
 // # Responses
 //
@@ -17,9 +18,10 @@
 //	the client of leasehold was closed before that          500 Internal Server Error
 //	any other error                                         500 Internal Server Error
 //
-// A client may repeat a request after 503: next was not called. After 409 another request is being
-// handled, or was until just now. After 500 for a lock that ended before next responded, it is not
-// known which steps were done, so the response does not invite the client to repeat them.
+// A client may repeat a request after 503, because next was not called. After 409 another request
+// is being handled, or was until just now. After 500 the hold ended before next responded, and it
+// is unknown which steps were done. The response therefore does not invite the client to repeat
+// them.
 package httplock
 
 import (
@@ -43,21 +45,21 @@ const retryAfter = "5"
 // it can use the path values. Put a prefix such as "orders:" before a part of the name that comes
 // from the request, so that no request reaches another lock.
 //
-// [lock.HoldFromContext] gives next the hold. The context of the request is canceled when the client disconnects, and when the lock is lost or its
-// client is closed; next must check it before each step that must not be done twice. If the lock
-// ended that way, and next returns without a response, the response is 500 Internal Server Error. A
-// response of next is not changed.
+// In next, [lock.HoldFromContext] returns the hold. The context of the request is canceled when the
+// client disconnects, and when the lock is lost or its client is closed. next must check it before
+// each step that must not be done twice. If the lock ended that way, and next returns without a
+// response, the response is 500 Internal Server Error. A response of next is not changed.
 //
-// The lock is held until next returns, even after the client disconnected: the next request of the
+// The lock is held until next returns, even after the client disconnected. A second request of the
 // client finds the lock busy while the first one is still being handled. A handler that hangs
-// therefore keeps the lock until its process ends; use lock.WithMaxHold to bound that. A short
-// response leaves the server after the lock is released. A response that next flushes, or that is
-// larger than the buffers of the server (a few KB), can reach its client while the lock is still
-// held.
+// therefore keeps the lock until its process ends. Use lock.WithMaxHold to limit that. A short
+// response leaves the server after the lock is released. A response that next flushes can reach its
+// client while the lock is still held. So can a response that is larger than the buffers of the
+// server (a few KB).
 //
-// failed, if not nil, is called with all errors other than a busy lock and a disconnected client:
-// an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not write the
-// response.
+// If failed is not nil, it is called with all errors other than a busy lock and a disconnected
+// client. The error matches lock.ErrUnavailable, lock.ErrLost or another one. failed does not write
+// the response.
 func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
 	return newHandler(handler{lockOf: lockOf, do: lock.TryDo, next: next, failed: failed}, opts)
 }
@@ -65,7 +67,7 @@ func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed f
 // WaitingHandler is a [Handler] that waits until it has the lock, the client disconnects, or its
 // lock.WithWait times out. After that timeout the response is 409 Conflict if another holder has
 // the lock, and 503 Service Unavailable if Redis is unavailable. Each waiting request uses a
-// connection and a goroutine: use lock.WithWait.
+// connection and a goroutine, so use lock.WithWait.
 func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error), opts ...Option) http.Handler {
 	return newHandler(handler{lockOf: lockOf, do: lock.Do, next: next, failed: failed}, opts)
 }
@@ -73,9 +75,10 @@ func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, f
 // Option configures a [Handler] or a [WaitingHandler].
 type Option func(*handler)
 
-// WithErrorResponse makes respond write the responses of the handler, for example as JSON. status is the one of the table above, and
-// err why. The handler has set Retry-After if the table says so. By default the responses are short texts. respond is not called if
-// next has responded.
+// WithErrorResponse sets the function that writes the responses of the handler, for example as
+// JSON. The argument status is the status of the table above, and err is the reason. The handler
+// has set Retry-After if the table says so. By default the responses are short texts. respond is
+// not called if next has responded.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) Option {
 	return func(s *handler) { s.respond = respond }
 }
@@ -167,10 +170,10 @@ func cutShort(err error) bool {
 	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// WriteError responds to a request whose lock was not acquired or was lost, and reports whether it did.
-// It handles the errors of the table above; the caller handles others. A handler that acquires its
-// lock itself calls it with the error of TryLock or Lock, or with
-// [context.Cause] of the context of its hold.
+// WriteError responds to a request whose lock was not acquired or was lost, and reports whether it
+// did. It handles the errors of the table above. The caller handles others. A handler that acquires
+// its lock itself calls it with the error of TryLock or Lock, or with [context.Cause] of the
+// context of its hold.
 func WriteError(w http.ResponseWriter, err error) bool {
 	status, text := statusOf(err)
 	if text == "" {
@@ -183,8 +186,8 @@ func WriteError(w http.ResponseWriter, err error) bool {
 	return true
 }
 
-// Status returns the status of the table above for an error of Lock, TryLock or Unlock, or for the cause of the context of a hold. It
-// returns 200 for nil.
+// Status returns the status of the table above for an error of Lock, TryLock or Unlock. It also
+// accepts the cause of the context of a hold. It returns 200 for nil.
 func Status(err error) int {
 	status, _ := statusOf(err)
 	return status

@@ -17,9 +17,9 @@
 // leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and
 // leasehold.lock.lost.
 //
-// Redis commands are not traced: wrap the rueidis client for that, for example with rueidisotel.
-// The names of locks are in no attribute, because their number is not bounded: see
-// [WithNameAttribute]. Owners and fencing tokens never are.
+// Redis commands are not traced. Wrap the rueidis client for that, for example with rueidisotel.
+// The names of locks are in no attribute, because their number is not bounded (see
+// [WithNameAttribute]). Owners and fencing tokens never are.
 package leaseholdotel
 
 import (
@@ -86,8 +86,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 
 // WithNameAttribute adds the attribute leasehold.lock.name to metrics and spans, with the result of
 // f for the name of the lock. Each value that f returns is kept while the process lives, with about
-// 50 series: f should return few values, such as the part before the first colon. Bytes that are
-// not UTF-8 become U+FFFD. f must not block.
+// 50 series. f should therefore return few values, such as the part before the first colon. Bytes
+// that are not UTF-8 become U+FFFD. f must not block.
 func WithNameAttribute(f func(name string) string) Option {
 	return func(c *config) error {
 		c.nameOf = f

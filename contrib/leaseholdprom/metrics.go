@@ -9,9 +9,9 @@
 //	prometheus.MustRegister(metrics)
 //	c, err := client.Open(ctx, url, client.WithObserver(metrics.Observer()))
 //
-// docs/operate/telemetry.md in the repository lists the metrics with their units and labels, a Grafana
-// dashboard and alert rules. The names of locks are in no label, because their number is not
-// bounded: see [WithNameLabel].
+// docs/operate/telemetry.md in the repository lists the metrics with their units and labels, a
+// Grafana dashboard and alert rules. The names of locks are in no label, because their number is
+// not bounded (see [WithNameLabel]).
 package leaseholdprom
 
 import (
@@ -46,9 +46,9 @@ var (
 type Option func(*Metrics) error
 
 // WithNameLabel adds the label leasehold_lock_name to each metric, with the result of f for the
-// name of the lock. Each value that f returns costs about 50 series while the process lives: f
-// should return few values, such as the part before the first colon. Bytes that are not UTF-8
-// become U+FFFD. f must not block.
+// name of the lock. Each value that f returns requires about 50 series while the process lives. f
+// should therefore return few values, such as the part before the first colon. Bytes that are not
+// UTF-8 become U+FFFD. f must not block.
 func WithNameLabel(f func(name string) string) Option {
 	return func(m *Metrics) error {
 		if m.nameOf = f; f == nil {

@@ -1,11 +1,11 @@
-// Package synclock turns a lock into a [sync.Locker], for code that needs one: a [sync.Cond], or a
-// store that is given its mutex.
+// Package synclock turns a lock into a [sync.Locker]. Use it for code that needs one, such as a
+// [sync.Cond] or a store that is given its mutex.
 //
 //	store := NewStore(synclock.New(c.NewLock("store")))
 //
 // A sync.Locker cannot return an error. Lock therefore panics if it cannot acquire the lock, and
-// Unlock panics if the lock was lost. If you can choose, use the lock itself: its errors report
-// what happened.
+// Unlock panics if the lock was lost. If you can choose, use the lock itself, because its errors
+// report what happened.
 package synclock
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // Locker is a [sync.Locker] that holds a lock of leasehold. It is safe for concurrent use, and
-// goroutines that share one exclude each other. Like a [sync.Mutex], it is not re-entrant, and one
+// goroutines that share one exclude each other. Like a [sync.Mutex], it is not reentrant, and one
 // goroutine may unlock what another has locked.
 type Locker struct {
 	l lock.Locker
@@ -35,8 +35,9 @@ var _ sync.Locker = (*Locker)(nil)
 func New(l lock.Locker) *Locker { return &Locker{l: l} }
 
 // Lock waits until the lock is held. It retries while Redis is unavailable. It panics with the
-// error of l if the client is closed, the key is not a lock, the user lacks a permission, or
-// lock.WithWait timed out. Recover the panic where the program can continue without the work.
+// error of l if the client is closed, the key is not a lock, or the user lacks a permission. It
+// also panics if lock.WithWait timed out. Recover the panic where the program can continue without
+// the work.
 func (s *Locker) Lock() {
 	h, err := s.l.Lock(context.Background())
 	if err != nil {
@@ -48,12 +49,13 @@ func (s *Locker) Lock() {
 }
 
 // Unlock releases the lock. It panics with an error that matches lock.ErrLost if the lock was lost
-// before: another owner may have had it. It panics if the lock is not locked. If Redis does not
-// confirm the release, Unlock returns, the client retries, and the lock is free when the lease
-// expires at the latest.
+// before. Another owner may then have had it. It panics if the lock is not locked. If Redis does
+// not confirm the release, Unlock returns and the client retries. The lock is free no later than
+// when the lease expires.
 //
-// If one goroutine has lost the lock and another has locked it since, the first Unlock is about the
-// lost hold, whichever of them calls it. The other hold lasts until the second Unlock.
+// If one goroutine has lost the lock and another has locked it since, there are two holds. The
+// first Unlock applies to the lost hold, whichever goroutine calls it. The other hold lasts until
+// the second Unlock.
 func (s *Locker) Unlock() {
 	s.mu.Lock()
 	var h lock.Hold

@@ -17,9 +17,8 @@ import (
 // token it has the largest token that was seen.
 const Header = "Fencing-Token"
 
-// SetHeader sets the token of a [lock.Hold] or of [FromContext] in the headers of a request. It
-// fails with
-// [fence.ErrNoToken] if the token is 0.
+// SetHeader sets the token of a [lock.Hold] or of [FromContext] in the headers of a request.
+// SetHeader fails with [fence.ErrNoToken] if the token is 0.
 func SetHeader(h http.Header, token uint64) error {
 	if token == 0 {
 		return wrap(fence.ErrNoToken)
@@ -43,11 +42,11 @@ func FromResponse(r *http.Response) error {
 }
 
 // Handler returns a handler that reads the token of each request and passes it to next in the
-// context of the request; see [FromContext]. A request without a valid token is answered with 400
-// Bad Request.
+// context of the request (see [FromContext]). The response to a request without a valid token is
+// 400 Bad Request.
 //
 // Before next, it calls check, which may be nil. An error ends the request as [WriteError]
-// describes; any other error ends it with 500. For one resource:
+// describes. Any other error ends it with 500. For one resource:
 //
 //	fencehttp.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
@@ -55,9 +54,9 @@ func FromResponse(r *http.Response) error {
 //
 //	fencehttp.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
 //
-// A newer holder can overtake a request while next runs. next must therefore write behind a guard:
-// in [fence.Mark.Do], or after fencesql.Guard.Advance. Authenticate clients first: a client can
-// send any token, and the largest one wins.
+// A newer holder can overtake a request while next runs. next must therefore write behind a guard,
+// in [fence.Mark.Do] or after fencesql.Guard.Advance. Authenticate clients first, because a client
+// can send any token, and the largest one wins.
 func Handler(check func(r *http.Request, token uint64) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := parse(r.Header)
@@ -74,13 +73,12 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 	})
 }
 
-// WriteError answers a request whose write was rejected by a guard, and reports whether it did:
-// with 412 Precondition Failed if err matches [fence.ErrStale], and with 400 Bad Request if it
-// matches
-// [fence.ErrNoToken]. The caller answers other errors.
+// WriteError responds to a request whose write was rejected by a guard, and reports whether it did.
+// The status is 412 Precondition Failed if err matches [fence.ErrStale], and 400 Bad Request if it
+// matches [fence.ErrNoToken]. The caller handles other errors.
 //
 // The status is 412 because the token is a condition in a header that is false. A 409 Conflict
-// would invite the client to send the request again, which cannot succeed: the lock is lost.
+// would invite the client to send the request again. That cannot succeed, because the lock is lost.
 func WriteError(w http.ResponseWriter, err error) bool {
 	var stale *fence.StaleError
 	switch {

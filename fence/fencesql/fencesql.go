@@ -1,11 +1,10 @@
-// Package fencesql guards SQL databases: it rejects writes of lock holders whose fencing token is
-// stale. Package fence documents why, and how to use guards safely.
+// Package fencesql rejects writes to SQL databases from lock holders whose fencing token is stale.
+// Package fence documents why, and how to use guards safely.
 //
 // A [Guard] protects everything that a transaction writes. If the data is one row, a column in that
-// row is enough: see
-// [Unchanged].
+// row is enough (see [Unchanged]).
 //
-// PostgreSQL and SQLite are supported. MySQL and MariaDB are not: their drivers count changed rows
+// PostgreSQL and SQLite are supported. MySQL and MariaDB are not. Their drivers count changed rows
 // instead of matched rows, and they lack a conditional upsert.
 package fencesql
 
@@ -31,11 +30,12 @@ const (
 )
 
 // Guard protects everything that a transaction writes, with a table of token counters in the same
-// database: one row per resource, with the largest token seen. It is safe for concurrent use.
+// database. The table has one row per resource, with the largest token seen. It is safe for
+// concurrent use.
 //
 // A row stays until you delete it. Delete it with its resource if no stale holder can create the
-// resource again. If the data is one row, a column in that row is enough, without a second table:
-// see [Unchanged].
+// resource again. If the data is one row, a column in that row is enough, without a second table
+// (see [Unchanged]).
 type Guard struct{ table, advance string }
 
 // DefaultTable is the default name of the table of token counters.
@@ -45,7 +45,7 @@ const DefaultTable = "leasehold_fence"
 var tables = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
 // New returns a guard with its token counters in table, or in [DefaultTable] if table is "". It
-// sends no statement: create the table with the statement of [Guard.Schema].
+// sends no statement. Create the table with the statement of [Guard.Schema].
 func New(d Dialect, table string) (*Guard, error) {
 	if table == "" {
 		table = DefaultTable
@@ -79,13 +79,13 @@ func (s *Guard) Schema() string {
 }
 
 // Advance raises the token counter of a resource to token, or fails with [fence.ErrStale] if a
-// larger one was seen: roll the transaction back then. It waits for a transaction that has locked
-// the counter, so from Advance to the commit no other transaction passes Advance, and no older
-// holder does after it. A rollback restores the counter.
+// larger one was seen. Roll the transaction back then. Advance waits for a transaction that has
+// locked the counter. From Advance to the commit, no other transaction passes Advance. After the
+// commit, no older holder does. A rollback restores the counter.
 //
 // Make it the first statement of the transaction that writes. It is correct at every isolation
 // level. Above READ COMMITTED, PostgreSQL fails some transactions that waited with a serialization
-// failure (40001): repeat the transaction with the same token. SQLite returns SQLITE_BUSY to a
+// failure (40001). Repeat the transaction with the same token. SQLite returns SQLITE_BUSY to a
 // transaction that may not wait (PRAGMA busy_timeout). A transaction that advances several counters
 // must always do so in the same order.
 func (s *Guard) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
@@ -132,8 +132,7 @@ func bigint(token uint64) (int64, error) {
 //
 // The error is never nil. It matches [fence.ErrStale], or [sql.ErrNoRows] if there is no such row.
 // With MySQL and MariaDB, RowsAffected is also 0 if a write is repeated with the same values and
-// token; the error then matches
-// [errors.ErrUnsupported].
+// token. The error then matches [errors.ErrUnsupported].
 //
 // Pass tokens to such statements with [Int64], so that 0 is rejected. A DELETE deletes the counter
 // too, and a stale upsert can then create the row again. Mark such rows as deleted instead, or use
