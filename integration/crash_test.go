@@ -174,7 +174,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		if k == fair { // 5
 			waiters(0)
 		} else {
-			waiters(1) // the survivor's
+			until(t, func() bool { return subscribed(t, rdb, k.channel(name)) <= 1 }) // the survivor's, which lingers for a while
 		}
 		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its wish goes with its patience
 		noKeys(t, server)
@@ -334,17 +334,15 @@ func TestCrash_waitingWriter(t *testing.T) {
 // subscribers waits until n connections listen to channel.
 func subscribers(t *testing.T, rdb rueidis.Client, channel string, n int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		reply, err := rdb.Do(t.Context(), rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if reply[channel] == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d listen to %s, want %d", reply[channel], channel, n)
-		}
-		time.Sleep(time.Millisecond)
+	until(t, func() bool { return subscribed(t, rdb, channel) == n })
+}
+
+// subscribed returns how many clients are subscribed to channel.
+func subscribed(t *testing.T, rdb rueidis.Client, channel string) int64 {
+	t.Helper()
+	reply, err := rdb.Do(t.Context(), rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return reply[channel]
 }

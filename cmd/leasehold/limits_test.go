@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
@@ -30,7 +31,7 @@ func limited(t *testing.T, s *redistest.Server) {
 	if _, err := binary(); err != nil { // which takes long on a busy machine, while the times that are expected go on
 		t.Fatal(err)
 	}
-	c := billing(t, s.Client(t))
+	c := billing(t, s.Client(t), client.WithWatchdogTimeout(time.Minute)) // and an operation timeout that a busy machine keeps
 	must := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
