@@ -47,7 +47,7 @@ type Waiter struct {
 	Wake        chan struct{} // made by the session with capacity 1: a token in it makes the call use Next again
 	Terms       *Terms        // what it requests
 	Owner       *Owner
-	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the queue's ticket, or for several locks at once
+	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the ticket of the queue
 	Of          any          // set by the session: the subscription of SubscribeOwner
 	Tells       bool         // its call is woken when the queue has entered it in the Redis queue, to notify its observer
 

@@ -41,11 +41,11 @@ var mutants = []mutant{
 		"if n = max(n, last+1); i.number", "if n = n >> 30 << 30; i.number",
 	}}},
 	{"nothing is settled", "plain", []edit{{
-		"internal/session/settle.go",
-		"\ts.settlers.of(s, t).add(t, broken)\n", "",
+		"internal/session/reconcile.go",
+		"\ts.reconcilers.of(s, t).add(t, broken)\n", "",
 	}}},
 	{"what is in doubt is settled once", "plain", []edit{{
-		"internal/session/settle.go",
+		"internal/session/reconcile.go",
 		"case err == nil && (!d.broken || d.again > lives):", "case err == nil:",
 	}}},
 	{"a lease counts from the answer to the question", "plain", []edit{{
@@ -63,31 +63,31 @@ var mutants = []mutant{
 		"luascripts/include_hand.lua",
 		"redis.pcall(publish, channel, '0')", "local time = redis.call('TIME')\n  redis.pcall(publish, channel, string.format('%.0f', time[1] * 1000000 + time[2]))",
 	}, {
-		"internal/session/listen.go",
-		"told(string) {\n\te.at.lock()\n\te.line.Told()\n", `told(message string) {
+		"internal/session/subscribe.go",
+		"onHandOff(string) {\n\te.at.lock()\n\te.queue.OnHandOff()\n", `onHandOff(message string) {
 	token := uint64(0)
 	for _, digit := range message {
 		token = 10*token + uint64(digit-'0')
 	}
 	e.at.lock()
-	if t := tenureOf(e.line.Given(token, time.Now())); t != nil {
+	if t := acquisitionOf(e.queue.Given(token, time.Now())); t != nil {
 		t.lease = t.s.dog.WatchIn(&t.own, t, time.Now(), t.s.offer(t.spec), true)
 	}
 `,
 	}, {
-		"internal/lockstate/line.go",
-		"// Told notes", `func (l *Line) Given(token uint64, now time.Time) *Tenure {
+		"internal/lockstate/queue.go",
+		"// OnHandOff ", `func (l *Queue) Given(token uint64, now time.Time) *Acquisition {
 	t := l.hand.ticket
-	if l.side == nil || t == nil || l.hand.offered != nil || !l.waiters[0].receives {
+	if l.side == nil || t == nil || l.hand.offered != nil || l.waiters[0].once {
 		return nil
 	}
 	l.hand.ticket = nil
-	t.inherits(token, now)
+	t.takesOver(token, now)
 	l.side.p.offer(l, t)
 	return t
 }
 
-// Told notes`,
+// OnHandOff `,
 	}}},
 	{"a grant is the client's, whatever the number of the question", "plain", []edit{{
 		"luascripts/include_take.lua",
