@@ -49,7 +49,7 @@ var mutants = []mutant{
 	},
 	{
 		"the client trusts a lease for twice as long as it lasts", "watchdog/lease.go",
-		"l.until.before(until) { // it only grows", "l.until.before(until) {\n\t\tuntil = sent.add(2 * d)", "standalone", saysAnything,
+		"l.until.before(until) { // never shorten the lease", "l.until.before(until) {\n\t\tuntil = sent.add(2 * d)", "standalone", saysAnything,
 	},
 	{
 		"a renewal does not ask who has the lock", "luascripts/reentrant_renew.lua",
