@@ -169,10 +169,10 @@ func (m *Lock) take(ctx context.Context, op string) (holds []lock.Hold, err erro
 		}
 	}()
 	if m.batch {
-		taken, err = t.together(ctx)
+		err = t.together(ctx)
 	}
-	if !taken && err == nil {
-		err = t.oneByOne(ctx)
+	if err == nil {
+		err = t.oneByOne(ctx) // of what is missing, or lost again by now
 	}
 	if err != nil {
 		return nil, err
@@ -199,29 +199,29 @@ type taking struct {
 const tooBusy = 4
 
 // together takes all locks at once: the attempts travel in one batch. If one of them fails, it
-// gives the others back, and waits for that one. It reports false if the locks are so busy that
-// they are hardly ever free together.
-func (t *taking) together(ctx context.Context) (taken bool, err error) {
+// gives the others back, and waits for that one. If the locks are so busy that they are hardly ever
+// free together, it returns with that one alone.
+func (t *taking) together(ctx context.Context) error {
 	for range tooBusy {
 		i, err := t.tryOthers(ctx)
 		if err == nil {
-			return true, nil
+			return nil
 		}
 		if t.op == "trylock" {
-			return false, named(t.op, t.m.locks[i], err)
+			return named(t.op, t.m.locks[i], err)
 		}
 		if ctx.Err() != nil {
 			if err = bare(err); !errors.Is(err, ctx.Err()) {
 				err = ended(ctx, err)
 			}
-			return false, &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
+			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
 		}
 		_ = giveBack(ctx, t.m.locks, t.holds)
 		if t.holds[i], err = t.ask(ctx, i, false); err != nil { // it says what is wrong, and waits if that passes
-			return false, named(t.op, t.m.locks[i], err)
+			return named(t.op, t.m.locks[i], err)
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // tryOthers makes one attempt, at the same time, at each lock of which there is no hold, unless

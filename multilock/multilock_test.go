@@ -361,6 +361,33 @@ func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
 	})
 }
 
+// The same for locks that are tried together: the lease of one expires while the attempt at another takes long.
+func TestMultiLock_togetherALeaseRunsOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, _, b, c := three(t)
+		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
+		slow := true
+		m := oneBatch(a, odd{Locker: b, before: func(context.Context, string) error {
+			if slow {
+				slow = false
+				time.Sleep(time.Second)
+			}
+			return nil
+		}}, c)
+		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
+			slow = true
+			h := must(t)(f(t.Context()))
+			if err := h.Err(); err != nil {
+				t.Error(err)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			free(t, []*site{s}, "a", "b", "c")
+		}
+	})
+}
+
 // If another owner has taken that lock meanwhile, the later ones are given back while
 // the call waits for it.
 func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
