@@ -179,7 +179,9 @@ func (f *failing) said(now time.Time, err error) bool {
 	return true
 }
 
-// refused reports whether err is permanent: the user lacks a permission, or the key has the wrong type.
+// refused reports whether err is permanent: the user lacks a permission, or the key has the wrong type. A reply that
+// no table has may be a proxy's, about one command.
 func refused(err error) bool {
-	return err != nil && !retry.FaultOf(err).Passes
+	f := retry.FaultOf(err)
+	return err != nil && !f.Passes && !f.MayHaveRun()
 }
