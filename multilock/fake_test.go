@@ -272,10 +272,13 @@ func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
 func (f *fake) Lock(ctx context.Context) (lock.Hold, error) {
 	for {
 		h, err := f.try(ctx)
+		over := ctx.Err() // it can end in the same instant as the attempt
 		switch {
 		case err == nil:
 			return h, nil
-		case ctx.Err() != nil || !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, errRefused):
+		case over != nil && !errors.Is(err, over):
+			return nil, &lock.Error{Op: "lock", Name: f.name, Err: fmt.Errorf("%w (last attempt: %w)", over, err)}
+		case over != nil || !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, errRefused):
 			return nil, &lock.Error{Op: "lock", Name: f.name, Err: err}
 		}
 		select {
