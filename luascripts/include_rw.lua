@@ -1,5 +1,5 @@
 -- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
--- include: owner
+-- include: owner, linger
 --
 -- The lease of a reader is the longest of its keys "<beside>:<owner>:rwlock_timeout:<n>", n
 -- from 1 to the number of its holds. A reader of Redisson has one for each hold. Ours has a
@@ -123,6 +123,18 @@ end
 -- one_passed stands for the beginning of a turn that has not begun, when a writer has passed its
 -- reader: that writer is inside, or its lease has ended.
 local function one_passed() return 1 end
+
+-- busy returns the answer to an owner for which a writer has no room: left; or {left, 0, wait} if the client of that
+-- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
+-- wait asks again for wait ms. The lock of a writer has few fields.
+local function busy(lock, left, waits)
+  for _, field in ipairs(redis.call('HLEN', lock) <= 16 and redis.call('HKEYS', lock) or {}) do
+    local owner = string.match(field, '^(.*):write$')
+    local wait = owner and wanted(lock, owner, waits) or 0
+    if wait > 0 then return {left, 0, wait} end
+  end
+  return left
+end
 
 -- turned returns the reader that waits for its turn, "" if there is none; since when it
 -- has waited; when the current turn began, 0 or one_passed if none is on (server's ms); and the ms

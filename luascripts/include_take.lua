@@ -1,5 +1,5 @@
 -- include_take: takes a plain lock. It has no keys of its own.
--- include: time, token, plain, line, channels, seize
+-- include: time, token, plain, line, channels, seize, linger
 
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
@@ -40,11 +40,13 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     return -2
   end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
-  if not offer then return left end
+  local wait = wanted(lock, holder, offer)
+  if not offer then return wait > 0 and {left, 0, wait} or left end
   local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
   if longer ~= line then
     redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
   end
+  if wait > 0 then return {left, hears == false and 1 or 0, wait} end
   if hears == false then return {left} end
   return left
 end

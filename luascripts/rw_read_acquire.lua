@@ -21,6 +21,7 @@
 -- Returns n >= 0: a writer has the lock, or waits and came before the caller; n ms are left of
 -- its lease, or until it counts as dead.
 -- Returns -1: a writer has the lock, and the key has no expiry.
+-- Returns {n, 0, wait}: as n, and a writer's client may keep the lock although no owner uses it (include_rw).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
@@ -55,6 +56,7 @@ if count == 0 then
   if left then
     -- mutant: operand 1, border 1: SET refuses PX 0
     if stay > 0 and (reader == '' or reader == owner or arrived < since) then turns(turn, owner, arrived, start, stay) end
+    if mode == 'write' then return busy(lock, left, stay > 0) end
     return left
   end
 end

@@ -18,6 +18,7 @@
 -- Returns n >= 0: others have the lock, and n ms are left of the longest of their leases, or of
 -- fifty of them if there are more; or the lock is free, and a reader's turn lasts for n ms more.
 -- Returns -1: others have the lock, and the key has no expiry.
+-- Returns {n, 0, wait}: as n, and a writer's client may keep the lock although no owner uses it (include_rw).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -3: it removed fifty dead readers, and there are more to look at: ask again.
 -- Returns -4: the key holds something else; nothing was done.
@@ -86,4 +87,5 @@ if stay > 0 then -- mutant: always, border: SET refuses PX 0
     redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- a writer whose write is refused waits nevertheless
   end
 end
+if mode == 'write' then return busy(lock, left, stay > 0) end
 return left
