@@ -97,7 +97,7 @@ if stay > 0 then
     return denied
   end
 end
-if taken then wait = wanted(lock, taken, stay > 0) end
+if taken then wait = wanted(lock, taken, owner, stay > 0) end
 if wait > 0 then return {left, own, wait} end
 if taken then return {left, own} end
 return {deadline - now, own}

@@ -127,10 +127,10 @@ local function one_passed() return 1 end
 -- busy returns the answer to an owner for which a writer has no room: left; or {left, 0, wait} if the client of that
 -- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
 -- wait asks again for wait ms. The lock of a writer has few fields.
-local function busy(lock, left, waits)
+local function busy(lock, left, owner, waits)
   for _, field in ipairs(redis.call('HLEN', lock) <= 16 and redis.call('HKEYS', lock) or {}) do
-    local owner = string.match(field, '^(.*):write$')
-    local wait = owner and wanted(lock, owner, waits) or 0
+    local writer = string.match(field, '^(.*):write$')
+    local wait = writer and wanted(lock, writer, owner, waits) or 0
     if wait > 0 then return {left, 0, wait} end
   end
   return left

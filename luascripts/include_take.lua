@@ -40,7 +40,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     return -2
   end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
-  local wait = wanted(lock, holder, offer)
+  local wait = wanted(lock, holder, owner, offer)
   if not offer then return wait > 0 and {left, 0, wait} or left end
   local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
   if longer ~= line then

@@ -13,7 +13,7 @@ const (
 )
 
 const (
-	numberDigits = 19 // of the number in an owner string, since 2001 and until 2279
+	numberDigits = 18 // of the number in an owner string, at least; 19 since 2001 and until 2279
 	lingerDigits = 3
 )
 
@@ -32,7 +32,7 @@ func LingerMark(publish string, linger time.Duration) string {
 // release. It returns the owner string without the mark.
 func Lingers(owner string) (unmarked string, lingers bool) {
 	client, number, _ := strings.Cut(owner, ":")
-	if len(strings.TrimLeft(number, "0")) != numberDigits+lingerDigits || len(client) < 15 || client[14] != '7' {
+	if len(strings.TrimLeft(number, "0")) < numberDigits+lingerDigits || len(client) < 15 || client[14] != '7' {
 		return owner, false
 	}
 	return owner[:len(owner)-lingerDigits], true

@@ -95,6 +95,23 @@ func TestLinger_readersTellOnlyAWriter(t *testing.T) {
 	})
 }
 
+// A refused owner of the holder's own client tells nobody: its process knows.
+func TestLinger_ownClient(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		for kind, c := range asking {
+			do(t, rdb, "FLUSHALL")
+			do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(keeperOf(c.mark, "125"))...)...)
+			do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
+			got, err := c.ask(t.Context(), rdb, c.keys, luascripts.Question{Owner: keeperClient + ":" + c.mark + "1833000000000000009125", Lease: lease, Want: 1})
+			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
+				t.Errorf("%s: %+v, %v", kind, got, err)
+			}
+		}
+		e.expect()
+	})
+}
+
 // A client of sharded Pub/Sub is told by SPUBLISH. A server without it, or a user without the right, refuses as ever.
 func TestLinger_cannotTell(t *testing.T) {
 	s := redistest.Start(t)
@@ -117,18 +134,19 @@ func TestLinger_cannotTell(t *testing.T) {
 func TestLinger_releaseReportsListeners(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		marked, unmarked := keeperOf(luascripts.PlainMark, "125"), keeperOf(luascripts.PlainMark, "")
-		for name, c := range map[string]struct {
+		for _, c := range []struct { // in this order: the last ones listen until the end of the test
+			name            string
 			owner           string
 			scatters, hears bool
 			want            bool
 		}{
-			"nobody listens":             {marked, false, false, false},
-			"somebody listens":           {marked, false, true, true},
-			"unknown":                    {marked, true, false, true},
-			"does not linger":            {unmarked, false, true, false},
-			"does not linger, scattered": {unmarked, true, true, false},
+			{"nobody listens", marked, false, false, false},
+			{"unknown", marked, true, false, true},
+			{"somebody listens", marked, false, true, true},
+			{"does not linger", unmarked, false, true, false},
+			{"does not linger, scattered", unmarked, true, true, false},
 		} {
-			t.Run(name, func(t *testing.T) {
+			t.Run(c.name, func(t *testing.T) {
 				if c.hears {
 					listen(t, rdb)
 				}

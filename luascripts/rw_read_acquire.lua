@@ -56,7 +56,7 @@ if count == 0 then
   if left then
     -- mutant: operand 1, border 1: SET refuses PX 0
     if stay > 0 and (reader == '' or reader == owner or arrived < since) then turns(turn, owner, arrived, start, stay) end
-    if mode == 'write' then return busy(lock, left, stay > 0) end
+    if mode == 'write' then return busy(lock, left, owner, stay > 0) end
     return left
   end
 end

@@ -87,5 +87,5 @@ if stay > 0 then -- mutant: always, border: SET refuses PX 0
     redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- a writer whose write is refused waits nevertheless
   end
 end
-if mode == 'write' then return busy(lock, left, stay > 0) end
+if mode == 'write' then return busy(lock, left, owner, stay > 0) end
 return left

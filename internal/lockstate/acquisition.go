@@ -9,6 +9,7 @@ const (
 	Asking   Phase = iota // a waiter sends requests in its name
 	Queued                // a queue's waiters send requests in its name, one at a time; Redis has it in the queue of processes
 	Offered               // it has the lock, and the first waiter of its queue is to take it
+	Kept                  // it has the lock, and the next caller of this process may take it; see linger.go
 	Held                  // an owner holds the lock
 	Released              // ended: the last hold was released, the lock was handed off, or there never was a hold
 	Closed                // ended by Close
@@ -54,6 +55,7 @@ type grant struct {
 	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
 	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	alive  bool         // the watchdog is to renew the lease
+	lingering
 
 	// For readers only.
 	writes bool      // the owner held the write lock when it sent the request, and was admitted for that reason
@@ -251,10 +253,11 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 type Remains uint8
 
 const (
-	NotThere    Remains = iota // the hold was not there, because the acquisition had ended
-	OwnerHolds                 // the same owner has other holds
-	SharersHold                // only other owners have holds
-	NobodyHolds                // there is no hold: the acquisition has ended
+	NotThere     Remains = iota // the hold was not there, because the acquisition had ended
+	OwnerHolds                  // the same owner has other holds
+	ProcessKeeps                // there is no hold, but the process keeps the lock: the acquisition has ended, and another one is Kept
+	SharersHold                 // only other owners have holds
+	NobodyHolds                 // there is no hold: the acquisition has ended
 )
 
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
@@ -266,9 +269,13 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisi
 	}
 	switch {
 	case len(t.holds) == 0:
-		passed = p.mayPass(t, now) && pass(t)
+		remains = NobodyHolds
+		if passed = p.mayPass(t, now) && pass(t); !passed && t.grant.linger > 0 && p.mayKeep(t, now) && pass(t) {
+			p.keepFor(t.grant.next, now)
+			remains, passed = ProcessKeeps, true
+		}
 		p.end(t, Released)
-		return NobodyHolds, passed
+		return remains, passed
 	case h.By.acquisition != t:
 		return SharersHold, false
 	default:
@@ -286,6 +293,9 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 // and the phase that t was in before.
 func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, owners int, before Phase) {
 	ended, before = t.holds, t.phase
+	if before == Kept {
+		p.sides[0].kept = nil
+	}
 	t.holds = nil
 	if len(ended) > 0 {
 		owners = t.owners

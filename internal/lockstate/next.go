@@ -233,6 +233,9 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	default:
 		t.grant.token, t.grant.since, t.counted = token, now, 1
 		t.grant.alive = !t.Terms.Fixed
+		if t.grant.heard > 0 {
+			t.grant.linger = t.Terms.Linger
+		}
 		if p.closed {
 			t.MarkUncertain()
 			if t.Terms.Reads {

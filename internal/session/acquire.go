@@ -169,6 +169,7 @@ func (a *attempt) done() {
 		a.at.state.Quit(a.w, a.now)
 	}
 	a.owner.Leave()
+	a.at.dropKeeper()
 	a.at.unlock()
 }
 
@@ -219,7 +220,18 @@ func (a *attempt) first() (*hold, error) {
 	if !a.fresh && a.spec.Mode == lock.Write && a.at.sibling(a.owner) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	if !a.start() {
+	started, kept := false, a.spec.terms.Linger > 0
+	for {
+		if kept {
+			if a.takeKept(); a.h != nil {
+				return a.h, nil
+			}
+		}
+		if started, kept = a.start(); !kept {
+			break
+		}
+	}
+	if !started {
 		return nil, a.at.behind(a.spec)
 	}
 	if err := a.run(); err != nil {
@@ -228,20 +240,24 @@ func (a *attempt) first() (*hold, error) {
 	return a.h, nil
 }
 
-// start puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead.
-func (a *attempt) start() bool {
+// start puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead, or if this
+// process keeps the lock.
+func (a *attempt) start() (started, kept bool) {
 	a.at.lock()
 	defer a.at.unlock()
+	if a.at.state.Kept() != nil {
+		return false, true
+	}
 	a.w = a.newWaiter()
 	a.ownAcquisition()
 	if a.limit > 0 {
-		return a.at.state.Try(a.w, a.now)
+		return a.at.state.Try(a.w, a.now), false
 	}
 	a.at.state.Join(a.w, a.now)
 	if a.spec.reads() {
 		a.at.state.WaitToRead(a.w, a.owner.Sibling() != nil)
 	}
-	return true
+	return true, false
 }
 
 // ownAcquisition creates the acquisition of the attempt, unless the attempt uses the ticket of its queue. The caller

@@ -41,6 +41,9 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 func (at *entry) newAcquisition(spec *Spec, now time.Time) *acquisition {
 	t := &acquisition{s: at.s, at: at, spec: spec}
 	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
+	if spec.lingerMark != "" {
+		t.Name += spec.lingerMark
+	}
 	if spec.terms.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -132,6 +135,7 @@ func (t *acquisition) noLongerHeld() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.state.NoLongerHeld(&t.Acquisition)
+	t.at.dropKeeper()
 }
 
 // watch returns the lease of t. It needs the mutex because the watchdog may renew the lease before the goroutine that

@@ -45,6 +45,9 @@ func (a *attempt) prepare(step *lockstate.Step) {
 		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
 	}
 	a.at.state.WillSend(&a.t.Acquisition, max(q.Lease, q.Offer), q.WaiterTimeout)
+	if spec.terms.Linger > 0 {
+		a.at.willLinger(a.t, spec)
+	}
 	if l := a.w.Queue(); l != nil && a.limit == 0 {
 		a.at.subscribeEarly(l, spec)
 	}
@@ -136,6 +139,9 @@ func (a *attempt) send() error {
 	a.at.lock()
 	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
+	if a.limit > 0 && reply.Retry > 0 {
+		return keptElsewhere{reply.Retry}
+	}
 	return errRefused
 }
 

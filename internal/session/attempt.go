@@ -33,6 +33,8 @@ type attempt struct {
 	now     time.Time // the current time, updated after each sleep and each reply
 	fresh   bool      // its owner is new, so no other call uses it
 
+	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
+
 	w       *lockstate.Waiter // nil before it waits in the queue
 	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
 	request acquireRequest    // the latest
@@ -209,7 +211,10 @@ func (a *attempt) timeLeft() time.Duration {
 // of the TryLock. last is the error of the previous step.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
+	var kept keptElsewhere
 	switch {
+	case errors.As(err, &kept):
+		return a.retryKept(kept), err
 	case err == errRefused:
 		return false, lock.ErrNotAcquired
 	case err == errAgain:

@@ -83,6 +83,9 @@ func (k *Kind) knows() lockimpl.Options {
 	if k.Sibling != nil {
 		known |= lockimpl.ReaderPreference
 	}
+	if k.Retain != nil || k.Sibling != nil {
+		known |= lockimpl.Linger
+	}
 	if k.NonReentrant {
 		known &^= lockimpl.Fencing // several owners hold it at once, so no token is the latest
 	}
@@ -133,6 +136,8 @@ type Spec struct {
 	spare  int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	at     *entry          // caches the entry, which may have been reused for another lock. Guarded by lockTable.mu
 	terms  lockstate.Terms // for package lockstate
+
+	lingerMark string // what follows the number in owner strings, with lock.WithLinger; otherwise ""
 }
 
 // NewSpec returns the spec of a lock. If the name or an option is invalid, it sets Spec.Err.
@@ -161,6 +166,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if spec.terms.Passes && config.Fencing {
 		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
 	}
+	spec.lingerTerms()
 	return spec
 }
 

@@ -231,6 +231,13 @@ func (s *Session) tellHandedOff(h *hold) {
 	}
 }
 
+// tellKept notifies the observer that the Unlock of h kept the lock for the next caller of this process.
+func (s *Session) tellKept(h *hold) {
+	if s.Observer != nil {
+		h.tell(s.Observer.Kept, lock.Event{})
+	}
+}
+
 // tellClosed notifies the observer of the result of releasing these holds together. It skips holds that were already
 // unlocked, because their Unlock reports them.
 func (s *Session) tellClosed(ended []*lockstate.Hold, err error) {

@@ -109,7 +109,7 @@ func (r retainRequest) Late(_ luascripts.Verdict, err error) {
 // as release.
 func (s *Session) retain(ctx context.Context, t *acquisition, within time.Duration) error {
 	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), within, retainRequest{t: t})
-	uncertain, reconciled := t.afterRelease(false, false)
+	uncertain, reconciled := t.afterRelease(false, luascripts.Passed{})
 	switch {
 	case !o.Answered:
 		return o.Err

@@ -60,6 +60,8 @@ type entry struct {
 
 	mu    sync.Mutex
 	state lockstate.Lock // guarded by mu
+
+	keeper *keeper // nil unless the lock lingers; guarded by mu
 }
 
 func (all *lockTable) init(s *Session) {
@@ -214,6 +216,14 @@ func (at *entry) apply(a lockstate.Effect) {
 		})
 	case lockstate.RemoveServed:
 		time.AfterFunc(time.Until(a.Due), at.removeServed)
+	case lockstate.StartLinger:
+		time.AfterFunc(time.Until(a.Due), func() {
+			at.lock()
+			at.state.LingerOver(time.Now())
+			at.unlock()
+		})
+	case lockstate.ReleaseKept:
+		at.releaseKept(acquisitionOf(a.Acquisition))
 	case lockstate.Renew, lockstate.StopRenewing:
 		acquisitionOf(a.Acquisition).lease.KeepAlive(a.Kind == lockstate.Renew)
 	}

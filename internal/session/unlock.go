@@ -47,6 +47,9 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 		ctx = context.WithoutCancel(ctx)
 	}
 	switch remains, passed := t.remove(h, now); {
+	case remains == lockstate.ProcessKeeps:
+		s.tellKept(h)
+		return nil
 	case passed:
 		s.tellHandedOff(h)
 		return nil
@@ -78,7 +81,7 @@ func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains,
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func pass(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
-	if t.minHoldLeft() > 0 {
+	if t.minHoldLeft() > 0 || t.Lingers() && !t.mayLinger() {
 		return false
 	}
 	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
@@ -162,7 +165,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		s.onRelease(f, o.Value, o.Err)
 	}
 	confirmed := o.Answered && o.Err == nil
-	uncertain, reconciled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
+	uncertain, reconciled := t.afterRelease(confirmed && f.next == nil, o.Value.Passed)
 	switch {
 	case !o.Answered:
 		return o.Err
@@ -228,19 +231,20 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 	}
 }
 
-// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
-// is true if they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
+// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. reply
+// says whether they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
 // released it already.
-func (t *acquisition) afterRelease(free, aside bool) (uncertain, reconciled bool) {
+func (t *acquisition) afterRelease(free bool, reply luascripts.Passed) (uncertain, reconciled bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	if free && aside {
+	if free && (reply.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, reply.Heard, time.Now())) {
 		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
 	}
 	t.at.state.NoLongerHeld(&t.Acquisition)
 	if free {
 		t.at.state.Free(t.Terms)
 	}
+	t.at.dropKeeper()
 	return t.Uncertain(), t.MaybeReleased()
 }
 
