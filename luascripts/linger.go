@@ -32,7 +32,7 @@ func LingerMark(publish string, linger time.Duration) string {
 // release. It returns the owner string without the mark.
 func Lingers(owner string) (unmarked string, lingers bool) {
 	client, number, _ := strings.Cut(owner, ":")
-	if len(strings.TrimLeft(number, "0")) < numberDigits+lingerDigits || len(client) < 15 || client[14] != '7' {
+	if len(strings.TrimLeft(number, "0")) < numberDigits+lingerDigits || strings.Contains(number, ":") || len(client) < 15 || client[14] != '7' {
 		return owner, false
 	}
 	return owner[:len(owner)-lingerDigits], true

@@ -22,6 +22,10 @@ type keeper struct {
 	after time.Duration // how long it outlives its last use
 }
 
+// keeperTime is the longest time that a subscription outlives its last use. A lock that is not acquired again within that
+// time does not linger after the next Unlock.
+const keeperTime = time.Minute
+
 // lingerTerms fills in what the option WithLinger of spec means for its side of the lock.
 func (spec *Spec) lingerTerms() {
 	if spec.Config.Linger == 0 || spec.reads() {
@@ -44,7 +48,7 @@ func (at *entry) willLinger(t *acquisition, spec *Spec) {
 	k := at.keeper
 	if k == nil {
 		at.state.Wanted(false) // messages may have been lost before the subscription
-		k = &keeper{after: spec.Config.Linger}
+		k = &keeper{after: min(spec.Config.Linger, keeperTime)}
 		k.sub, _ = at.s.hub.Subscribe(keys.OfKeeper(at.s.KeyPrefix+spec.Name, at.s.id), at.onWanted, at.onListening)
 		at.keeper = k
 	}

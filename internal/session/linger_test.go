@@ -441,12 +441,12 @@ func TestLinger_fencing(t *testing.T) {
 			if k == writing {
 				continue
 			}
-			before := w.keeps(k, lock.WithLinger(time.Hour), lock.WithFencing())
+			before := w.keeps(k, lock.WithLinger(10*time.Second), lock.WithFencing())
 			at := w.a.find(w.a.NewSpec(k, "orders", nil).id())
 			time.Sleep(time.Second)
 			n := 1
 			for ; n <= 2*lingerSpare; n++ {
-				h := w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour), lock.WithFencing())
+				h := w.take(w.a, k, w.Context(), lock.WithLinger(10*time.Second), lock.WithFencing())
 				if h.Token() != before.Token()+1 {
 					w.Fatalf("%s: token %d after %d", name, h.Token(), before.Token())
 				}
