@@ -101,7 +101,7 @@ local function prune(lock, beside)
   bury(lock, dead)
 end
 
--- side returns the lock's mode, false when it is free, or nil and an answer for the
+-- side returns the lock's mode, false when it is free, and the owner that writes; or nil and an answer for the
 -- caller: -4 when the key is not a read/write lock, or an error. A lock has a mode and
 -- owners. Of a large hash it looks at some fields.
 local function side(lock)
@@ -112,27 +112,26 @@ local function side(lock)
   end
   if not mode and redis.call('EXISTS', lock) == 0 then return false end -- mutant: operand 1: speed
   if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
-  local some = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2]
+  local some, writer = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2], nil
   for i = 1, math.min(#some, 32), 2 do
     local field = some[i]
-    if field ~= 'mode' and not (is_owner((string.gsub(field, ':write$', ''))) and tonumber(some[i + 1])) then return nil, -4 end
+    local owner, writes = string.gsub(field, ':write$', '')
+    if writes > 0 then writer = owner end
+    if field ~= 'mode' and not (is_owner(owner) and tonumber(some[i + 1])) then return nil, -4 end
   end
-  return mode
+  return mode, writer
 end
 
 -- one_passed stands for the beginning of a turn that has not begun, when a writer has passed its
 -- reader: that writer is inside, or its lease has ended.
 local function one_passed() return 1 end
 
--- busy returns the answer to an owner for which a writer has no room: left; or {left, 0, wait} if the client of that
+-- busy returns the answer to an owner that a writer keeps out: left; or {left, 0, wait} if the client of that
 -- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
--- wait asks again for wait ms. The lock of a writer has few fields.
-local function busy(lock, left, owner, waits)
-  for _, field in ipairs(redis.call('HLEN', lock) <= 16 and redis.call('HKEYS', lock) or {}) do
-    local writer = string.match(field, '^(.*):write$')
-    local wait = writer and wanted(lock, writer, owner, waits) or 0
-    if wait > 0 then return {left, 0, wait} end
-  end
+-- wait asks again for wait ms.
+local function busy(lock, left, writer, owner, waits)
+  local wait = writer and wanted(lock, writer, owner, waits) or 0
+  if wait > 0 then return {left, 0, wait} end
   return left
 end
 

@@ -46,7 +46,7 @@ func TestLinger_wanted(t *testing.T) {
 				"lingers for longest": {keeperOf(c.mark, "125"), 250 * time.Millisecond},
 				"does not linger":     {keeperOf(c.mark, ""), 0},
 				"another mark":        {keeperOf(c.mark, "305"), 0},
-				"a shorter mark":      {keeperOf(c.mark, "05"), 0},
+				"a shorter mark":      {keeperOf(c.mark, "5"), 0},
 				"Redisson":            {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:9223372036854775807", 0},
 				"looks like Redisson": {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:1833000000000000001105", 0},
 			} {

@@ -32,8 +32,8 @@ local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local mode, answer = side(lock)
-if mode == nil then return answer end
+local mode, writes = side(lock)
+if mode == nil then return writes end
 if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
   -- rest of the script through even when memory is full.
@@ -87,5 +87,5 @@ if stay > 0 then -- mutant: always, border: SET refuses PX 0
     redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- a writer whose write is refused waits nevertheless
   end
 end
-if mode == 'write' then return busy(lock, left, owner, stay > 0) end
+if mode == 'write' then return busy(lock, left, writes, owner, stay > 0) end
 return left
