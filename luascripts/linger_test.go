@@ -81,6 +81,21 @@ func TestLinger_wanted(t *testing.T) {
 	})
 }
 
+// A heartbeat of a fair lock's waiters tells the client of a lingering holder, too.
+func TestLinger_heartbeat(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		do(t, rdb, "HSET", fairKeys.Lock, keeperOf(luascripts.FairMark, "125"), "1")
+		do(t, rdb, "PEXPIRE", fairKeys.Lock, "20000")
+		for _, enters := range []bool{true, false} {
+			if _, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: time.Minute, Enters: enters}}); err != nil {
+				t.Fatal(err)
+			}
+			e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)
+		}
+	})
+}
+
 // A reader that waits behind a writer that only wants the lock tells no client.
 func TestLinger_readersTellOnlyAWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {

@@ -364,7 +364,10 @@ func (w *world) checkKept() {
 			w.fail("the lock is kept, and a caller of the process waits")
 		}
 		for _, c := range w.calls {
-			if c.p != p && c.state == sleeping && c.refused == t.Name && !w.lossy && !p.keeper.wanted {
+			if c.p == p || c.state != sleeping || w.lossy || p.keeper.wanted {
+				continue
+			}
+			if c.refused == t.Name || c.t != nil && slices.ContainsFunc(w.redis.queue, func(e entry) bool { return e.name == c.t.Name }) {
 				w.fail("call %d waits for a lock that is kept, and the keeper is not told", c.order)
 			}
 		}

@@ -28,6 +28,7 @@ func TestHistories(t *testing.T) {
 		granted = []event{{start, 0, 0}, {answer, 0, 0}}                                                                // the first call holds the lock
 		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
 		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one call is notified of the lock
+		beyond3 = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {start, 2, 0}, {answer, 0, 0}}  // a call of each process wants it
 		kept    = []event{{start, 0, 0}, {answer, 0, 0}, {unlock, 0, 0}}                                                // a process keeps the lock
 		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
 		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has the waiters queued
@@ -49,6 +50,8 @@ func TestHistories(t *testing.T) {
 		"plain, kept":                {cast{procs: 2, calls: []role{{terms: keepPlain}, {terms: keepPlain}, {proc: 1, terms: plain}}, faults: 1}, kept, 5},
 		"plain, both keep":           {cast{procs: 2, calls: []role{{terms: keepPlain}, {proc: 1, terms: keepPlain}, {proc: 1, terms: keepPlain}}, faults: 1}, kept, 5},
 		"plain, kept, and others":    {cast{procs: 2, calls: []role{{terms: keepPlain}, {terms: plain, how: tryLock}, {proc: 1, terms: keepPlain, how: tryLock}}, faults: 1, close: true, pause: true}, kept, 5},
+		"plain, three processes":     {cast{procs: 3, calls: []role{{terms: keepPlain}, {proc: 1, terms: keepPlain}, {proc: 2, terms: keepPlain}}}, beyond3, 7},
+		"fair, three processes":      {cast{procs: 3, calls: []role{{terms: keepFair}, {proc: 1, terms: keepFair}, {proc: 2, terms: keepFair}}}, beyond3, 7},
 		"fair, kept":                 {cast{procs: 2, calls: []role{{terms: keepFair}, {terms: keepFair}, {proc: 1, terms: fair}}, faults: 1}, kept, 5},
 		"write, kept":                {cast{procs: 2, calls: []role{{terms: keepWrite}, {terms: keepWrite}, {terms: read}}, faults: 1}, kept, 5},
 		"write, kept, and others":    {cast{procs: 2, calls: []role{{terms: keepWrite}, {proc: 1, terms: keepWrite}, {proc: 1, terms: read}}, faults: 1, close: true}, kept, 5},

@@ -239,6 +239,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	}
 	switch {
 	case r.holder != "":
+		w.wants(c)
 		a.keep = w.rules.Lease
 	case len(r.queue) > 0:
 		a.keep = w.terms[0].WaiterTimeout

@@ -668,7 +668,7 @@ func (w *world) willLinger(p *proc, t *Acquisition) {
 func (w *world) wants(k *command) {
 	p := w.marks[w.redis.holder]
 	if p != nil && p != k.p && p.keeper.listens && p.keeper.channel {
-		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.patience == 0
+		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.errand == toAsk && k.patience == 0
 	}
 }
 
