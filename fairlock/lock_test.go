@@ -309,3 +309,29 @@ func TestKinds_toldApart(t *testing.T) {
 	stop()
 	all.Wait()
 }
+
+// Locks that linger keep the rules of all locks.
+func TestRules_linger(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) {
+		h := locktest.Harness{
+			New: func(name string, opts ...lock.Option) lock.Locker {
+				return a.NewFairLock(name, kindtest.Lingering(opts)...)
+			},
+			Other: func(name string, opts ...lock.Option) lock.Locker {
+				return b.NewFairLock(name, kindtest.Lingering(opts)...)
+			},
+			Watchdog: kindtest.WatchdogTimeout,
+			Waiters: func(ctx context.Context, name string) (int, error) {
+				state, err := a.NewFairLock(name).Inspect(ctx)
+				return len(state.Waiters), err
+			},
+		}
+		locktest.Run(t, h)
+		locktest.RunFair(t, h)
+	})
+	kindtest.SoonEmpty(t, s)
+}

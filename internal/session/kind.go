@@ -224,5 +224,6 @@ func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll
 // subscribers.
 func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
-// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock.
+// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock that does not
+// linger.
 const MaxSpare = lockstate.MaxPasses

@@ -34,13 +34,12 @@ func (spec *Spec) lingerTerms() {
 	spec.terms.Linger = spec.Config.Linger
 	spec.lingerMark = luascripts.LingerMark(spec.Keys.Publish, spec.Config.Linger)
 	if spec.Config.Fencing && spec.terms.Passes {
-		spec.spare = lingerSpare
+		spec.spare = MaxLingerSpare
 	}
 }
 
-// lingerSpare is how many tokens a holder of a lock that lingers reserves in the token counter. The lock is released when
-// they are used.
-const lingerSpare = 1 << 16
+// MaxLingerSpare is MaxSpare for a lock that lingers. The lock is released when these tokens are used.
+const MaxLingerSpare = 1 << 16
 
 // willLinger subscribes to the notifications of other clients that want the lock, and reports to the state that a request
 // for t is about to be sent. The caller holds the mutex of the state.

@@ -445,7 +445,7 @@ func TestLinger_fencing(t *testing.T) {
 			at := w.a.find(w.a.NewSpec(k, "orders", nil).id())
 			time.Sleep(time.Second)
 			n := 1
-			for ; n <= 2*lingerSpare; n++ {
+			for ; n <= 2*MaxLingerSpare; n++ {
 				h := w.take(w.a, k, w.Context(), lock.WithLinger(10*time.Second), lock.WithFencing())
 				if h.Token() != before.Token()+1 {
 					w.Fatalf("%s: token %d after %d", name, h.Token(), before.Token())
@@ -459,7 +459,7 @@ func TestLinger_fencing(t *testing.T) {
 					break
 				}
 			}
-			if n != lingerSpare {
+			if n != MaxLingerSpare {
 				w.Errorf("%s: it was released after %d holders", name, n)
 			}
 			h := w.take(w.b, k, w.Context(), lock.WithFencing())

@@ -122,6 +122,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 			}
 		}
 		h.Since = askedSince(h.Owner)
+		_, h.Lingers = luascripts.Lingers(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
 	if len(state.Holders) == 0 { // even if the key exists: its readers have expired, or it has only a queue

@@ -35,6 +35,7 @@ var needs = []need{
 	{head: "Forced", kind: "forced", rights: "&leasehold_client:* ~leasehold_forced:{orders:* +get +set"},
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
 	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
+	{head: "WithLinger", kind: "linger", rights: "&leasehold_channel:{orders:*"},
 	{head: "NewQuorum", kind: "quorum", rights: "+info"},
 	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hrandfield +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
 	{head: "Cluster", kind: "cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
