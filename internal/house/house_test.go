@@ -78,7 +78,7 @@ var floors = map[string]struct {
 	"internal/memredis":                 {others: []string{"github.com/alicebob/miniredis/v2"}, why: "a server in memory, for locktest and the demo"},
 	"locktest":                          {ours: []string{"lock", "lock/lockimpl", "latch", "leader", "ratelimit", "bloom", "client", "internal/keys", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
 	"internal/redistest":                {ours: []string{"internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
-	"internal/kindtest":                 {ours: []string{"client", "lock", "internal/redistest", "internal/retry"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
+	"internal/kindtest":                 {ours: []string{"client", "lock", "lock/lockimpl", "internal/redistest", "internal/retry"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
 	"internal/fencetest":                {ours: []string{"fence", "lock"}, why: "what the tests of guards share; only tests import it"},
 	"internal/observetest":              {ours: []string{"client", "lock", "internal/redistest"}, why: "what the tests of observers share; only tests import it"},
 	"internal/adaptertest":              {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis"}, why: "what the tests of adapters share; only tests import it"},

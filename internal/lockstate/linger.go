@@ -141,11 +141,11 @@ func (t *Acquisition) TokenDue() time.Time {
 }
 
 // TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It
-// returns nil if there is none that the caller may take.
+// returns nil if there is none that the caller may take. A reader may not: it uses the other side.
 func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 	s := &p.sides[0]
 	t := p.Kept()
-	if t == nil || c.Reads || !c.canTake(t) || t.Terms.Sided && p.readersHere() {
+	if t == nil || !c.canTake(t) || t.Terms.Sided && p.readersHere() {
 		return nil
 	}
 	s.kept = nil

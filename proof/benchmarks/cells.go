@@ -135,6 +135,17 @@ var lockCells = []*cell{
 	onACluster("keys-512-cluster", 512),
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
+	kept("kept", 1, 50),
+	kept("kept-64", 64, 20),
+	{
+		name: "kept-2", title: "One lock, two processes in turn: locks that linger, compared with locks that do not",
+		contenders: []string{"leasehold", "lingering"}, reference: "leasehold", processes: 2, settings: polling,
+		slice: handover(3*time.Millisecond, 2*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"× leasehold", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p50, × leasehold", of: "lingering", metric: "p50 us", over: "leasehold", atMost: 1.1}},
+	},
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
@@ -270,6 +281,21 @@ func free(name, title string, endless bool, least float64) *cell {
 			{what: "allocations a pair", metric: "allocs", atMost: 10},
 			{what: "bytes a pair", metric: "bytes", atMost: 600},
 		},
+	}
+}
+
+// kept compares locks that linger with those that do not.
+func kept(name string, goroutines int, least float64) *cell {
+	title := "A lock that lingers, one goroutine"
+	if goroutines > 1 {
+		title = "A lock that lingers for each of " + number(float64(goroutines), 0) + " goroutines"
+	}
+	return &cell{
+		name: name, title: title,
+		contenders: []string{"f1", "leasehold", "lingering"}, reference: "f1", processes: 1, more: 2,
+		slice:   loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
+		columns: throughput,
+		aims:    []aim{{what: "pairs/s, × f1", of: "lingering", metric: "locks/s", over: "f1", atLeast: least}},
 	}
 }
 
