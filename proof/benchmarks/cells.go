@@ -285,15 +285,15 @@ func free(name, title string, endless bool, least float64) *cell {
 }
 
 // kept compares locks that linger with those that do not.
-func kept(name string, goroutines int, least float64) *cell {
+func kept(name string, around int, least float64) *cell {
 	title := "A lock that lingers, one goroutine"
-	if goroutines > 1 {
-		title = "A lock that lingers for each of " + number(float64(goroutines), 0) + " goroutines"
+	if around > 1 {
+		title = number(float64(around), 0) + " locks that linger, one goroutine takes them in turn"
 	}
 	return &cell{
 		name: name, title: title,
 		contenders: []string{"f1", "leasehold", "lingering"}, reference: "f1", processes: 1, more: 2,
-		slice:   loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
+		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true, Around: around}, 500*time.Millisecond),
 		columns: throughput,
 		aims:    []aim{{what: "pairs/s, × f1", of: "lingering", metric: "locks/s", over: "f1", atLeast: least}},
 	}

@@ -19,6 +19,18 @@ type tally struct {
 	longest                                 time.Duration
 }
 
+// around locks several locks in turn.
+type around struct {
+	all  []locker
+	next int
+}
+
+func (a *around) Lock(ctx context.Context) (held, error) {
+	l := a.all[a.next]
+	a.next = (a.next + 1) % len(a.all)
+	return l.Lock(ctx)
+}
+
 // loop makes goroutines lock and unlock from Begin to End.
 func (w *working) loop(j job, res *result) error {
 	lockers := make([]locker, j.Goroutines)
@@ -27,6 +39,13 @@ func (w *working) loop(j job, res *result) error {
 	for g := range lockers {
 		n := w.lockNumber(j, g)
 		lockers[g] = w.contender.Lock(lockName(n))
+		if j.Around > 0 {
+			a := &around{}
+			for i := range j.Around {
+				a.all = append(a.all, w.contender.Lock(lockName(n*j.Around+i)))
+			}
+			lockers[g] = a
+		}
 		if j.Read {
 			r, ok := w.contender.(reader)
 			if !ok {
