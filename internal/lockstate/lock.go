@@ -249,7 +249,7 @@ func (p *Lock) Reset() {
 	for i := range p.sides {
 		p.sides[i].yieldUntil = time.Time{}
 	}
-	p.closed = false
+	p.closed, p.sides[0].tried = false, false
 }
 
 // Owner is one owner in this process on one side of a lock. It lives while a call or a hold needs it.
