@@ -13,8 +13,9 @@ import "time"
 // A refused request of another client notifies this process. The process must not miss that, so an
 // acquisition lingers only if:
 //
-//   - The first request for it was granted. No other client is known to wait: a waiter would have been
-//     granted the lock instead, or sends a request after this one.
+//   - The first request for it was granted, and no release named it as the next owner. No other client
+//     is known to wait: a waiter would have been granted the lock instead, or sends a request after this
+//     one.
 //   - The process was subscribed when it sent that request, and is still.
 //   - There was no notification since then. Each notification counts, and each confirmation of a
 //     subscription, because messages may have been lost before it.
@@ -54,7 +55,7 @@ func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
 	t.grant.heard = 0
-	if subscribed && t.sends == 1 {
+	if subscribed && t.sends == 1 && !t.traced {
 		t.grant.heard = p.sides[0].heard + 1
 	}
 }

@@ -15,7 +15,13 @@ var (
 // keeps makes an owner acquire a lock that lingers, by the nth request for the acquisition.
 func (s *stage) keeps(c *Terms, subscribed bool, requests int) (*Acquisition, *Hold) {
 	s.Helper()
-	t, h := s.tenure(c), new(Hold)
+	return s.keepsAs(s.tenure(c), subscribed, requests)
+}
+
+// keepsAs is keeps for an acquisition.
+func (s *stage) keepsAs(t *Acquisition, subscribed bool, requests int) (*Acquisition, *Hold) {
+	s.Helper()
+	c, h := t.Terms, new(Hold)
 	for range requests - 1 {
 		s.WillSend(t, c.Lease, 0)
 		s.WillLinger(t, subscribed)
@@ -46,6 +52,7 @@ func TestMayKeep(t *testing.T) {
 		requests int
 		change   func(*stage, *Acquisition)
 		held     time.Duration
+		traced   bool
 		may      bool
 	}{
 		"nothing is against it":       {change: none, may: true},
@@ -53,6 +60,7 @@ func TestMayKeep(t *testing.T) {
 		"without the option":          {terms: &plainTerms, change: none},
 		"it cannot be told":           {deaf: true, change: none},
 		"it was refused before":       {requests: 2, change: none},
+		"a release named it":          {traced: true, change: none},
 		"another client waits":        {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
 		"another client tries":        {change: func(s *stage, _ *Acquisition) { s.Wanted(true) }},
 		"closed":                      {change: func(s *stage, _ *Acquisition) { s.Close() }},
@@ -84,7 +92,9 @@ func TestMayKeep(t *testing.T) {
 			if test.held == 0 {
 				test.held = 2 * time.Millisecond
 			}
-			held, h := s.keeps(test.terms, !test.deaf, max(test.requests, 1))
+			named := s.tenure(test.terms)
+			named.traced = test.traced
+			held, h := s.keepsAs(named, !test.deaf, max(test.requests, 1))
 			s.pass(test.held - time.Millisecond)
 			test.change(s, held)
 			if kept := s.kept(h); (kept != nil) != test.may {
@@ -104,7 +114,7 @@ func TestTakeKept(t *testing.T) {
 		first, h := s.keeps(terms, true, 1)
 		since := s.now.Add(-time.Millisecond)
 		kept := s.kept(h)
-		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() {
+		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() || s.Unreferenced() {
 			t.Fatalf("%+v", kept)
 		}
 		if all := s.Offered(); len(all) != 1 || all[0] != kept || len(s.Held()) != 0 {

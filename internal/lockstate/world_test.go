@@ -659,7 +659,6 @@ func (w *world) ask(c *call, step Step) {
 func (w *world) willLinger(p *proc, t *Acquisition) {
 	if e := &p.keeper; !e.listens {
 		*e = keeperEars{listens: true, channel: e.channel}
-		p.place.Wanted(false)
 	}
 	p.place.WillLinger(t, p.keeper.channel && w.marks[t.Name] == p)
 }

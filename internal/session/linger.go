@@ -46,7 +46,6 @@ const MaxLingerSpare = 1 << 16
 func (at *entry) willLinger(t *acquisition, spec *Spec) {
 	k := at.keeper
 	if k == nil {
-		at.state.Wanted(false) // messages may have been lost before the subscription
 		k = &keeper{after: min(spec.Config.Linger, keeperTime)}
 		k.sub, _ = at.s.hub.Subscribe(keys.OfKeeper(at.s.KeyPrefix+spec.Name, at.s.id), at.onWanted, at.onListening)
 		at.keeper = k
@@ -55,11 +54,9 @@ func (at *entry) willLinger(t *acquisition, spec *Spec) {
 	at.state.WillLinger(&t.Acquisition, marked && k.sub.IsConfirmed())
 }
 
-// onWanted handles a message on this client's own channel of the lock.
+// onWanted handles a message on this client's own channel of the lock: another client was refused, or a release granted
+// the lock to this process.
 func (at *entry) onWanted(message string) {
-	if message != luascripts.WantedByWaiter && message != luascripts.WantedByTry {
-		return // a hand-off to this process
-	}
 	at.lock()
 	at.state.Wanted(message == luascripts.WantedByTry)
 	at.unlock()

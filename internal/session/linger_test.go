@@ -319,6 +319,24 @@ func TestLinger_deaf(t *testing.T) {
 	})
 }
 
+// Such a client hands the lock off between its callers as ever.
+func TestLinger_deafHandsOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.deafened()
+		k := lingerKinds["plain"]
+		h := w.take(w.a, k, w.Context(), lingers)
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		time.Sleep(time.Millisecond)
+		sent := w.scripts()
+		w.unlock(h)
+		h = w.next(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		w.unlock(h)
+	})
+}
+
 // When the connection of the subscription breaks, messages may be lost. A lock that is in use then does not linger, and one
 // that is kept is released when the client is subscribed again.
 func TestLinger_reconnects(t *testing.T) {
