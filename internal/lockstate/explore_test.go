@@ -29,7 +29,7 @@ func TestHistories(t *testing.T) {
 		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
 		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one call is notified of the lock
 		beyond3 = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {start, 2, 0}, {answer, 0, 0}}  // a call of each process wants it
-		kept    = []event{{start, 0, 0}, {answer, 0, 0}, {unlock, 0, 0}} // a process keeps the lock
+		kept    = []event{{start, 0, 0}, {answer, 0, 0}, {unlock, 0, 0}}                                                // a process keeps the lock
 		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
 		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has the waiters queued
 	)

@@ -188,10 +188,11 @@ func (p *Lock) Wanted(tries bool) {
 
 // YieldsAfter reports whether this process lets other clients come first after it has released t: a
 // client that does not wait wants the lock, or the tenure is over and clients may listen that notify
-// no process.
+// no process. The waiters of a read/write lock have no queue, so they come first, too.
 func (p *Lock) YieldsAfter(t *Acquisition, heard bool, now time.Time) bool {
 	s, g := &p.sides[0], &t.grant
-	tried := s.tried
+	tried, told := s.tried, g.heard != s.heard+1
 	s.tried = false
-	return tried || g.linger > 0 && (heard || t.Terms.Sided) && now.Sub(g.since) >= g.tenure()
+	over := now.Sub(g.since) >= g.tenure()
+	return tried || g.linger > 0 && (heard && over || t.Terms.Sided && (told || over))
 }

@@ -258,18 +258,21 @@ func TestYieldsAfter(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms *Terms
 		tries bool
+		waits bool
 		heard bool
 		held  time.Duration
 		want  bool
 	}{
-		"nothing":                      {keptPlain, false, false, 2 * MinTenure, false},
-		"an attempt":                   {keptPlain, true, false, time.Millisecond, true},
-		"an attempt, without it":       {&plainTerms, true, false, time.Millisecond, true},
-		"others listen":                {keptPlain, false, true, MinTenure, true},
-		"others listen, and too early": {keptPlain, false, true, MinTenure - 1, false},
-		"others listen, without it":    {&plainTerms, false, true, 2 * MinTenure, false},
-		"a writer":                     {keptWrite, false, false, MinTenure, true},
-		"a writer, too early":          {keptWrite, false, false, MinTenure - 1, false},
+		"nothing":                      {keptPlain, false, false, false, 2 * MinTenure, false},
+		"an attempt":                   {keptPlain, true, false, false, time.Millisecond, true},
+		"an attempt, without it":       {&plainTerms, true, false, false, time.Millisecond, true},
+		"others listen":                {keptPlain, false, false, true, MinTenure, true},
+		"others listen, and too early": {keptPlain, false, false, true, MinTenure - 1, false},
+		"others listen, without it":    {&plainTerms, false, false, true, 2 * MinTenure, false},
+		"a writer":                     {keptWrite, false, false, false, MinTenure, true},
+		"a waiter":                     {keptPlain, false, true, false, time.Millisecond, false},
+		"a waiter of a writer":         {keptWrite, false, true, false, time.Millisecond, true},
+		"a writer, too early":          {keptWrite, false, false, false, MinTenure - 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -277,11 +280,13 @@ func TestYieldsAfter(t *testing.T) {
 			if c.tries {
 				s.Wanted(true)
 			}
-			s.Wanted(false)
+			if c.waits {
+				s.Wanted(false)
+			}
 			if got := s.YieldsAfter(held, c.heard, held.Since().Add(c.held)); got != c.want {
 				t.Errorf("%t, want %t", got, c.want)
 			}
-			if s.YieldsAfter(held, false, held.Since()) {
+			if c.tries && s.YieldsAfter(held, false, held.Since()) && c.terms != keptWrite {
 				t.Error("once more")
 			}
 		})

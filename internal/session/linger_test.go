@@ -352,6 +352,14 @@ func TestLinger_reconnects(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.unlock(h)
 		w.free(k)
+
+		w.keeps(k, lock.WithLinger(time.Hour))
+		h = w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
+		w.deafened() // it is not subscribed again
+		w.wire.CutAll()
+		time.Sleep(2 * time.Second)
+		w.unlock(h)
+		w.free(k)
 	})
 }
 
