@@ -39,10 +39,6 @@ var mutants = []mutant{
 		"internal/lockstate/linger.go",
 		"t.Terms.Sided && p.readersHere()", "false",
 	}}},
-	{"a lock that is kept is released, and taken as well", "linger", []edit{{
-		"internal/lockstate/linger.go",
-		"\t\tp.sides[0].kept = nil\n\t\tp.end(t, Released)\n", "\t\tt.phase = Released\n",
-	}}},
 	{"a release of what is gone goes on", "plain", []edit{{
 		"luascripts/include_give.lua",
 		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",
