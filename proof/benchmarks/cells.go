@@ -337,7 +337,7 @@ func working1ms(name string, processes, goroutines int) *cell {
 func inTurn(name string, processes int, who string) *cell {
 	return &cell{
 		name: name, title: who + ", one of them waits, with 20 ms of work inside: from the call of Unlock until the other holds it",
-		contenders: hotFive, reference: "f3", processes: processes, settings: polling,
+		contenders: []string{"f2", "f3", "leasehold", "rueidislock-loop", "redislock"}, reference: "f3", processes: processes, settings: polling,
 		slice: handover(2/processes, 20*time.Millisecond, 8*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
