@@ -182,7 +182,7 @@ var lockCells = []*cell{
 		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds it",
 		contenders: allHot, reference: "f3", processes: 2, settings: polling,
 		headlines: []headline{{text: "from Unlock in a process to Lock in another, in µs", metric: "p50 us", less: true}},
-		slice:     handover(3*time.Millisecond, 2*time.Second),
+		slice:     handover(1, 3*time.Millisecond, 2*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
 		},
@@ -191,13 +191,15 @@ var lockCells = []*cell{
 	{
 		name: "handover-far", title: "The same, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 2, settings: polling, roundTrip: time.Millisecond,
-		slice: handover(10*time.Millisecond, 2*time.Second),
+		slice: handover(1, 10*time.Millisecond, 2*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"round trips", "p50 rtt", false, 2}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0},
 			{"commands", "sent/lock", false, 2},
 		},
 		aims: []aim{{what: "p50, × the best alternative", metric: "p50 us", over: best, atMost: 1}},
 	},
+	inTurn("turns", 1, "Two goroutines of a process"),
+	inTurn("turns-2", 2, "Two processes"),
 	fairly("fair-10", 1, 10),
 	fairly("fair-100", 1, 100),
 	fairly("fair-4x25", 4, 25),
@@ -358,6 +360,20 @@ func working1ms(name string, processes, goroutines int) *cell {
 			{what: "longest wait, × f3", metric: "longest ms", over: "f3", atMost: 1.2},
 			{what: "goroutines never served", metric: "starved", atMost: 0},
 		},
+	}
+}
+
+// inTurn shows the tail of hand-offs: the holder works for longer than a process hands a lock off
+// without a command.
+func inTurn(name string, processes int, who string) *cell {
+	return &cell{
+		name: name, title: who + ", one of them waits, with 20 ms of work inside: from the call of Unlock until the other holds it",
+		contenders: []string{"f2", "f3", "leasehold", "rueidislock-loop", "redislock"}, reference: "f3", processes: processes, settings: polling,
+		slice: handover(2/processes, 20*time.Millisecond, 8*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p99, × the best alternative", metric: "p99 us", over: best, atMost: 1}},
 	}
 }
 

@@ -22,7 +22,7 @@
 //	floors.go      the floors f1 and f2; fused.go the floors f3 and f4
 //	rates.go       rate limiters; bits.go Bloom filters; latches.go latches
 //	loop.go        the work of most cells: lock, unlock, for a while
-//	handover.go    two processes hand one lock to and fro
+//	handover.go    two callers hand one lock to and fro
 //	holding.go     many locks held; many goroutines waiting
 //	stage.go       a cell's server and worker processes; server.go the server, which can also stand still; delay.go the round trip
 //	worker.go      a contender's process; board.go the memory that the processes of a cell share
