@@ -518,6 +518,35 @@ func TestLinger_pace(t *testing.T) {
 	})
 }
 
+// Inspect reports that the holder lingers, and since when it asks.
+func TestLinger_inspect(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		inspect := luascripts.InspectReentrant
+		switch k {
+		case lingerKinds["fair"]:
+			inspect = luascripts.InspectFair
+		case writing:
+			inspect = luascripts.InspectRW
+		}
+		for _, lingers := range []bool{true, false} {
+			h := w.take(w.b, k, w.Context())
+			if lingers {
+				w.unlock(h)
+				h = w.keeps(k, lock.WithLinger(time.Second))
+			}
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(k, "orders", nil), inspect)
+			if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != h.Owner() || state.Holders[0].Lingers != lingers || time.Since(state.Holders[0].Since) > time.Second || state.Holders[0].Since.IsZero() {
+				w.Errorf("%+v, %v", state, err)
+			}
+			if lingers {
+				time.Sleep(time.Minute)
+			} else {
+				w.unlock(h)
+			}
+		}
+	})
+}
+
 // The observer is told that the lock was kept.
 func TestLinger_observer(t *testing.T) {
 	inBubble(t, func(w *world) {
