@@ -198,6 +198,14 @@ func WithMinHold(d time.Duration) Option {
 	}}
 }
 
+// WithAsyncUnlock makes Unlock return without waiting for the reply to the release.
+func WithAsyncUnlock() Option {
+	return setting{option.AsyncUnlock, "WithAsyncUnlock", func(c *option.Config) error {
+		c.AsyncUnlock = true
+		return nil
+	}}
+}
+
 // WithGrace sets how long a hold that is not unlocked is still renewed after the context given to
 // Lock is canceled. The default is one lease. It must be at least [MinLease]. It cannot be used
 // with [WithFixedLease], which is never renewed.

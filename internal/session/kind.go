@@ -73,7 +73,7 @@ type Scripts struct {
 
 // knows returns the options that the kind supports.
 func (k *Kind) knows() lockimpl.Options {
-	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
+	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace | lockimpl.AsyncUnlock
 	if k.Queues {
 		known |= lockimpl.WaiterTimeout
 	}

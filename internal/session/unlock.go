@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -13,14 +14,27 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// unlock releases h.
-func (s *Session) unlock(ctx context.Context, h *hold) error {
+// unlock releases h. If wait is false, it does not wait for replies: see unlockLater.
+func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	began := time.Now()
 	h.look(began) // an expired lease is lost even if the watchdog has not detected it yet
 	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
-	err := s.unlockEnded(ctx, h, began)
+	at, remains, err := s.unlockHere(h, began)
+	switch {
+	case at == nil:
+	case wait:
+		err = s.unlockInRedis(ctx, at, h, remains, began)
+	default:
+		s.unlockLater(ctx, at, h, remains)
+		return nil
+	}
+	return s.unlocked(ctx, h, began, err)
+}
+
+// unlocked notifies the observer of the result of releasing h, and returns it.
+func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		err = s.sender.Failed(ctx, began, err)
 	}
@@ -30,33 +44,77 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	return err
 }
 
-// unlockEnded releases h, which unlock has just ended.
-func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error {
+// unlockHere takes h, which unlock has just ended, out of the state. If Redis must be changed too, it returns the entry, and
+// the caller calls sendUnlock, and then done.
+func (s *Session) unlockHere(h *hold, now time.Time) (at *entry, remains lockstate.Remains, err error) {
 	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return nil
+		return nil, 0, nil
 	}
-	at, err := s.begin(t.spec)
-	if err != nil {
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
+	if at, err = s.begin(t.spec); err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
 	}
+	remains, passed := t.remove(h, now)
+	if passed || remains == lockstate.SharersHold { // other readers joined after drop
+		defer s.done(at)
+		if passed {
+			s.tellHandedOff(h)
+		}
+		return nil, 0, nil
+	}
+	return at, remains, nil
+}
+
+// unlockInRedis sends the command that follows unlockHere, and calls done.
+func (s *Session) unlockInRedis(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time) error {
 	defer s.done(at)
 
 	// A deferred Unlock must release the lock even if ctx is already canceled.
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch remains, passed := t.remove(h, now); {
-	case passed:
-		s.tellHandedOff(h)
-		return nil
-	case remains == lockstate.SharersHold: // other readers joined after drop
-		return nil
-	case remains == lockstate.NobodyHolds:
-		return s.release(ctx, t, now)
-	default:
-		return s.reduce(ctx, t, h.By)
+	return s.sendUnlock(ctx, h, remains, now)
+}
+
+// sendUnlock sends the command that follows unlockHere.
+func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Remains, now time.Time) error {
+	if remains == lockstate.NobodyHolds {
+		return s.release(ctx, h.acquisition(), now)
 	}
+	return s.reduce(ctx, h.acquisition(), h.By)
+}
+
+// unlockLater is unlockInRedis in a goroutine, which Close waits for: lock.WithAsyncUnlock. The observer and the log
+// report what Unlock would have returned.
+//
+// The next acquisition in this process may overtake the release, as after an Unlock whose caller left. If it is in the
+// queue before the release is sent, the release can grant it the lock. Otherwise it is refused only after the outcome of
+// the release: see attempt.overtook.
+func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains lockstate.Remains) {
+	ctx = context.WithoutCancel(ctx)
+	done := make(chan struct{})
+	at.lock()
+	at.releasing = append(at.releasing, done)
+	at.unlock()
+	s.sender.Go(func() {
+		began := time.Now()
+		err := func() error {
+			defer s.done(at)
+			defer at.released(done)
+			return s.sendUnlock(ctx, h, remains, began)
+		}()
+		if err := s.unlocked(ctx, h, began, err); err != nil {
+			s.report.unlockFailed(h, err)
+		}
+	})
+}
+
+// released ends a release of unlockLater: it was confirmed, or the reconciler repeats it.
+func (at *entry) released(done chan struct{}) {
+	at.lock()
+	defer at.unlock()
+	at.releasing = slices.DeleteFunc(at.releasing, func(other chan struct{}) bool { return other == done })
+	close(done)
 }
 
 // drop releases h without a command if the count in Redis does not change. It reports whether it did.
