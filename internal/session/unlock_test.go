@@ -441,22 +441,20 @@ func (w *world) atOnce(h lock.Hold) {
 	}
 }
 
-// Replies take a second. Unlock takes no time, and the release is executed.
+// The releases of an owner's two holds are not sent yet. Each Unlock takes no time, and the releases are executed later.
 func TestAsyncUnlock_doesNotWait(t *testing.T) {
 	for name, k := range asyncKinds {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
-				spec := w.asyncSpec(k)
-				ctx := lock.ContextWithNewOwner(w.Context())
-				w.atOnce(w.mustLock(ctx, spec))
-				outer, inner := w.mustLock(ctx, spec), lock.Hold(nil)
+				goes := make(chan struct{})
+				spec := w.asyncSpec(held(k, goes))
+				outer := w.mustLock(w.Context(), spec)
 				if !k.NonReentrant {
-					inner = w.mustLock(ctx, spec)
-					w.atOnce(inner)
+					w.atOnce(w.mustLock(outer.Context(), spec))
 				}
 				w.atOnce(outer)
-				time.Sleep(10 * time.Second)
+				close(goes)
+				synctest.Wait()
 				w.noHold()
 			})
 		})
@@ -696,7 +694,6 @@ func TestAsyncUnlock_do(t *testing.T) {
 // A lock with a minimum hold time stays locked after Unlock.
 func TestAsyncUnlock_minHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
 		spec := w.asyncSpec(plain, lock.WithMinHold(time.Minute))
 		w.atOnce(w.mustLock(w.Context(), spec))
 		time.Sleep(50 * time.Second)
@@ -710,9 +707,9 @@ func TestAsyncUnlock_minHold(t *testing.T) {
 // Each hold is released as its own handle says.
 func TestAsyncUnlock_isPerHandle(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.mustLock(ctx, w.asyncSpec(plain))
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
 		w.atOnce(inner)
 		start := time.Now()
 		w.unlock(outer)
@@ -726,7 +723,6 @@ func TestAsyncUnlock_isPerHandle(t *testing.T) {
 // because that may find a loss.
 func TestAsyncUnlock_downgrade(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
 		h := w.mustLock(w.Context(), w.asyncSpec(writing))
 		read, err := w.a.Downgrade(w.Context(), w.asyncSpec(reading), h)
 		if err != nil {
