@@ -245,12 +245,10 @@ func (a *attempt) overtook() bool {
 	if len(a.releasing) == 0 {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(a.waiting, cmp.Or(a.timeLeft(), a.s.OpTimeout))
-	defer cancel()
 	for _, done := range a.releasing {
 		select {
-		case <-done:
-		case <-ctx.Done():
+		case <-done: // an operation timeout after its Unlock at the latest
+		case <-a.waiting.Done():
 			return false // the refusal is the latest reply
 		case <-a.s.closer.closing:
 			return false
