@@ -21,13 +21,8 @@ func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
-	at, remains, err := s.unlockHere(h, began)
-	switch {
-	case at == nil:
-	case wait:
-		err = s.unlockInRedis(ctx, at, h, remains, began)
-	default:
-		s.unlockLater(ctx, at, h, remains)
+	later, err := s.unlockEnded(ctx, h, began, wait)
+	if later {
 		return nil
 	}
 	return s.unlocked(ctx, h, began, err)
@@ -44,39 +39,42 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 	return err
 }
 
-// unlockHere takes h, which unlock has just ended, out of the state. If Redis must be changed too, it returns the entry, and
-// the caller calls sendUnlock, and then done.
-func (s *Session) unlockHere(h *hold, now time.Time) (at *entry, remains lockstate.Remains, err error) {
+// unlockEnded releases h, which unlock has just ended. later reports that a goroutine sends the command for it, because
+// wait is false.
+func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) (later bool, err error) {
 	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return nil, 0, nil
+		return false, nil
 	}
-	if at, err = s.begin(t.spec); err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
+	at, err := s.begin(t.spec)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
 	}
-	remains, passed := t.remove(h, now)
-	if passed || remains == lockstate.SharersHold { // other readers joined after drop
-		defer s.done(at)
-		if passed {
-			s.tellHandedOff(h)
+	defer func() {
+		if !later {
+			s.done(at)
 		}
-		return nil, 0, nil
-	}
-	return at, remains, nil
-}
-
-// unlockInRedis sends the command that follows unlockHere, and calls done.
-func (s *Session) unlockInRedis(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time) error {
-	defer s.done(at)
+	}()
 
 	// A deferred Unlock must release the lock even if ctx is already canceled.
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	return s.sendUnlock(ctx, h, remains, now)
+	switch remains, passed := t.remove(h, now); {
+	case passed:
+		s.tellHandedOff(h)
+		return false, nil
+	case remains == lockstate.SharersHold: // other readers joined after drop
+		return false, nil
+	case !wait:
+		s.unlockLater(ctx, at, h, remains)
+		return true, nil
+	default:
+		return false, s.sendUnlock(ctx, h, remains, now)
+	}
 }
 
-// sendUnlock sends the command that follows unlockHere.
+// sendUnlock sends the command for h, after which remains has the lock.
 func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Remains, now time.Time) error {
 	if remains == lockstate.NobodyHolds {
 		return s.release(ctx, h.acquisition(), now)
@@ -84,8 +82,8 @@ func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Rem
 	return s.reduce(ctx, h.acquisition(), h.By)
 }
 
-// unlockLater is unlockInRedis in a goroutine, which Close waits for: lock.WithAsyncUnlock. The observer and the log
-// report what Unlock would have returned.
+// unlockLater is sendUnlock in a goroutine, which Close waits for: lock.WithAsyncUnlock. It calls done. The observer and
+// the log report what Unlock would have returned.
 //
 // The next acquisition in this process may overtake the release, as after an Unlock whose caller left. If it is in the
 // queue before the release is sent, the release can grant it the lock. Otherwise it is refused only after the outcome of
