@@ -135,6 +135,8 @@ var lockCells = []*cell{
 	onACluster("keys-512-cluster", 512),
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
+	asyncFar("async-keys-far", 100, "100 locks in turn", 0.91),
+	asyncFar("async-key-far", 1, "one lock again and again", 0.91),
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
@@ -239,6 +241,20 @@ var lockCells = []*cell{
 	},
 	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
 	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+}
+
+// asyncFar compares an Unlock that waits for the reply with one that does not.
+func asyncFar(name string, names int, what string, least float64) *cell {
+	return &cell{
+		name: name, title: "Unlock with and without a wait for the reply: one goroutine locks " + what + ", 1 ms of round trip",
+		contenders: []string{"f1", "leasehold", "async"}, reference: "leasehold", processes: 1, more: 2, roundTrip: time.Millisecond,
+		slice: loop(job{Do: "loop", Goroutines: 1, Each: true, Names: names}, 500*time.Millisecond),
+		columns: []column{
+			{"pairs/s", "locks/s", false, 0}, {"× leasehold", "locks/s", true, 2}, tripwise[0], {"p50 µs", "p50 us", false, 1}, {"p99 ms", "p99 ms", false, 2},
+			{"commands", "sent/lock", false, 2}, {"allocs", "allocs", false, 0},
+		},
+		aims: []aim{{what: "locks a round trip", of: "async", metric: "locks/rtt", atLeast: least}},
+	}
 }
 
 // telemetry compares a client that nobody sees or observes with others.
