@@ -200,7 +200,8 @@ func WithMinHold(d time.Duration) Option {
 
 // WithAsyncUnlock makes Unlock return without waiting for the reply to the release. By default
 // Unlock waits. Use it for a distant server. A pair of Lock and Unlock then takes one round trip
-// instead of two, and so does a call of [Do] or [TryDo]. All types of locks support it.
+// instead of two, and so does a call of [Do] or [TryDo]. All types of locks support it. A wait group
+// does not, because Done reports that the worker counts as done.
 //
 // When Unlock returns, the hold has ended, and the client is about to send the release. Unlock
 // still fails with [ErrNotHeld] if it is called twice, or after a loss that this process has

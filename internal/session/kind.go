@@ -83,6 +83,9 @@ func (k *Kind) knows() lockimpl.Options {
 	if k.Sibling != nil {
 		known |= lockimpl.ReaderPreference
 	}
+	if k.Mode == lock.Worker {
+		known &^= lockimpl.AsyncUnlock // Done reports that the worker counts as done
+	}
 	if k.NonReentrant {
 		known &^= lockimpl.Fencing // several owners hold it at once, so no token is the latest
 	}
