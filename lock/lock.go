@@ -107,7 +107,8 @@ type Hold interface {
 // a loss even after ctx is canceled.
 //
 // If Lock fails, fn is not called, and Do returns the error of Lock. Otherwise Do joins the errors
-// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once.
+// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once. With
+// [WithAsyncUnlock], Do does not wait for the reply to the release.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {
