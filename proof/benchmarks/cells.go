@@ -104,7 +104,10 @@ var semaphoreCells = []*cell{
 		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1, more: 4,
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 250*time.Millisecond),
 		columns: append([]column{throughput[0], {"× leasehold", "locks/s", true, 2}}, throughput[2:]...),
-		aims:    []aim{{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9}},
+		aims: []aim{
+			{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9},
+			{what: "allocations a pair", of: "permits", metric: "allocs", atMost: 10},
+		},
 	},
 	{
 		name: "held-permits", title: "10,000 permits of one semaphore held and renewed for 20 s, compared with 10,000 locks, lease 5 s",
