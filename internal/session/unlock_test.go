@@ -652,10 +652,10 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 	for _, slow := range []time.Duration{time.Second, 5 * opTime} {
 		t.Run(slow.String(), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				released := 0
+				var released atomic.Int32
 				w.observer().Released = func(context.Context, lock.Event) {
 					time.Sleep(time.Second)
-					released++
+					released.Add(1)
 				}
 				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 				h := w.mustLock(w.Context(), w.asyncSpec(plain))
@@ -666,8 +666,8 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 				if took := time.Since(start); slow < opTime && (err != nil || took != slow+time.Second) || slow > opTime && (!errors.Is(err, lock.ErrUnavailable) || took != closeTimeouts*opTime) {
 					w.Errorf("Close: %v after %v", err, took)
 				}
-				if released != 2 {
-					w.Errorf("%d holds released, want 2", released)
+				if n := released.Load(); n != 2 {
+					w.Errorf("%d holds released, want 2", n)
 				}
 				time.Sleep(slow)
 			})
