@@ -717,12 +717,15 @@ func TestAsyncUnlock_isPerHandle(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.mustLock(ctx, w.asyncSpec(plain))
-		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
+		slow := func() { w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second})) }
+		slow()
 		w.atOnce(inner)
+		time.Sleep(opTime)
+		slow()
 		start := time.Now()
 		w.unlock(outer)
-		if took := time.Since(start); took == 0 {
-			w.Error("Unlock without the option did not wait")
+		if took := time.Since(start); took != time.Second {
+			w.Errorf("Unlock without the option took %v", took)
 		}
 	})
 }
