@@ -43,6 +43,7 @@
 //	work that is sharded by key             lock.WithLinger(time.Second)
 //	hold for at most an hour                lock.WithMaxHold(time.Hour)
 //	a fixed lease without renewals          lock.WithFixedLease(time.Minute)
+//	release without a round trip            lock.WithAsyncUnlock()
 //	reject stale writes                     Hold.Token, and package fence
 //
 // # Using locks safely

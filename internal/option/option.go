@@ -19,6 +19,7 @@ const (
 	ReaderPreference
 	MinHold
 	Linger
+	AsyncUnlock
 )
 
 // Config is what a list of options says: lockimpl.Config.
@@ -59,6 +60,9 @@ type Config struct {
 
 	// ReaderPreference says that readers do not wait behind a waiting writer.
 	ReaderPreference bool
+
+	// AsyncUnlock says that Unlock does not wait for the reply to the release.
+	AsyncUnlock bool
 }
 
 // Setting is one option.

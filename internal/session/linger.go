@@ -120,11 +120,15 @@ func (a *attempt) takeKept() {
 	}
 }
 
-// releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues.
+// releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues. The caller
+// holds the mutex of the state.
 func (at *entry) releaseKept(t *acquisition) {
+	done := make(chan struct{})
+	at.releasing = append(at.releasing, done) // a caller of this process is refused only after that
 	at.s.sender.Go(func() {
+		defer at.tidy()
+		defer at.released(done)
 		_ = at.s.release(context.Background(), t, time.Now())
-		at.tidy()
 	})
 }
 

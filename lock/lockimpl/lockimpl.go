@@ -42,9 +42,10 @@ const (
 	ReaderPreference = option.ReaderPreference
 	MinHold          = option.MinHold
 	Linger           = option.Linger
+	AsyncUnlock      = option.AsyncUnlock
 
 	// All is the set of all options.
-	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold | Linger
+	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold | Linger | AsyncUnlock
 )
 
 // NewConfig applies opts in order. An option that is nil or has an invalid value is an error. An

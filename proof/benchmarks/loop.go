@@ -19,18 +19,6 @@ type tally struct {
 	longest                                 time.Duration
 }
 
-// around locks several locks in turn.
-type around struct {
-	all  []locker
-	next int
-}
-
-func (a *around) Lock(ctx context.Context) (held, error) {
-	l := a.all[a.next]
-	a.next = (a.next + 1) % len(a.all)
-	return l.Lock(ctx)
-}
-
 // loop makes goroutines lock and unlock from Begin to End.
 func (w *working) loop(j job, res *result) error {
 	lockers := make([]locker, j.Goroutines)
@@ -39,12 +27,8 @@ func (w *working) loop(j job, res *result) error {
 	for g := range lockers {
 		n := w.lockNumber(j, g)
 		lockers[g] = w.contender.Lock(lockName(n))
-		if j.Around > 0 {
-			a := &around{}
-			for i := range j.Around {
-				a.all = append(a.all, w.contender.Lock(lockName(n*j.Around+i)))
-			}
-			lockers[g] = a
+		if j.Names > 0 {
+			lockers[g] = w.inTurn(n, j.Names)
 		}
 		if j.Read {
 			r, ok := w.contender.(reader)
@@ -97,6 +81,26 @@ func (r *result) add(t tally) {
 	r.Failed += t.failed
 	r.Waits.add(t.waits)
 	r.Longest = max(r.Longest, t.longest)
+}
+
+// inTurn returns a locker that locks other names in turn, from the nth on. One goroutine uses it.
+func (w *working) inTurn(n, names int) locker {
+	t := &turns{}
+	for i := range names {
+		t.all = append(t.all, w.contender.Lock(lockName(n*names+i)))
+	}
+	return t
+}
+
+type turns struct {
+	all  []locker
+	next int
+}
+
+func (t *turns) Lock(ctx context.Context) (held, error) {
+	l := t.all[t.next]
+	t.next = (t.next + 1) % len(t.all)
+	return l.Lock(ctx)
 }
 
 // lockNumber says which lock goroutine g uses.

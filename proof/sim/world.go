@@ -313,6 +313,9 @@ func (w *world) locker(c int, i int, o Op) lock.Locker {
 	} else if l.Linger > 0 {
 		opts = append(opts, lock.WithLinger(l.Linger))
 	}
+	if o.Async {
+		opts = append(opts, lock.WithAsyncUnlock())
+	}
 	name := w.name(i)
 	switch l.Kind {
 	case "fair":
