@@ -13,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // lingerTime is how long the locks of these tests linger.
@@ -515,6 +516,25 @@ func TestLinger_pace(t *testing.T) {
 			}
 			w.unlock(h)
 		}
+	})
+}
+
+// A caller that overtakes the release of a lock that was kept is not refused because of it.
+func TestLinger_overtakesTheRelease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := gated(nil, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				time.Sleep(20 * time.Millisecond)
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		w.keeps(k, lingers)
+		time.Sleep(lingerTime + 10*time.Millisecond)
+		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
 	})
 }
 
