@@ -25,13 +25,16 @@ import (
 //
 // A listener must be subscribed where the scripts run, because they count listeners on their own
 // server. The subscriber therefore queries the role of its server: before the first subscription,
-// after the server ended a subscription, and periodically while there are listeners. If the server is
-// a replica of a connected master, the subscriber ends. A replica without its master may become the
+// after the server ended a subscription, when a script counted no listener, and periodically while
+// there are listeners. If the server is a replica of a connected master, the subscriber ends. A replica without its master may become the
 // next master, so the subscriber stays.
 type subscriber struct {
 	hub     *Hub          // set once
 	addr    string        // set once: of the node, or "" for any
 	changed chan struct{} // cap 1: the wanted channels or the role may have changed
+
+	conn      rueidis.DedicatedClient // set once, before connected is closed
+	connected chan struct{}           // closed when conn is set
 
 	// Guarded by the hub's mu.
 	have   map[string]bool // subscriptions sent on this connection; true when confirmed
@@ -78,6 +81,8 @@ func (f *subscriber) serve() {
 	conn, release := rdb.Dedicate()
 	defer release()
 	defer conn.Close()
+	f.conn = conn
+	close(f.connected)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { f.deliver(m.Channel, m.Message) },
 		OnSubscription: func(s rueidis.PubSubSubscription) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -134,6 +135,9 @@ func (a *attempt) send() error {
 		return a.failed(false, command.Final{Err: lock.ErrWrongType})
 	}
 	a.at.lock()
+	if l := a.w.Queue(); reply.Deaf && l != nil && l.Subscribed() {
+		s.hub.Check(keys.OfClient(a.spec.Keys.Line, s.id))
+	}
 	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
 	return errRefused
