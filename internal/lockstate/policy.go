@@ -158,11 +158,13 @@ func (l *Queue) next(now time.Time) (ready bool, due time.Time) {
 // subscribed from now on. A release between the request and the subscription is not notified, so the
 // confirmation of the subscription triggers another request.
 func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
-	l.when.sendAt = l.due(now, r.Left)
-	if r.NoPubSub && l.subscribed {
+	switch {
+	case r.NoPubSub && l.subscribed:
 		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
-	} else {
-		l.when.pollWithoutPubSub = 0
+	case r.Hears && !r.NoPubSub:
+		l.when.sendAt, l.when.pollWithoutPubSub = dueWithin(now, r.Left, l.when.hearingPace), 0
+	default:
+		l.when.sendAt, l.when.pollWithoutPubSub = l.due(now, r.Left), 0
 	}
 	l.Subscribe(w.Terms, r.Sent)
 }

@@ -74,6 +74,11 @@ type channel struct {
 	idle *time.Timer // ends the lingering; nil while there are listeners
 }
 
+// isConfirmed reports whether the server has confirmed the subscription of c, which can be nil.
+func (c *channel) isConfirmed() bool {
+	return c != nil && c.subscriber != nil && c.subscriber.have[c.name]
+}
+
 // Subscription is one listener of a channel.
 type Subscription struct {
 	hub       *Hub
@@ -132,7 +137,7 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 			c.subscriber.change() // it may have to query the role of its server again
 		}
 	}
-	return s, c.subscriber != nil && c.subscriber.have[name]
+	return s, c.isConfirmed()
 }
 
 // Lingers reports whether name is subscribed or about to be, with or without a listener.
@@ -140,6 +145,13 @@ func (h *Hub) Lingers(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.channels[name] != nil
+}
+
+// Confirmed reports whether the subscription of name is confirmed, on a connection that has not broken as far as is known.
+func (h *Hub) Confirmed(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.channels[name].isConfirmed()
 }
 
 // Channels returns how many channels are subscribed, or about to be.
@@ -293,7 +305,7 @@ func (h *Hub) sharing(name string) *subscriber {
 		return nil
 	case !h.Sharded && !h.anywhere:
 		return h.subscriberAt("")
-	case h.Sharded && c != nil && c.subscriber != nil && c.subscriber.have[name]:
+	case h.Sharded && c.isConfirmed():
 		return c.subscriber
 	}
 	return nil
