@@ -28,7 +28,7 @@ type Queue struct {
 type schedule struct {
 	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
 	pace              time.Duration // the poll interval
-	hearingPace       time.Duration // the poll interval while notifications arrive, as far as is known
+	hearingPace       time.Duration // the longest poll interval while notifications arrive, as far as is known
 	notified          bool          // there was a notification since the latest request or heartbeat
 	timerRunning      bool          // TimerFired will be called
 	hadTimer          bool          // a timer was started once, so it may refer to the queue
@@ -151,8 +151,9 @@ func (p *Lock) Try(w *Waiter, now time.Time) bool {
 	return w.First()
 }
 
-// hearingPolls is how many poll intervals pass between two requests of a queue whose subscription is confirmed. It is
-// less than an offer lasts, so that a lost message does not waste the offer.
+// hearingPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
+// what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
+// than an offer lasts, so that a lost message does not waste the offer.
 const hearingPolls = 2
 
 func (s *side) newQueue(c *Terms) *Queue {

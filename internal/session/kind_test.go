@@ -183,7 +183,7 @@ func TestNoCluster_noSlots(t *testing.T) {
 	}
 }
 
-// A waiter of a kind that leaves no trace in Redis retries every two poll intervals while it is subscribed, however long they are.
+// A waiter of a kind that leaves no trace in Redis retries once per poll interval, however long that is.
 func TestWaiter_withoutATrace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
@@ -193,9 +193,9 @@ func TestWaiter_withoutATrace(t *testing.T) {
 		waiter := w.waiting(s, w.Context())
 		time.Sleep(c.Poll / 2)
 		sent := w.scripts()
-		time.Sleep(10 * c.Poll)
+		time.Sleep(5 * c.Poll)
 		if n := sent.Load(); n != 5 {
-			w.Errorf("%d questions in ten poll intervals", n)
+			w.Errorf("%d questions in five poll intervals", n)
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))
