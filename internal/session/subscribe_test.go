@@ -291,16 +291,18 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 				return a, err
 			}
 		}, nil)
-		h := w.lock(w.b, w.Context())
-		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime / 2)
 		var roles atomic.Int64
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			if string(req[0]) == "ROLE" {
 				roles.Add(1)
+				return redistest.Action{Refuse: "LOADING Redis is loading the dataset in memory"} // says nothing, and is no denial
 			}
 			return redistest.Action{}
 		})
+		h := w.lock(w.b, w.Context())
+		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		time.Sleep(pollTime / 2)
+		roles.Store(0)
 		time.Sleep(2 * pollTime)
 		before := roles.Load()
 		deaf.Store(true)
