@@ -63,6 +63,13 @@ type Hub struct {
 // that waits for a lock often waits again soon.
 const Linger = 5 * time.Second
 
+// longestPause is the longest pause before the next attempt to subscribe a channel. While servers accept no connection, it is
+// longestPauseAway: when a server is back, its clients then come back over some seconds. Their waiters poll sooner.
+const (
+	longestPause     = time.Second
+	longestPauseAway = 4 * time.Second
+)
+
 // channel is a channel that has listeners or lingers. The hub's mu guards it.
 type channel struct {
 	name       string
@@ -121,7 +128,7 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 	}
 	c := h.channels[name]
 	if c == nil {
-		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: time.Second}}
+		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: longestPause}}
 		if h.Sharded {
 			cmd := h.rdb.B().Ssubscribe().Channel(name).Build()
 			c.slot = cmd.Slot()

@@ -204,18 +204,18 @@ func TestLater_nobodyIsLeft(t *testing.T) {
 	}
 }
 
-// The pauses between attempts at an unavailable server grow to at most one second. After the first
-// success they are short again.
+// The pauses between attempts at an unavailable server grow to at most four seconds, so that all clients
+// of a server do not come back at once. After the first success they are short again.
 func TestLater_pauses(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		n.cut(true)
 		time.Sleep(time.Minute)
-		if n := n.dialled(); n < 60 || n > 140 {
+		if n := n.dialled(); n < 15 || n > 40 {
 			t.Errorf("%d tries in a minute", n)
 		}
 		n.cut(false)
-		time.Sleep(time.Second)
+		time.Sleep(longestPauseAway)
 		is(t, "it hears", x.hears(), "confirmed, confirmed")
 		n.cut(false)
 		time.Sleep(10 * time.Millisecond)

@@ -40,6 +40,7 @@ type subscriber struct {
 	have   map[string]bool // subscriptions sent on this connection; true when confirmed
 	looked time.Time       // when the role was last queried; zero if it must be queried now
 	denied bool            // the server denies ROLE
+	served bool            // the server has replied to a command
 }
 
 // change makes the subscriber compare its subscriptions with the wanted channels. It does not block.
@@ -63,6 +64,10 @@ func (f *subscriber) run() {
 		case c.idle != nil:
 			h.unsubscribe(c) // without listeners it is not worth a new connection
 		default:
+			c.pause.Most = longestPause
+			if f.conn != nil && !f.served {
+				c.pause.Most = longestPauseAway
+			}
 			left = append(left, c)
 		}
 	}
@@ -148,14 +153,15 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	defer cancel()
 	reply, err := conn.Do(ctx, conn.B().Role().Build()).ToMessage()
 	refusal, refused := rueidis.IsRedisErr(err)
-	switch {
-	case refused:
-		h.mu.Lock()
-		defer h.mu.Unlock()
+	if err != nil && !refused {
+		return false // the connection broke
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.served = true
+	if refused {
 		f.denied = !retry.Passes(refusal.Error())
 		return true
-	case err != nil:
-		return false // the connection broke
 	}
 	words, _ := reply.ToArray() // role, master host, master port, link state, offset
 	if len(words) != 5 {
@@ -292,7 +298,7 @@ func (f *subscriber) confirmed(name string) []*Subscription {
 	if c == nil || c.subscriber != f {
 		return nil
 	}
-	f.have[name] = true
+	f.have[name], f.served = true, true
 	c.pause.Reset()
 	if h.Sharded {
 		h.owners[c.slot] = f.addr

@@ -250,7 +250,11 @@ func absent(s *stage, n int, got sample) error {
 		return err
 	}
 	const tick = 100 * time.Millisecond
-	began, last := monotonic(), census{}
+	began := monotonic()
+	last, err := s.server.census()
+	if err != nil {
+		return err
+	}
 	var connects, commands int64
 	for i := int64(1); ; i++ {
 		sleepUntil(began + i*int64(tick))
