@@ -359,21 +359,30 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// The figures of the chart are measurements.
+// The figures of the charts are measurements.
 func TestChart(t *testing.T) {
-	chart, err := os.ReadFile("pictures/performance.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
 	measured := pages(t)["docs/evidence/performance.md"]
-	figures := regexp.MustCompile(`>([0-9,]+)</text>`).FindAllSubmatch(chart, -1)
-	for _, f := range figures {
-		if !strings.Contains(measured, "| "+string(f[1])+" |") {
-			t.Errorf("the chart has %s, which evidence/performance.md does not have", f[1])
+	for name, want := range map[string]struct {
+		figure *regexp.Regexp
+		n      int
+	}{
+		"performance.svg":          {regexp.MustCompile(`font-size="13">([0-9,]+)</text>`), 15},
+		"performance-distance.svg": {regexp.MustCompile(`: ([0-9,]+)</text>`), 4},
+		"performance-waiters.svg":  {regexp.MustCompile(`: ([0-9,.]+)</text>`), 4},
+	} {
+		chart, err := os.ReadFile("pictures/" + name)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(figures) != 15 {
-		t.Errorf("%d figures were found", len(figures))
+		figures := want.figure.FindAllSubmatch(chart, -1)
+		for _, f := range figures {
+			if !regexp.MustCompile(`\| ` + regexp.QuoteMeta(string(f[1])) + `(\.\d)? \|`).MatchString(measured) {
+				t.Errorf("%s has %s, which evidence/performance.md does not have", name, f[1])
+			}
+		}
+		if len(figures) != want.n {
+			t.Errorf("%s: %d figures were found", name, len(figures))
+		}
 	}
 }
 

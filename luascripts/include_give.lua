@@ -14,12 +14,19 @@ end
 -- script; or nil if the lock is to be freed, and the answer then.
 local function succeeded(lock, register, time, owner, line, waiters, last, spare, heir)
   local now, stamp = clock(time)
-  local before, since = string.match(line, '^(%d+) (%d+)|')
+  local before, mark, since = string.match(line, '^(%d+) (0?)(%d+)|')
   local grants = (tonumber(before) or 0) + 1
   since = tonumber(since) or now
   local others = strangers(waiters)
-  local most = others and 4 or others == nil and 16 or 64
-  if grants > math.max(most, standing(line)) and (others ~= false or math.abs(now - since) >= 1000) then
+  local most, pause = 640, 10000
+  if others then
+    most, pause = 4, 0
+  elseif others == nil then
+    most, pause = 16, 0
+  elseif mark == '0' then
+    most, pause = 4, 1000
+  end
+  if grants > math.max(most, standing(line)) and math.abs(now - since) >= pause then
     redis.pcall(waiters.publish, waiters.ours, 'aside')
     return nil, 2
   end
@@ -31,7 +38,7 @@ local function succeeded(lock, register, time, owner, line, waiters, last, spare
   if inherits then sound, token = pcall(grown, register, stamp, last, spare) end -- a fault of the register must not undo a release
   if not sound then return nil, 1 end
 
-  rest = string.format('%d %.0f|', grants, since) .. string.gsub(rest, '^[^|]*|', '', 1)
+  rest = string.format('%d %s%.0f|', grants, mark or '', since) .. string.gsub(rest, '^[^|]*|', '', 1)
   if heir and not inherits then rest = enlisted(rest, heir.owner, heir.offer, 0, heir.again, heir.keep, waiters.ours, waiters.counts, now) end
   if not granted(lock, who, lease, rest) then return nil, 1 end
   redis.call('HDEL', lock, owner)

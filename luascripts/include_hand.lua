@@ -11,14 +11,15 @@ local function granted(lock, who, lease, line)
 end
 
 -- handed grants the lock of owner to the first in line, where that is plainly right: the server
--- counts a listener at the channel of its process, and none that does not stand in line. It returns
+-- counts a listener at the channel of its process, and none that does not stand in line; nor has a
+-- caller outside the line left its mark. It returns
 -- 1; or nil, and then it has done nothing, and the rules of include_give decide. They decide one of
 -- 64 grants in any case: they know when to let the lock go. found is what HMGET says of the fields
 -- of the owner and the line.
 local function handed(lock, owner, found, publish)
   local count, line = found[1], found[2]
   if count ~= '1' or not line or #line > 32768 then return nil end -- mutant: border: speed
-  local grants, since, who, process, lease, rest = string.match(line, '^(%d+) (%d+)|(([%x%-]+):%d+) (%d+) 0 0 0;()')
+  local grants, since, who, process, lease, rest = string.match(line, '^(%d+) ([1-9]%d*)|(([%x%-]+):%d+) (%d+) 0 0 0;()')
   if not who or grants % 64 == 0 then return nil end
   local ours = knowing(lock)
   local channel = ours .. ':' .. process

@@ -6,6 +6,8 @@
 --   <grants> <since>|<owner> <offer> <came> <due> <deadline>;<owner> …
 --
 -- grants counts how often the lock was handed off since it was last free, at since.
+-- A zero before since is a mark: since then, a caller was refused that does not stand in line.
+-- Versions that do not know the mark read the same number, and may drop the zero.
 -- Each entry is a process that waits: the owner string under which it would hold the
 -- lock, and the ms of lease with which the lock is granted to it. The last three numbers
 -- say how the process is known to be alive. All times are the server's, in ms:
@@ -151,6 +153,11 @@ local function successor(line, heir, offer, channel, counts, now)
     if stays then kept[#kept + 1] = string.sub(line, first, last) end
   end
   return nil, nil, table.concat(kept)
+end
+
+-- marked returns the line with the mark of a caller that was refused, and does not stand in it.
+local function marked(line)
+  return (string.gsub(line, '^(%d+) ([1-9])', '%1 0%2'))
 end
 
 -- struck returns the line without the entry of owner.

@@ -14,7 +14,7 @@ end
 
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
--- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line.
+-- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line: then it marks the line.
 local function taken(lock, register, time, owner, lease, want, spare, place, counts)
   local fields, answer = plain(lock, false)
   if not fields then return answer end
@@ -51,10 +51,14 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     return -2
   end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
-  if not offer then return left end
-  local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
-  if longer ~= line then
-    redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
+  local after, hears
+  if offer then
+    after, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
+  else
+    after = marked(line)
+  end
+  if after ~= line then
+    redis.pcall('HSET', lock, 'leasehold_line', after) -- an owner whose write is refused must ask again and again
   end
   if hears == false then return {left} end
   return left

@@ -16,7 +16,8 @@ import (
 func TestLine_theShortWay(t *testing.T) {
 	const lives = " 2000 0 0 0;"
 	for name, c := range map[string]struct {
-		line  string // what follows the number of grants and the time
+		mark  string // what precedes the time
+		line  string // what follows it
 		count string
 		deny  string
 		full  bool
@@ -33,6 +34,7 @@ func TestLine_theShortWay(t *testing.T) {
 		"alive until a time":     {line: first + " 2000 0 0 99999999999999;"},
 		"no entry":               {line: "x", free: true},
 		"too long":               {line: first + lives + strings.Repeat("x", 40_000), free: true},
+		"a mark":                 {mark: "0", line: first + lives},
 		"without pexpire":        {line: first + lives, deny: "pexpire", free: true},
 		"without publish":        {line: first + lives, deny: "publish"},
 		"without pubsub":         {line: first + lives, deny: "pubsub"},
@@ -49,7 +51,7 @@ func TestLine_theShortWay(t *testing.T) {
 			since := now(t, rdb)
 			release := func(grants int) string {
 				seed(t, rdb, holder, 1, 30_000)
-				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %d|%s", grants, since, c.line))
+				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %s%d|%s", grants, c.mark, since, c.line))
 				if c.count != "" {
 					do(t, rdb, "HSET", keys.Lock, holder, c.count)
 				}
@@ -69,7 +71,7 @@ func TestLine_theShortWay(t *testing.T) {
 					t.Errorf("after %d grants: free is %t, want %t: %s", grants, free, c.free, after)
 				}
 				do(t, rdb, "DEL", keys.Lock)
-				return strings.NewReplacer(fmt.Sprintf("=%d %d|", grants, since), "=<grants> <since>|", fmt.Sprintf("=%d %d|", grants+1, since), "=<one more> <since>|").Replace(after)
+				return strings.NewReplacer(fmt.Sprintf("=%d %s%d|", grants, c.mark, since), "=<grants> <since>|", fmt.Sprintf("=%d %s%d|", grants+1, c.mark, since), "=<one more> <since>|").Replace(after)
 			}
 			if short, long := release(2), release(0); short != long {
 				t.Errorf("the short way:\n%s\nby all rules:\n%s", short, long)
@@ -78,15 +80,21 @@ func TestLine_theShortWay(t *testing.T) {
 	}
 }
 
-// While somebody listens that does not stand in line, the lock is let go after four grants. Without such a listener it is
-// let go after 64 grants and a second, or at the next grant that goes by all the rules.
+// While somebody listens that does not stand in line, the lock is let go after four grants. So it is if a caller marked the line
+// and a second has passed. Otherwise it is let go after 640 grants and ten seconds, or at the next grant that goes by all the
+// rules.
 func TestLine_theShortWayEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		stranger bool
+		mark     string
+		since    int64        // in ms
 		freed    map[int]bool // by the number of grants before
 	}{
-		"stranger": {true, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
-		"none":     {false, map[int]bool{1: false, 5: false, 63: false, 64: true, 65: false, 127: false, 128: true}},
+		"stranger":         {true, "", 2000, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
+		"mark":             {false, "0", 2000, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
+		"mark, but served": {false, "0", 0, map[int]bool{4: false, 64: false, 640: false}},
+		"none":             {false, "", 20_000, map[int]bool{1: false, 5: false, 64: false, 128: false, 576: false, 639: false, 640: true, 641: false, 704: true}},
+		"none for long":    {false, "", 8000, map[int]bool{64: false, 640: false, 704: false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
@@ -95,10 +103,10 @@ func TestLine_theShortWayEnds(t *testing.T) {
 			if c.stranger {
 				subscribe(t, s, keys.Channel, nil)
 			}
-			since := now(t, rdb) - 2000
+			since := now(t, rdb) - c.since
 			gives := func(grants int) (free bool) {
 				seed(t, rdb, holder, 1, 30_000)
-				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %d|%s 2000 0 0 0;", grants, since, first))
+				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %s%d|%s 2000 0 0 0;", grants, c.mark, since, first))
 				got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{})
 				if err != nil {
 					t.Fatal(err)

@@ -510,15 +510,25 @@ func TestLine_isBounded(t *testing.T) {
 
 // Listeners that know of no line get the lock free now and then, and ours are told to ask
 // later: after four grants; after 16 where the server cannot count such listeners. If there are
-// none the lock is freed after 64 grants and a second, for callers of TryLock.
+// none the lock is freed for callers of TryLock: after four grants and a second if one has left its mark,
+// and otherwise after 640 and ten seconds.
 func TestLine_letsGoForOthers(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
 	for name, c := range map[string]struct {
 		k            luascripts.Keys
+		tried        bool
 		others, want int
 		since        time.Duration // the lock was free
-	}{"none": {keys, 0, 64, time.Second}, "none, a moment ago": {keys, 0, 200, 0}, "one": {keys, 1, 4, 0}, "a cluster": {scattered, 0, 16, 0}} {
+	}{
+		"none":               {keys, false, 0, 640, 10 * time.Second},
+		"none, a moment ago": {keys, false, 0, 700, 0},
+		"tried":              {keys, true, 0, 4, time.Second},
+		"tried, served":      {keys, true, 0, 700, 0},
+		"one":                {keys, false, 1, 4, 0},
+		"a cluster":          {scattered, false, 0, 16, 0},
+		"a cluster, tried":   {scattered, true, 0, 16, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
@@ -531,8 +541,11 @@ func TestLine_letsGoForOthers(t *testing.T) {
 			}
 			hold(t, rdb)
 			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|", now(t, rdb)-c.since.Milliseconds()))
+			if c.tried {
+				try(t, rdb)
+			}
 			owner := holder
-			for i := range 200 {
+			for i := range 700 {
 				heir := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
 				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute})
 				if err != nil || got.Verdict != luascripts.Done {
@@ -552,7 +565,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 				}
 				return
 			}
-			if c.want < 200 {
+			if c.want < 700 {
 				t.Error("it was never freed")
 			}
 		})
@@ -824,17 +837,38 @@ func TestPlain_anyThread(t *testing.T) {
 	})
 }
 
-// A TryLock leaves nothing in line.
-func TestLine_triesAreNotInIt(t *testing.T) {
+// A refused TryLock does not stand in line. It leaves its mark there, once, and no other trace: of a lock without a line, none.
+func TestLine_triesLeaveAMark(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
-		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held {
-			t.Errorf("%+v, %v", got, err)
+		before := contents(t, rdb)
+		if try(t, rdb); contents(t, rdb) != before {
+			t.Errorf("left %q, want %q", contents(t, rdb), before)
 		}
-		if after := line(t, rdb); len(after) > 0 {
-			t.Errorf("in line are %q", after)
+		stand(t, rdb, keys, first, time.Second)
+		text := func() string { return text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)) }
+		marked := strings.Replace(text(), "0 ", "0 0", 1)
+		for range 2 {
+			if try(t, rdb); text() != marked {
+				t.Errorf("the line is %q, want %q", text(), marked)
+			}
+		}
+		stand(t, rdb, keys, second, time.Second) // who comes behind it keeps it
+		if after, want := line(t, rdb), []string{first, second}; !slices.Equal(after, want) || !strings.HasPrefix(text(), marked) {
+			t.Errorf("the line is %q, want %q and %q", text(), marked, second)
+		}
+		if is, err := luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || len(is.Waiters) != 2 || len(is.Fields) != 1 {
+			t.Errorf("%+v, %v", is, err)
 		}
 	})
+}
+
+// try is the question of a TryLock, which is refused.
+func try(t *testing.T, rdb rueidis.Client) {
+	t.Helper()
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.Deaf {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // When the last process leaves the line, the line goes with it.
@@ -859,6 +893,7 @@ func TestLine_fullMemory(t *testing.T) {
 	hold(t, rdb, first)
 	full(t, s)
 	stand(t, rdb, keys, second, time.Second)
+	try(t, rdb)
 	pass(t, rdb, keys, holder)
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 || len(line(t, rdb)) != 0 {
 		t.Errorf("left %q", contents(t, rdb))
@@ -1127,13 +1162,34 @@ func TestLine_transcript(t *testing.T) {
 		published = [leasehold_channel:{l}:$a~0 leasehold_channel:{l}:$b~0 leasehold_channel:{l}~aside redisson_lock__channel:{l}~0]
 		listeners
 		wait 1000
-		HSET l $a:001 1 leasehold_line 63~@1|$b:001~1000~0~0~@2000;
+		HSET l $a:001 1 leasehold_line 639~@-9000|$b:001~1000~0~0~@2000;
 		reentrant_release [l] $a:001 PUBLISH 1 = 1
-		HSET l $b:001 1 leasehold_line 64~@1|$c:001~1000~0~0~@2000;
+		HDEL l leasehold_line
+		HSET l leasehold_line 640~@-8999|$c:001~1000~0~0~@2000;
 		reentrant_release [l] $b:001 PUBLISH 1 = 1
-		HSET l $c:001 1 leasehold_line 64~@0|$d:001~1000~0~0~@2000;
+		HDEL l leasehold_line
+		HSET l leasehold_line 640~@-9000|$d:001~1000~0~0~@2000;
 		reentrant_release [l] $c:001 PUBLISH 1 = 2
 		EXISTS l = 0
+
+		# a refused caller that never stands in line leaves a mark; a second later the lock is freed, and the mark goes with the line
+		HSET l $a:001 1 leasehold_line 3~@0|$b:001~1000~0~0~@2000;
+		reentrant_acquire [l] $d:001 1000 '' 1 2 = -2
+		HGET l leasehold_line = 3~@0|$b:001~1000~0~0~@2000;
+		reentrant_acquire [l] $d:001 1000 '' 1 = -1
+		HGET l leasehold_line = 3~0@0|$b:001~1000~0~0~@2000;
+		reentrant_acquire [l] $d:001 1000 '' 1 = -1
+		HGET l leasehold_line = 3~0@0|$b:001~1000~0~0~@2000;
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HGET l leasehold_line = 4~0@0|
+		reentrant_acquire [l] $c:001 1000 1000~0~500~4000 0 = 1000
+		HGET l leasehold_line = 4~0@0|$c:001~1000~0~0~@5000;
+		reentrant_release [l] $b:001 PUBLISH 1 = 2
+		EXISTS l = 0
+		HSET l $a:001 1 leasehold_line 4~0@1|$b:001~1000~0~0~@2000;
+		reentrant_release [l] $a:001 PUBLISH 1 = 1
+		HGET l leasehold_line = 5~0@1|
+		DEL l
 
 		# dead processes get nothing, and the lock is free
 		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~@1000;

@@ -211,7 +211,7 @@ var (
 	entryOf   = regexp.MustCompile(`^entry\((\w+),(\d+)\)$`)
 	repeated  = regexp.MustCompile(`<(\d+)x([^>]*)>`)
 	atTime    = regexp.MustCompile(`@(-?\d+)(us)?`)
-	clockTime = regexp.MustCompile(`\b9466\d{8}(\d{3})?\b|\b9467\d{8}(\d{3})?\b`)
+	clockTime = regexp.MustCompile(`\b0?946[67]\d{8}(\d{3})?\b`)
 )
 
 var spaces = strings.NewReplacer("~", " ", "&", "~")
@@ -247,14 +247,16 @@ func (p *playing) times(text string) string {
 	})
 }
 
-// relative replaces times of the server by @1000.
+// relative replaces times of the server by @1000, and leaves a zero before them.
 func (p *playing) relative(text string) string {
 	return clockTime.ReplaceAllStringFunc(aliases.Replace(text), func(at string) string {
-		n, _ := strconv.ParseInt(at, 10, 64)
-		if len(at) > 13 {
-			return fmt.Sprintf("@%dus", n-p.start.UnixMicro())
+		digits := strings.TrimPrefix(at, "0")
+		zero := at[:len(at)-len(digits)]
+		n, _ := strconv.ParseInt(digits, 10, 64)
+		if len(digits) > 13 {
+			return fmt.Sprintf("%s@%dus", zero, n-p.start.UnixMicro())
 		}
-		return fmt.Sprintf("@%d", n-p.start.UnixMilli())
+		return fmt.Sprintf("%s@%d", zero, n-p.start.UnixMilli())
 	})
 }
 

@@ -6,7 +6,7 @@
 -- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] lease    ms     how long the lock lives without a renewal
--- ARGV[3] place    text   where the owner stands in line, "<offer> <waited> <again> <keep>" in ms; "" if it does not stand there:
+-- ARGV[3] place    text   where the owner stands in line, "<offer> <waited> <again> <keep>" in ms; "" if it does not stand there, and marks the line if it is refused:
 --                         the lease with which the lock is granted to it, how long it has been waiting, the
 --                         time after which it asks again, and how long its place lives without a question
 --                         where the server cannot count listeners

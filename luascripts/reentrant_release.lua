@@ -31,8 +31,9 @@
 --
 -- Listeners that never stand in line, as Redisson's, and callers of TryLock get only a
 -- lock that is free. So a lock that is handed off is freed now and then, with a
--- message to all: at each 64th grant, if a second has passed; after 4 grants when there are such
--- listeners; after 16 when that cannot be known; and never before each process in line
+-- message to all: after 4 grants when there are such listeners; after 16 when that cannot be known; after 4 and
+-- a second when a caller has marked the line; otherwise after 640 and ten seconds, for Redisson's tryLock,
+-- which leaves no mark; and never before each process in line
 -- had a grant. All clients that know of the line
 -- listen at `ours` too. The script counts them there, to tell them from the others, and publishes "aside"
 -- there first: it asks them to wait a little, as they would always be the faster ones.

@@ -307,8 +307,8 @@ func show(s content) string {
 	return b.String()
 }
 
-// plainSteps reads a step of plain.pml. A step comes twice where the script has two ways to take it: a count of grants in the line is for it to choose one, and to
-// let the lock go.
+// plainSteps reads a step of plain.pml. A step comes several times where the script has several ways to take it: a count of grants in the line, and its mark, are for
+// it to choose one, and to let the lock go.
 func plainSteps(r *numbers) []step {
 	processes, names, lease, offer := r.next(), r.next(), r.next(), r.next()
 	whose, dead := r.list(names), r.list(processes)
@@ -318,17 +318,18 @@ func plainSteps(r *numbers) []step {
 	}
 	ms := func(ticks int) string { return strconv.Itoa(ticks * shortTick) }
 
-	// What the server has: the holder, its lease, and the line. grants is how often the lock was handed off since it was free.
-	has := func() func(now int64, grants int) content {
+	// What the server has: the holder, its lease, and the line. grants is how often the lock was handed off since it was free, and
+	// a zero behind it, the mark.
+	has := func() func(now int64, grants string) content {
 		holder, left, standing := r.next(), r.next(), r.next()
 		line := r.list(processes)[:standing]
-		return func(now int64, grants int) content {
+		return func(now int64, grants string) content {
 			if holder == none {
 				return content{}
 			}
 			fields := []string{owner(holder), "1"}
-			if standing > 0 || grants > 0 {
-				text := fmt.Sprintf("%d %d|", grants, now-600_000)
+			if standing > 0 || grants != "0 " {
+				text := fmt.Sprintf("%s%d|", grants, now-600_000)
 				for _, name := range line {
 					text += owner(name) + " " + ms(offer) + " 0 0 0;"
 				}
@@ -342,7 +343,7 @@ func plainSteps(r *numbers) []step {
 	name, heir, letGo, command, answer := r.next(), r.next(), r.next() == 1, r.next(), r.next()
 	then := has()
 	s := step{tick: shortTick}
-	s.has = func(now int64) content { return then(now, 0) }
+	s.has = func(now int64) content { return then(now, "0 ") }
 	s.text = func(key string, c content, _ int64) string {
 		var holders, line []string
 		for i := 0; i+1 < len(c[key].words); i += 2 {
@@ -360,7 +361,7 @@ func plainSteps(r *numbers) []step {
 		return fmt.Sprint(holders, " line ", line)
 	}
 	place := strings.Join([]string{ms(offer), "0", ms(1), ms(1)}, " ")
-	ways := []int{0}
+	ways := []string{"0 "}
 	switch command {
 	case 1:
 		s.calls = []call{{"reentrant_acquire", []string{"lock"}, []string{owner(name), ms(lease), place, "1"}}}
@@ -370,9 +371,9 @@ func plainSteps(r *numbers) []step {
 			args = append(args, owner(heir), ms(offer), ms(1), ms(1), "0", "0")
 		}
 		s.calls = []call{{"reentrant_release", []string{"lock"}, args}}
-		ways = []int{0, 1}
+		ways = []string{"0 ", "1 ", "1 0"}
 		if letGo {
-			ways = []int{64000}
+			ways = []string{"64000 ", "4 0"}
 		}
 	case 3:
 		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{ms(lease), owner(name)}}}

@@ -229,6 +229,71 @@ func TestHandover_othersFirst(t *testing.T) {
 	})
 }
 
+// Two callers take turns, in one process or in two, and no other caller exists. Each has the lock as soon as the other
+// releases it: no waiter steps aside.
+func TestHandover_asideForNobody(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for name, second := range map[string]*Session{"in a process": w.a, "between processes": w.b} {
+			const each, work = 150, 20 * time.Millisecond
+			start := time.Now()
+			var wg sync.WaitGroup
+			for _, s := range []*Session{w.a, second} {
+				wg.Go(func() {
+					for range each {
+						h := w.lock(s, w.Context())
+						time.Sleep(work)
+						w.unlock(h)
+					}
+				})
+			}
+			wg.Wait()
+			if took, want := time.Since(start), 2*each*work; took >= want+asideTime {
+				w.Errorf("%s: the turns took %v, want %v", name, took, want)
+			}
+		}
+	})
+}
+
+// Two processes take turns, each for a long time. A caller of TryLock, which is not in the queue, still acquires the
+// lock about once per second.
+func TestHandover_asideForTryLock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		c := New(w.mini.Client(w.T), testConfig())
+		ctx, cancel := context.WithCancel(w.Context())
+		const work = 100 * time.Millisecond
+		var wg sync.WaitGroup
+		for _, s := range []*Session{w.a, w.b} {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					h := w.lock(s, w.Context())
+					time.Sleep(work)
+					w.unlock(h)
+				}
+			})
+		}
+		time.Sleep(work / 2)
+		start := time.Now()
+		const times = 10
+		for got := 0; got < times; time.Sleep(4 * time.Millisecond) {
+			h, err := c.TryLock(w.Context(), c.NewSpec(plain, "orders", nil))
+			if err == nil {
+				got++
+				w.unlock(h)
+			} else if !errors.Is(err, lock.ErrNotAcquired) {
+				w.Fatal(err)
+			}
+		}
+		if took, most := time.Since(start), times*(time.Second+2*work); took > most {
+			w.Errorf("it acquired the lock %d times in %v, want %v at the most", times, took, most)
+		}
+		cancel()
+		wg.Wait()
+		if err := c.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
 // A session does not mistake an idle process for a client that cannot queue. The idle process is still subscribed
 // because it waited just before.
 func TestHandover_idleProcesses(t *testing.T) {

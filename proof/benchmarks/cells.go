@@ -4,6 +4,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -135,6 +136,7 @@ var lockCells = []*cell{
 	onACluster("keys-512-cluster", 512),
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
+	away(0.25), away(0.5), away(1), away(2), away(5), away(10),
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
@@ -180,7 +182,7 @@ var lockCells = []*cell{
 		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds it",
 		contenders: allHot, reference: "f3", processes: 2, settings: polling,
 		headlines: []headline{{text: "from Unlock in a process to Lock in another, in µs", metric: "p50 us", less: true}},
-		slice:     handover(3*time.Millisecond, 2*time.Second),
+		slice:     handover(1, 3*time.Millisecond, 2*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
 		},
@@ -189,13 +191,15 @@ var lockCells = []*cell{
 	{
 		name: "handover-far", title: "The same, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 2, settings: polling, roundTrip: time.Millisecond,
-		slice: handover(10*time.Millisecond, 2*time.Second),
+		slice: handover(1, 10*time.Millisecond, 2*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"round trips", "p50 rtt", false, 2}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0},
 			{"commands", "sent/lock", false, 2},
 		},
 		aims: []aim{{what: "p50, × the best alternative", metric: "p50 us", over: best, atMost: 1}},
 	},
+	inTurn("turns", 1, "Two goroutines of a process"),
+	inTurn("turns-2", 2, "Two processes"),
 	fairly("fair-10", 1, 10),
 	fairly("fair-100", 1, 100),
 	fairly("fair-4x25", 4, 25),
@@ -225,6 +229,7 @@ var lockCells = []*cell{
 			{what: "time to serve all, × f3", metric: "drain ms", over: "f3", atMost: 1.5},
 		},
 	},
+	waiting(1), waiting(10), waiting(100),
 	holdingLocks("held", 10_000, "10,000 locks held and renewed for 20 s, lease 5 s"),
 	holdingLocks("held-100k", 100_000, "100,000 locks held and renewed for 20 s, lease 5 s"),
 	{
@@ -239,6 +244,34 @@ var lockCells = []*cell{
 	},
 	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
 	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+}
+
+// distances and crowds are the cells of a chart each.
+var (
+	distances = []at{{"free-0.25ms", 0.25}, {"free-0.5ms", 0.5}, {"free-1ms", 1}, {"free-2ms", 2}, {"free-5ms", 5}, {"free-10ms", 10}}
+	crowds    = []at{{"waiters-1", 1}, {"waiters-10", 10}, {"waiters-100", 100}, {"waiters", 1000}}
+)
+
+// away is free at a distance.
+func away(ms float64) *cell {
+	distance := strconv.FormatFloat(ms, 'g', -1, 64)
+	return &cell{
+		name: "free-" + distance + "ms", title: "A free lock, one goroutine, " + distance + " ms of round trip",
+		contenders: append([]string{"f1", "leasehold"}, peers...), reference: "f1", processes: 1, roundTrip: time.Duration(ms * float64(time.Millisecond)),
+		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 500*time.Millisecond),
+		columns: throughput[:4],
+	}
+}
+
+// waiting is the cell waiters with fewer goroutines.
+func waiting(goroutines int) *cell {
+	n := number(float64(goroutines), 0)
+	return &cell{
+		name: "waiters-" + n, title: "Goroutines wait 3 s for a lock that another process holds: " + n,
+		contenders: []string{"leasehold", "rueidislock", "redsync-rueidis", "redislock"}, reference: "leasehold", processes: 2,
+		slice:   waiters(goroutines, 3*time.Second),
+		columns: []column{{"commands/s", "sent/s", false, 1}, {"CPU ms/s", "cpu/s", false, 1}},
+	}
 }
 
 // telemetry compares a client that nobody sees or observes with others.
@@ -327,6 +360,20 @@ func working1ms(name string, processes, goroutines int) *cell {
 			{what: "longest wait, × f3", metric: "longest ms", over: "f3", atMost: 1.2},
 			{what: "goroutines never served", metric: "starved", atMost: 0},
 		},
+	}
+}
+
+// inTurn shows the tail of hand-offs: the holder works for longer than a process hands a lock off
+// without a command.
+func inTurn(name string, processes int, who string) *cell {
+	return &cell{
+		name: name, title: who + ", one of them waits, with 20 ms of work inside: from the call of Unlock until the other holds it",
+		contenders: []string{"f2", "f3", "leasehold", "rueidislock-loop", "redislock"}, reference: "f3", processes: processes, settings: polling,
+		slice: handover(2/processes, 20*time.Millisecond, 8*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p99, × the best alternative", metric: "p99 us", over: best, atMost: 1}},
 	}
 }
 

@@ -9,6 +9,7 @@
 //	go run . -cells '^hot' -reps 9            some cells
 //	go run . -contenders 'leasehold|^f1'      some contenders
 //	go run . -set locks -doc ../../docs/evidence/performance.md    the tables go into that file
+//	go run . -cells '^free-' -pictures ../../docs/pictures         its chart, too
 //	go run . -cells '^free$' -contenders leasehold -cpuprofile /tmp/prof
 //
 // It needs Linux and a redis-server or valkey-server on the PATH, and starts and
@@ -21,11 +22,12 @@
 //	floors.go      the floors f1 and f2; fused.go the floors f3 and f4
 //	rates.go       rate limiters; bits.go Bloom filters; latches.go latches
 //	loop.go        the work of most cells: lock, unlock, for a while
-//	handover.go    two processes hand one lock to and fro
+//	handover.go    two callers hand one lock to and fro
 //	holding.go     many locks held; many goroutines waiting
 //	stage.go       a cell's server and worker processes; server.go the server, which can also stand still; delay.go the round trip
 //	worker.go      a contender's process; board.go the memory that the processes of a cell share
 //	report.go      medians, ratios, Markdown
+//	charts.go      pictures of them
 //
 // A worker process is this program, started once more.
 //

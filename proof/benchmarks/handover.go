@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// handover hands a lock off between two processes that both run this, and measures
-// the time from the call of Unlock in one to the return of Lock in the other.
+// handover hands a lock off between two callers, of two processes that both run this or of
+// one, and measures the time from the call of Unlock in one to the return of Lock in the other.
 // Each waits for the other to have it before it asks again, so the other always
 // gets it.
 func (w *working) handover(j job, res *result) error {
@@ -17,26 +17,37 @@ func (w *working) handover(j job, res *result) error {
 		result
 		err error
 	}
-	done := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		o.err = w.toAndFro(j, &o.result)
-		done <- o
-	}()
-	select {
-	case o := <-done:
-		*res = o.result
-		return o.err
-	case <-time.After(time.Duration(j.End-monotonic()) + j.ComeBack):
-		w.hung = true
-		res.Hung = 1
-		return nil
+	done := make(chan outcome, j.Goroutines)
+	for g := range j.Goroutines {
+		go func() {
+			var o outcome
+			o.err = w.toAndFro(j, g, &o.result)
+			done <- o
+		}()
 	}
+	late := time.After(time.Duration(j.End-monotonic()) + j.ComeBack)
+	for range j.Goroutines {
+		select {
+		case o := <-done:
+			if o.err != nil {
+				return o.err
+			}
+			res.Handovers = append(res.Handovers, o.Handovers...)
+			res.Total += o.Total
+			res.Violations += o.Violations
+			res.Failed += o.Failed
+		case <-late:
+			w.hung = true
+			res.Hung = 1
+			return nil
+		}
+	}
+	return nil
 }
 
-func (w *working) toAndFro(j job, res *result) error {
+func (w *working) toAndFro(j job, goroutine int, res *result) error {
 	ctx := context.Background()
-	me := holder(w.Process, 0)
+	me := holder(w.Process, goroutine)
 	slot := &w.board.slots[0]
 	l := w.contender.Lock(lockName(0))
 	for monotonic() < j.End {

@@ -47,7 +47,7 @@ func main() {
 
 func run() error {
 	b := bench{progress: os.Stderr}
-	var doc, cells, contenders string
+	var doc, pictures, cells, contenders string
 	flag.IntVar(&b.reps, "reps", 5, "`repetitions`; the tables show medians")
 	flag.BoolVar(&b.short, "short", false, "everything for a moment only: says whether it works, not how fast")
 	flag.BoolVar(&b.large, "large", false, "also the cells that take much memory")
@@ -59,6 +59,7 @@ func run() error {
 	flag.StringVar(&b.redisson, "redisson", "", "also Redisson, from the `jar` that Maven makes of integration/redisson; make bench does so where there is Maven")
 	flag.StringVar(&b.module, "module", "", "also RedisBloom, from the `file` redisbloom.so; make bench does so where scripts/servers.sh gets it")
 	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
+	flag.StringVar(&pictures, "pictures", "", "draw the charts whose cells are part of the run into the `directory`")
 	flag.Parse()
 
 	if b.set != "" && b.set != "locks" && b.set != "kinds" {
@@ -99,6 +100,11 @@ func run() error {
 			return fmt.Errorf("%s: %w", doc, err)
 		}
 		if err := os.WriteFile(doc, []byte(after), 0o644); err != nil {
+			return err
+		}
+	}
+	if pictures != "" && err == nil {
+		if err := drawn(pictures, outcomes); err != nil {
 			return err
 		}
 	}

@@ -117,7 +117,7 @@ func TestCells(t *testing.T) {
 func TestViolations(t *testing.T) {
 	known := cells
 	t.Cleanup(func() { cells = known })
-	for _, name := range []string{"hot", "hot-4", "handover"} {
+	for _, name := range []string{"hot", "hot-4", "handover", "turns"} {
 		c := *known[slices.IndexFunc(known, func(c *cell) bool { return c.name == name })]
 		c.contenders = []string{"broken"}
 		cells = []*cell{&c}

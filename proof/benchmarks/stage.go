@@ -311,12 +311,12 @@ func mean(all []time.Duration) time.Duration {
 	return sum / time.Duration(max(len(all), 1))
 }
 
-// handover is the slice of two processes that hand a lock to and fro for d. The holder
-// works for long enough that the other surely waits.
-func handover(inside, d time.Duration) func(*stage) (sample, error) {
+// handover is the slice of two callers that hand a lock to and fro for d: so many of each
+// process. The holder works for long enough that the other surely waits.
+func handover(goroutines int, inside, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		d := max(s.time(d), 100*inside)
-		j := s.timed(job{Do: "handover", Inside: inside}, d)
+		j := s.timed(job{Do: "handover", Goroutines: goroutines, Inside: inside}, d)
 		results, roundTrips, err := s.allMeasured(j, nil)
 		if err != nil {
 			return nil, err
