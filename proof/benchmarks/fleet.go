@@ -157,7 +157,11 @@ func rest(n int, state string, d time.Duration, before func(s *stage, n int, got
 		if _, err := s.one(clients, job{Do: "muster", Goroutines: n, State: state}); err != nil {
 			return nil, err
 		}
-		time.Sleep(s.time(5 * time.Second)) // holders and waiters have subscribed, and no channel lingers
+		settle := 5 * time.Second // holders have subscribed, and no channel lingers
+		if state == fleetWaiting {
+			settle = 20 * time.Second // waiters poll less often then
+		}
+		time.Sleep(s.time(settle))
 		if before != nil {
 			if err := before(s, n, got); err != nil {
 				return nil, err
@@ -302,9 +306,13 @@ var fleetCells = []*cell{
 
 // atRest returns a cell of clients at rest.
 func atRest(name, title, state string, before func(s *stage, n int, got sample) error, more []column, aims []aim) *cell {
+	who := []string{"leasehold-open", "leasehold"}
+	if state != fleetWaiting && before == nil { // the waits of others do not end with a context, or they poll
+		who = append(who, "redsync-goredis", "redislock")
+	}
 	return &cell{
 		name: name, title: title + "; figures for each client",
-		contenders: []string{"leasehold-open", "leasehold", "redsync-goredis", "redislock"}, reference: "leasehold", processes: 2,
+		contenders: who, reference: "leasehold", processes: 2,
 		slice: rest(500, state, 20*time.Second, before),
 		columns: append([]column{
 			{"connections", "connections", false, 2}, {"commands/s, with those in scripts", "commands/s", false, 2}, {"of these PING", "pings/s", false, 2},
