@@ -42,6 +42,7 @@
 //	once a minute, however short the work   lock.WithMinHold(50*time.Second)
 //	hold for at most an hour                lock.WithMaxHold(time.Hour)
 //	a fixed lease without renewals          lock.WithFixedLease(time.Minute)
+//	release without a round trip            lock.WithAsyncUnlock()
 //	reject stale writes                     Hold.Token, and package fence
 //
 // # Using locks safely

@@ -299,6 +299,30 @@ func ExampleWithMinHold() {
 	// replica b need not do it
 }
 
+// A service far from Redis saves a round trip for each order.
+func ExampleWithAsyncUnlock() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx) // waits for the releases
+
+	for _, order := range []string{"17", "18"} {
+		l := c.NewLock("orders:"+order, lock.WithAsyncUnlock())
+		err := lock.Do(ctx, l, func(context.Context) error {
+			fmt.Println("order", order)
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// order 17
+	// order 18
+}
+
 // Tokens that grow whatever the server's clock does, for readers as well.
 func ExampleWithFencing() {
 	ctx := context.Background()

@@ -55,6 +55,9 @@ type Hold interface {
 	// means that Redis did not confirm the release. The hold has ended anyway, and the release is
 	// repeated in the background. The lock is free no later than when the lease expires.
 	//
+	// With [WithAsyncUnlock], Unlock does not wait for Redis. The log and the [Observer] report what it
+	// would have returned.
+	//
 	// If other callers of the same client wait for a plain lock, Unlock can hand it to the next one
 	// without a command to Redis. A loss that has not been detected yet is then not an error of this
 	// hold. The next holder detects it.
@@ -104,7 +107,8 @@ type Hold interface {
 // a loss even after ctx is canceled.
 //
 // If Lock fails, fn is not called, and Do returns the error of Lock. Otherwise Do joins the errors
-// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once.
+// of fn and of Unlock. A loss that fn returns, as the cause of its context, is included once. With
+// [WithAsyncUnlock], Do does not wait for the reply to the release.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {

@@ -87,7 +87,8 @@ type Observer struct {
 	HandedOff func(context.Context, Event)
 
 	// Released is called when the hold was released by Unlock or by Close. If Err is not nil, Redis
-	// has not confirmed the release yet, and the client retries.
+	// has not confirmed the release yet, and the client retries. With WithAsyncUnlock, Released is
+	// called after Unlock has returned, when the result is known.
 	Released func(context.Context, Event)
 
 	// Lost is called when the hold ended although its holder did not release it, or when Unlock found

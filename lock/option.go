@@ -198,6 +198,34 @@ func WithMinHold(d time.Duration) Option {
 	}}
 }
 
+// WithAsyncUnlock makes Unlock return without waiting for the reply to the release. By default
+// Unlock waits. Use it for a distant server. A pair of Lock and Unlock then takes one round trip
+// instead of two, and so does a call of [Do] or [TryDo]. All types of locks support it. A wait group
+// does not, because Done reports that the worker counts as done.
+//
+// When Unlock returns, the hold has ended, and the client is about to send the release. Unlock
+// still fails with [ErrNotHeld] if it is called twice, or after a loss that this process has
+// detected. It does not return what the reply reports. If the reply reports a loss, the log and
+// [Observer.Lost] report it. If Redis does not confirm the release, the log and [Observer.Released]
+// report it, and the release is repeated in the background. Omit the option if the caller acts on
+// the error of Unlock, for example by checking the data after a loss.
+//
+// The next Lock or TryLock of this client for the name comes after the release. If its request
+// overtakes the release and is refused, it waits for the release and sends another one. Other
+// clients, and Inspect, can see the lock held for a moment longer. If the process ends immediately
+// after Unlock, the lock can stay locked until its lease expires. Closing the client waits for
+// releases.
+//
+// The option belongs to the handle. Each hold of that handle, including a re-entry, is unlocked
+// this way. With [WithMinHold], the lock stays locked for its minimum time. The Unlock of several
+// locks waits only for those without the option. Downgrade of a read/write lock always waits.
+func WithAsyncUnlock() Option {
+	return setting{option.AsyncUnlock, "WithAsyncUnlock", func(c *option.Config) error {
+		c.AsyncUnlock = true
+		return nil
+	}}
+}
+
 // WithGrace sets how long a hold that is not unlocked is still renewed after the context given to
 // Lock is canceled. The default is one lease. It must be at least [MinLease]. It cannot be used
 // with [WithFixedLease], which is never renewed.

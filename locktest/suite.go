@@ -77,6 +77,7 @@ var rules = []rule{
 	{"one meaning", "no error says both that another owner has the lock and that Redis is unavailable", oneMeaning, reading | writing | permits},
 	{"dead context", "under a context that is over, nothing is locked, and its error is the error alone", deadContext, reading | permits},
 	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing | permits},
+	{"asynchronous unlock", "with WithAsyncUnlock, Unlock ends the hold, and the lock is free for the next attempt of the client, and soon for others", asyncUnlock, reading | writing | permits},
 	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading | permits},
 	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading | permits},
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing | permits},
@@ -658,6 +659,25 @@ func unlockTwice(t *trial) {
 	if _, err := t.h.New(t.lock).TryLock(t.ctx); !errors.Is(err, lock.ErrNotAcquired) {
 		t.broken("the second Unlock freed another owner's lock: %v", err)
 	}
+	t.unlock(next)
+}
+
+func asyncUnlock(t *trial) {
+	l := t.h.New(t.lock, lock.WithAsyncUnlock())
+	for range 20 {
+		h, err := l.TryLock(t.ctx)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return
+		}
+		t.unlock(t.must(h, err))
+		t.want(h.Err(), lock.ErrUnlocked)
+		t.want(h.Unlock(t.ctx), lock.ErrNotHeld)
+		if err := lock.TryDo(t.ctx, l, func(context.Context) error { return nil }); err != nil {
+			t.broken("TryDo after Unlock: %v", err)
+		}
+	}
+	next := t.must(t.h.Other(t.lock).Lock(t.ctx))
+	t.refused("the lock should be held, and its client", l)
 	t.unlock(next)
 }
 

@@ -18,6 +18,21 @@ func TestRules(t *testing.T) {
 	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) { return plain(a, b, right), RWHarness{} })
 }
 
+// A lock whose Unlock does not wait keeps all rules, if other clients try it a moment later.
+func TestRules_async(t *testing.T) {
+	t.Parallel()
+	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) {
+		h := plain(a, b, with(lock.WithAsyncUnlock()))
+		h.Other = changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+			if !wait {
+				time.Sleep(time.Millisecond)
+			}
+			return acquire(ctx, l, wait)
+		}, nil)(func(name string, opts ...option) locker { return b.NewLock(name, opts...) })
+		return h, RWHarness{}
+	})
+}
+
 // plain is a harness of plain locks, each of them changed by wrap.
 func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	return Harness{
@@ -64,6 +79,7 @@ var ways = []way{
 		"Lock waits":          "not acquired: context deadline exceeded",
 		"cause":               "want one that matches unlocked",
 		"unlock twice":        "not acquired: context deadline exceeded",
+		"asynchronous unlock": "want one that matches not held",
 		"Do":                  "the lock should be free",
 	}},
 	{"unlock depends on its context", changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {

@@ -25,8 +25,10 @@ var (
 		script: load("semaphore_renew"),
 		keyOf:  func(k *Keys) string { return k.Leases },
 		argsOf: func(args []string, r *Renewal) []string {
-			ids := Permits(r.Owner)
-			return append(append(args, strconv.Itoa(len(ids))), ids...)
+			n := len(args)
+			args = appendPermits(append(args, ""), r.Owner)
+			args[n] = strconv.Itoa(len(args) - n - 1)
+			return args
 		},
 	}
 )
@@ -41,25 +43,28 @@ const permitSize = 16
 // An ID is the second half of the uuid, and the number plus the index of the permit, with the
 // highest byte first. An ID therefore identifies its owner, and when the owner sent its first
 // request. The owner of a permit of Redisson is the ID itself, in hexadecimal digits.
-func Permits(owner string) []string {
+func Permits(owner string) []string { return appendPermits(nil, owner) }
+
+// appendPermits appends the IDs of an owner's permits to ids.
+func appendPermits(ids []string, owner string) []string {
 	client, rest, ours := strings.Cut(owner, ":")
 	var id [permitSize]byte
 	if !ours { // Redisson's
 		if n, err := hex.Decode(id[:], []byte(owner)[:min(len(owner), 2*permitSize)]); err != nil || n != permitSize || len(owner) != 2*permitSize {
-			return nil
+			return ids
 		}
-		return []string{string(id[:])}
+		return append(ids, string(id[:]))
 	}
 	number, count, _ := strings.Cut(rest, ":")
 	first, err := strconv.ParseUint(number, 10, 64)
 	n, err2 := strconv.Atoi(count)
 	if err != nil || err2 != nil || n < 0 || n > MaxPermitsPerHold || !half(&id, client) {
-		return nil
+		return ids
 	}
-	ids := make([]string, n)
-	for i := range ids {
+	ids = slices.Grow(ids, n)
+	for i := range n {
 		binary.BigEndian.PutUint64(id[permitSize/2:], first+uint64(i))
-		ids[i] = string(id[:])
+		ids = append(ids, string(id[:]))
 	}
 	return ids
 }
@@ -83,6 +88,11 @@ func half(id *[permitSize]byte, uuid string) bool {
 }
 
 func (k Keys) semaphore() []string { return []string{k.Lock, k.Leases, k.Queue, k.Timeouts, k.Never} }
+
+// semaphore adds the keys of a semaphore.
+func (w *words) semaphore(k *Keys) {
+	w.keys = append(w.keys, k.Lock, k.Leases, k.Queue, k.Timeouts, k.Never)
+}
 
 // TotalError is the reply to an owner that can never acquire its permits. The semaphore's total
 // differs from the one that the handle is configured with, or is smaller than what the owner wants.
@@ -127,23 +137,27 @@ func totalOf(err error) error {
 // enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if no
 // message arrives before. The error is a *TotalError if the owner can never acquire its permits.
 func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	ids := Permits(q.Owner)
-	args := make([]string, 0, 7+len(ids))
-	args = append(args, q.Owner, ms(q.Lease), ms(q.WaiterTimeout), strconv.Itoa(k.Total), k.Channel, k.Change, k.Publish)
-	a, err := acquire(ctx, rdb, semaphoreAcquire, k.semaphore(), append(args, ids...), q)
+	w := unusedWords.Get().(*words)
+	defer w.done()
+	w.semaphore(&k)
+	w.add(q.Owner, settingMs(q.Lease), settingMs(q.WaiterTimeout), strconv.Itoa(k.Total), k.Channel, k.Change, k.Publish)
+	w.args = appendPermits(w.args, q.Owner)
+	a, err := acquire(ctx, rdb, semaphoreAcquire, w.keys, w.args, q)
 	return a, totalOf(err)
 }
 
 // ReleaseSemaphore releases an owner's permits and its queue position, if leave is 0. Otherwise it
 // changes nothing. It returns Done if the owner had them all, Gone if not, or Foreign.
 func ReleaseSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	ids := Permits(owner)
-	if len(ids) == 0 {
+	w := unusedWords.Get().(*words)
+	defer w.done()
+	w.semaphore(&k)
+	w.add(owner, bit(leave > 0), k.Channel, k.Change, k.Publish)
+	settings := len(w.args)
+	if w.args = appendPermits(w.args, owner); len(w.args) == settings {
 		return Gone, nil // no owner of a semaphore has such a string
 	}
-	args := make([]string, 0, 5+len(ids))
-	args = append(args, owner, bit(leave > 0), k.Channel, k.Change, k.Publish)
-	return verdict(semaphoreRelease, semaphoreRelease.exec(ctx, rdb, k.semaphore(), append(args, ids...)), Done, Gone, Foreign)
+	return verdict(semaphoreRelease, semaphoreRelease.exec(ctx, rdb, w.keys, w.args), Done, Gone, Foreign)
 }
 
 // RenewSemaphore extends the leases of the permits of all owners of batch. A script call has up to

@@ -32,6 +32,10 @@
 // are kept until Unlock, because the work that they protect may still be running. Unlock releases
 // all members, whatever fails. Until is the earliest Until of the members.
 //
+// With [lock.WithAsyncUnlock] on all members, Unlock returns when all releases are on their way. It
+// waits for members without the option. A failed Lock or TryLock releases its members in the same
+// way. The same applies to a quorum.
+//
 // The token of the hold is 0 and its owner is "", because no single number orders the holders of
 // several locks. [Holds] returns the members. Their tokens are for the resource that each protects.
 //

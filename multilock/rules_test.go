@@ -2,6 +2,7 @@ package multilock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -125,4 +126,49 @@ func TestRules(t *testing.T) {
 			locktest.Run(t, h)
 		})
 	}
+}
+
+// The releases of several locks are held up. Unlock waits for none of them if all locks have lock.WithAsyncUnlock, and the
+// next attempt comes after them. Unlock waits for a lock without the option.
+func TestAsyncUnlock(t *testing.T) {
+	t.Parallel()
+	var u user
+	var proxies []*redistest.Proxy
+	for range 3 {
+		s := redistest.Start(t)
+		p := redistest.NewProxy(t, s.Addr())
+		u, proxies = append(u, kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...)), append(proxies, p)
+	}
+	all := map[string]lock.Locker{
+		"together": u.together("orders", lock.WithAsyncUnlock()),
+		"apart":    u.apart("orders", lock.WithAsyncUnlock()),
+		"quorum":   multilock.NewQuorum([]lock.Locker{u[0].NewLock("q", lock.WithAsyncUnlock()), u[1].NewLock("q", lock.WithAsyncUnlock()), u[2].NewLock("q", lock.WithAsyncUnlock())}, multilock.WithMaxLease(kindtest.WatchdogTimeout), multilock.WithServerTimeout(kindtest.OpTimeout), multilock.WithDurableServers()),
+	}
+	for name, l := range all {
+		h := kindtest.MustLock(t, l)
+		goes := make(chan struct{})
+		for _, p := range proxies {
+			p.OnRequest(func([][]byte) redistest.Action { return redistest.Action{HoldRequest: goes} })
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, p := range proxies {
+			p.OnRequest(nil)
+		}
+		next := make(chan error)
+		go func() { next <- lock.TryDo(t.Context(), l, func(context.Context) error { return nil }) }()
+		close(goes)
+		if err := <-next; err != nil {
+			t.Errorf("%s, the next attempt: %v", name, err)
+		}
+	}
+
+	h := kindtest.MustLock(t, multilock.New(u[0].NewLock("a", lock.WithAsyncUnlock()), u[1].NewLock("b")))
+	proxies[1].OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
+	if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Unlock of a lock without the option: %v", err)
+	}
+	proxies[1].OnRequest(nil)
+	proxies[1].CutAll()
 }

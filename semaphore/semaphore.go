@@ -122,6 +122,9 @@ func check(permits int64, n int) error {
 // which ends the wait.
 func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 	a, err := luascripts.AcquireSemaphore(ctx, rdb, k, q)
+	if err == nil {
+		return a, nil
+	}
 	var other *luascripts.TotalError
 	switch {
 	case !errors.As(err, &other):

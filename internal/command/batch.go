@@ -46,7 +46,6 @@ type batcher struct {
 	pacer   timer         // sends one more batch after a pause
 	sweeper timer         // ends the wait of overdue callers
 
-	work  func() // set once: the method value c.send, which would be allocated for each use
 	spare sync.Pool
 
 	// unused holds requests for reuse. Clients do not share it: a channel must not leave the
@@ -142,7 +141,6 @@ func (all *batchers) stop() {
 
 func newBatcher(s *Sender) *batcher {
 	c := &batcher{s: s}
-	c.work = c.send
 	c.spare.New = func() any { return new(batch) }
 	c.unused.New = func() any { return &request{wake: make(chan struct{}, 1)} }
 	return c
@@ -220,7 +218,7 @@ func (c *batcher) add(j *request) {
 	}
 	c.mu.Unlock()
 	if sends {
-		c.s.do(c.work)
+		c.s.do(c)
 	}
 }
 
@@ -265,7 +263,7 @@ func (c *batcher) pace() {
 	}
 	c.mu.Unlock()
 	if sends {
-		c.send()
+		c.run()
 	}
 }
 
@@ -307,8 +305,8 @@ func (c *batcher) stop() {
 // ErrUnsent is passed to Late if the request was never sent.
 var ErrUnsent = Final{errors.New("canceled before the command was sent")}
 
-// send sends batches until the queue is empty, or other workers suffice. A worker runs it.
-func (c *batcher) send() {
+// run sends batches until the queue is empty, or other workers suffice. A worker runs it.
+func (c *batcher) run() {
 	b := c.spare.Get().(*batch)
 	for c.next(b) {
 		if len(b.changes) > 0 {

@@ -81,9 +81,10 @@ type Sender struct {
 
 	work sync.WaitGroup // see Add
 
-	jobs   chan func()  // set once: hands a function to an idle goroutine
-	timers sync.Pool    // of stopped *time.Timer; not shared between clients, like batcher.unused
-	idle   atomic.Int32 // the number of goroutines that wait for jobs
+	jobs    chan job     // set once: hands work to an idle goroutine
+	timers  sync.Pool    // of stopped *time.Timer; not shared between clients, like batcher.unused
+	signals sync.Pool    // of empty channels, likewise
+	idle    atomic.Int32 // the number of goroutines that wait for jobs
 
 	sending  atomic.Int32 // the number of unbatched commands without a reply
 	batchers batchers     // of batched changes
@@ -91,7 +92,7 @@ type Sender struct {
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
+	s := &Sender{Config: c, rdb: rdb, jobs: make(chan job)}
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
@@ -131,23 +132,9 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 // sendAlone is Send for an unbatched command. A goroutine of the sender sends the command, and ends
 // when the server has replied or the connection is closed.
 func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	answers := make(chan answer) // unbuffered: a successful send means that the caller received it
-	away := make(chan struct{})
+	f := &flight[T, C]{s: s, call: c, done: s.signal()}
 	s.sending.Add(1)
-	s.do(func() {
-		value, err := c.Send(context.Background())
-		err = DetectClosed(context.Background(), s.rdb, err)
-		s.sending.Add(-1)
-		select {
-		case answers <- answer{value, err}:
-		case <-away:
-			c.Late(value, err)
-		}
-	})
+	s.do(f)
 
 	var timeout <-chan time.Time
 	if limit > 0 {
@@ -156,15 +143,49 @@ func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Dura
 		timeout = t.C
 	}
 	select {
-	case a := <-answers:
-		return a.value, true, a.err
+	case <-f.done:
+		s.signals.Put(f.done)
+		return f.value, true, f.err
 	case <-ctx.Done():
-		close(away)
-		return value, false, ctx.Err()
+		err = ctx.Err()
 	case <-timeout:
-		close(away)
-		return value, false, NoReply{After: s.Timeout} // limit may be the remainder of the timeout
+		err = NoReply{After: s.Timeout} // limit may be the remainder of the timeout
 	}
+	if f.over.Swap(true) { // the reply came at the same time
+		return f.value, true, f.err
+	}
+	return value, false, err
+}
+
+// flight is an unbatched command in flight.
+type flight[T any, C Call[T]] struct {
+	s    *Sender       // set once
+	call C             // set once
+	done chan struct{} // set once, cap 1: receives a token after the reply, unless the caller has left
+
+	value T // the reply; set before over
+	err   error
+	over  atomic.Bool // the reply arrived or the caller left, whichever came first
+}
+
+// run sends the command. If its caller has left, Late receives the reply.
+func (f *flight[T, C]) run() {
+	f.value, f.err = f.call.Send(context.Background())
+	f.err = DetectClosed(context.Background(), f.s.rdb, f.err)
+	f.s.sending.Add(-1)
+	if f.over.Swap(true) {
+		f.call.Late(f.value, f.err)
+		return
+	}
+	f.done <- struct{}{}
+}
+
+// signal returns a channel of capacity 1, which is put back when it is empty.
+func (s *Sender) signal() chan struct{} {
+	if c, ok := s.signals.Get().(chan struct{}); ok {
+		return c
+	}
+	return make(chan struct{}, 1)
 }
 
 // timer returns a timer for d, which stop recycles.
@@ -185,33 +206,41 @@ func (s *Sender) stop(t *time.Timer) {
 // Waking one, with its stack grown, costs half as much as starting a new one.
 const idlers = 8
 
-// do runs f in an idle goroutine, or a new one. Both are counted.
-func (s *Sender) do(f func()) {
+// job is the work of one goroutine of the sender.
+type job interface{ run() }
+
+// do runs j in an idle goroutine, or a new one. Both are counted.
+func (s *Sender) do(j job) {
 	select {
-	case s.jobs <- f:
+	case s.jobs <- j:
 	default:
-		s.work.Go(func() {
-			for f != nil {
-				f()
-				f = nil // do not keep f alive while the goroutine waits
-				f = s.nextJob()
-			}
-		})
+		s.start(j)
 	}
+}
+
+// start runs j in a new goroutine.
+func (s *Sender) start(j job) {
+	s.work.Go(func() {
+		for j != nil {
+			j.run()
+			j = nil // do not keep j alive while the goroutine waits
+			j = s.nextJob()
+		}
+	})
 }
 
 // nextJob waits for the next job. It returns nil if the goroutine must end, because enough others
 // wait or the client closes.
-func (s *Sender) nextJob() (f func()) {
+func (s *Sender) nextJob() (j job) {
 	defer s.idle.Add(-1)
 	if s.idle.Add(1) > idlers {
 		return nil
 	}
 	select {
-	case f = <-s.jobs:
+	case j = <-s.jobs:
 	case <-s.Closing:
 	}
-	return f
+	return j
 }
 
 // IsReply reports whether a command that returned err had a reply.

@@ -33,6 +33,7 @@ var faults = []struct {
 	{"ServerFrozen", serverFrozen},
 	{"ServerFrozen_dialing", serverFrozenDialing},
 	{"ServerFrozen_waiting", serverFrozenWaiting},
+	{"AsyncUnlock", asyncUnlock},
 	{"Partition", partition},
 	{"ReadOnly", readOnly},
 	{"Replies", LockReplies},
@@ -229,6 +230,64 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 			MustUnlock(t, h)
 		})
 	}
+}
+
+// The request of a release is held up. Unlock does not wait for it, and the next attempt of its client comes after it. If
+// the server is frozen, the observer is notified, and the release is repeated. Close waits for the release.
+func asyncUnlock(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	released := make(chan error, 100)
+	observer := lock.Observer{Released: func(_ context.Context, e lock.Event) { released <- e.Err }}
+	c := NewClient(t, s.Client(t, redistest.Via(p)), append([]client.Option{client.WithObserver(observer)}, Fast...)...)
+	l := k.New(c, "orders", lock.WithAsyncUnlock())
+	wantReleased := func(want error) {
+		t.Helper()
+		if err := <-released; !errors.Is(err, want) {
+			t.Errorf("the observer is notified of %v, want %v", err, want)
+		}
+	}
+	MustUnlock(t, MustLock(t, l)) // now the server knows the scripts
+	wantReleased(nil)
+
+	for range 5 {
+		h := MustLock(t, l)
+		goes := make(chan struct{})
+		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: goes}))
+		MustUnlock(t, h)
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+			t.Errorf("the second Unlock: %v", err)
+		}
+		next := make(chan error)
+		go func() {
+			h, err := l.TryLock(t.Context())
+			if err == nil {
+				err = h.Unlock(t.Context())
+			}
+			next <- err
+		}()
+		close(goes)
+		if err := <-next; err != nil {
+			t.Errorf("the next attempt: %v", err)
+		}
+		wantReleased(nil)
+		wantReleased(nil)
+	}
+
+	h := MustLock(t, l)
+	p.Freeze(true)
+	MustUnlock(t, h)
+	wantReleased(lock.ErrUnavailable)
+	p.Freeze(false)
+	SoonEmpty(t, s)
+
+	h = MustLock(t, l)
+	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: OpTimeout / 10}))
+	MustUnlock(t, h)
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	WantEmpty(t, s)
 }
 
 // A process dies while it holds the lock, and is silent from then on. A waiter

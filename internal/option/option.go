@@ -18,6 +18,7 @@ const (
 	Grace
 	ReaderPreference
 	MinHold
+	AsyncUnlock
 )
 
 // Config is what a list of options says: lockimpl.Config.
@@ -55,6 +56,9 @@ type Config struct {
 
 	// ReaderPreference says that readers do not wait behind a waiting writer.
 	ReaderPreference bool
+
+	// AsyncUnlock says that Unlock does not wait for the reply to the release.
+	AsyncUnlock bool
 }
 
 // Setting is one option.

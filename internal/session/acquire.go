@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,7 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		err = s.applyMinHold(ctx, h, spec)
 	}
 	if err == nil {
+		h.async = spec.Config.AsyncUnlock
 		s.hearSoon()
 		if c != nil {
 			c.tellGranted(h)
@@ -234,6 +236,9 @@ func (a *attempt) start() bool {
 	defer a.at.unlock()
 	a.w = a.newWaiter()
 	a.ownAcquisition()
+	if len(a.at.releasing) > 0 {
+		a.releasing = slices.Clone(a.at.releasing)
+	}
 	if a.limit > 0 {
 		return a.at.state.Try(a.w, a.now)
 	}

@@ -37,6 +37,8 @@ type attempt struct {
 	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
 	request acquireRequest    // the latest
 	h       *hold             // the result
+
+	releasing []chan struct{} // the releases of this process that were in flight when it began
 }
 
 // run executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal. A failed
@@ -67,14 +69,17 @@ func (a *attempt) steps() error {
 		case err == nil:
 			return nil
 		case a.limit > 0:
-			if again, err := a.again(err, last, pause.Next()); !again {
-				return a.giveUp(err)
+			again, before := a.again(err, last, pause.Next())
+			if !again {
+				return a.giveUp(before)
 			}
-			last = err
+			last = before
 		case err == errAgain:
 		case err == errRefused:
 			pause.Reset()
-			a.tellWaiting()
+			if !a.overtook() {
+				a.tellWaiting()
+			}
 		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
@@ -205,13 +210,13 @@ func (a *attempt) timeLeft() time.Duration {
 	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
 }
 
-// again reports whether a TryLock takes another step after err, and waits for d before it. If not, it returns the error
-// of the TryLock. last is the error of the previous step.
+// again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
+// previous step. again returns the last for the next step, or the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
 	switch {
 	case err == errRefused:
-		return false, lock.ErrNotAcquired
+		return a.overtook(), lock.ErrNotAcquired
 	case err == errAgain:
 		return true, last
 	case errors.As(err, &over):
@@ -219,6 +224,9 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	case err == a.waiting.Err():
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
+		if last == lock.ErrNotAcquired { // the latest reply
+			return false, last
+		}
 		if last != nil {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
@@ -229,6 +237,27 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	a.now = time.Now()
 	a.wakeup()
 	return true, err
+}
+
+// overtook reports whether a refused request may have overtaken a release of this process, whose Unlock did not wait for
+// it. In that case it waits for the release, and the attempt sends another request.
+func (a *attempt) overtook() bool {
+	if len(a.releasing) == 0 {
+		return false
+	}
+	for _, done := range a.releasing {
+		select {
+		case <-done: // an operation timeout after its Unlock at the latest
+		case <-a.waiting.Done():
+			return false // the refusal is the latest reply
+		case <-a.s.closer.closing:
+			return false
+		}
+	}
+	a.releasing = nil
+	a.now = time.Now()
+	a.wakeup()
+	return true
 }
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
@@ -295,7 +324,7 @@ func (a *attempt) giveUp(err error) error {
 	if prepared != nil {
 		h := prepared.Of.(*hold) // another reader's grant admitted it as the wait ended
 		s := a.s
-		s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
+		s.sender.Go(func() { _ = s.unlock(context.Background(), h, true) })
 	}
 	return err
 }

@@ -26,6 +26,7 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 	if spec.limits() {
 		s.limit(read, spec)
 	}
+	read.async = spec.Config.AsyncUnlock
 	return read, nil
 }
 
@@ -73,9 +74,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if c != nil {
 		c.tellGranted(read)
 	}
-	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
+	if err := s.unlock(ctx, h, true); errors.Is(err, lock.ErrNotHeld) {
 		// The write hold was lost, perhaps before the read side was acquired: another owner may have written.
-		_ = s.unlock(ctx, read)
+		_ = s.unlock(ctx, read, true)
 		return nil, nil, err
 	}
 	return read, nil, nil // even if the reconciler still has to release the write side

@@ -19,6 +19,7 @@ type hold struct {
 	parent         context.Context // set by init: the parent of the hold's context
 	caller         context.Context // set by init: canceled when the work should stop; equal to parent unless untilUnlock
 	untilUnlock    bool            // set by init: the hold lasts until Unlock, even after caller is canceled
+	async          bool            // lock.WithAsyncUnlock; set before the caller gets the hold
 
 	limit atomic.Pointer[limit] // when the hold ends at the latest; nil without a limit. Set under the mutex of its state
 
@@ -174,10 +175,14 @@ func (h *hold) Err() error {
 }
 
 func (h *hold) Unlock(ctx context.Context) error {
-	if err := h.acquisition().s.unlock(ctx, h); err != nil {
-		return &lock.Error{Op: "unlock", Name: h.acquisition().spec.Name, Err: err}
+	if err := h.acquisition().s.unlock(ctx, h, !h.async); err != nil {
+		return h.unlockError(err)
 	}
 	return nil
+}
+
+func (h *hold) unlockError(err error) error {
+	return &lock.Error{Op: "unlock", Name: h.acquisition().spec.Name, Err: err}
 }
 
 // String omits the owner: a reader of a log who knows the owner string can release the lock.

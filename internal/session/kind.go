@@ -73,7 +73,7 @@ type Scripts struct {
 
 // knows returns the options that the kind supports.
 func (k *Kind) knows() lockimpl.Options {
-	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
+	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace | lockimpl.AsyncUnlock
 	if k.Queues {
 		known |= lockimpl.WaiterTimeout
 	}
@@ -82,6 +82,9 @@ func (k *Kind) knows() lockimpl.Options {
 	}
 	if k.Sibling != nil {
 		known |= lockimpl.ReaderPreference
+	}
+	if k.Mode == lock.Worker {
+		known &^= lockimpl.AsyncUnlock // Done reports that the worker counts as done
 	}
 	if k.NonReentrant {
 		known &^= lockimpl.Fencing // several owners hold it at once, so no token is the latest
@@ -130,6 +133,7 @@ type Spec struct {
 	Config lockimpl.Config // from the options
 	Err    error           // set if the name or an option is invalid; the fields below are then zero
 	slot   uint16          // on a cluster
+	turns  string          // of a kind with a heartbeat: the channel on which this client is notified of its turns
 	spare  int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	at     *entry          // caches the entry, which may have been reused for another lock. Guarded by lockTable.mu
 	terms  lockstate.Terms // for package lockstate
@@ -153,6 +157,9 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if s.sliced() {
 		spec.Keys.Scattered = true // its subscribers can be connected to a replica
 		spec.slot = slots.OfKey(s.rdb, spec.Keys.Lock)
+	}
+	if k.Keep != nil {
+		spec.turns = keys.OfTurns(spec.Keys.Channel, s.id)
 	}
 	if config.Fencing {
 		spec.Keys.Register = keys.Tokens(mapped)

@@ -29,9 +29,10 @@ func TestNewSpec_options(t *testing.T) {
 			"WithMinHold":          {lock.WithMinHold(time.Second), []*Kind{plain, fair}},
 			"WithReaderPreference": {lock.WithReaderPreference(), []*Kind{reading, writing}},
 			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token of a semaphore is the latest
-			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many}},
+			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many, workers}},
+			"WithAsyncUnlock":      {lock.WithAsyncUnlock(), []*Kind{plain, fair, reading, writing, many}},
 		} {
-			for kind, k := range map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": many} {
+			for kind, k := range map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": many, "wait group": workers} {
 				err := w.a.NewSpec(k, "orders", []lock.Option{c.option}).Err
 				if known := slices.Contains(c.known, k); known != (err == nil) || !known && !errors.Is(err, errors.ErrUnsupported) {
 					w.Errorf("%s of %s: %v", name, kind, err)
@@ -40,6 +41,9 @@ func TestNewSpec_options(t *testing.T) {
 		}
 	})
 }
+
+// workers is a kind whose holds are workers of a wait group.
+var workers = &Kind{Mode: lock.Worker, NonReentrant: true, Scripts: Scripts{Keys: keys.WaitGroup}}
 
 // many is a kind that several owners can hold at once.
 var many = &Kind{Mode: lock.Permit, NonReentrant: true, Scripts: Scripts{Keys: keys.Semaphore}}

@@ -127,7 +127,7 @@ func (c *call) tellGranted(h *hold) {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = c.s.unlock(c.ctx, h)
+			_ = c.s.unlock(c.ctx, h, true)
 		}
 	}()
 	e := c.ends()

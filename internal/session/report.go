@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -57,6 +59,16 @@ func (r *reporter) warn(message, about string, args ...any) {
 // work.
 func (r *reporter) lost(spec *Spec, cause error) {
 	r.say(slog.LevelError, "lock lost", spec.Name, []any{"lock", spec.Name, "mode", spec.Mode, "cause", cause})
+}
+
+// unlockFailed logs that the release of h, whose Unlock did not wait for it, failed with err.
+func (r *reporter) unlockFailed(h *hold, err error) {
+	spec := h.acquisition().spec
+	if errors.Is(err, lock.ErrLost) {
+		r.lost(spec, h.unlockError(err))
+		return
+	}
+	r.warn("release not confirmed, will retry", spec.Name, "lock", spec.Name, "mode", spec.Mode, "err", h.unlockError(err))
 }
 
 // say logs message at level, subject to the rate limit.

@@ -31,11 +31,11 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	if !h.Fixed && t.lease.Until().Before(until) {
 		if err := s.extend(ctx, h, s.minHoldLease(d)); err != nil {
 			if ctx.Err() == nil {
-				_ = s.unlock(ctx, h)
+				_ = s.unlock(ctx, h, true)
 			} else if s.enter() == nil { // otherwise Close releases it
 				go func() {
 					defer s.sender.Done()
-					_ = s.unlock(ctx, h)
+					_ = s.unlock(ctx, h, true)
 				}()
 			}
 			if errors.Is(err, lock.ErrNotHeld) {

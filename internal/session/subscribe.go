@@ -50,7 +50,7 @@ func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 // channel returns the channel on which waiters by spec are notified, and its callback.
 func (e *subscriptions) channel(spec *Spec) (name string, hear func(message string)) {
 	if spec.Keep != nil {
-		return keys.OfTurns(spec.Keys.Channel, e.at.s.id), e.onTurn
+		return spec.turns, e.onTurn
 	}
 	return spec.Keys.Channel, e.onMessage
 }

@@ -58,8 +58,9 @@ type entry struct {
 	users      int    // number of calls that use the entry
 	remembered bool   // it is in lockTable.remembered
 
-	mu    sync.Mutex
-	state lockstate.Lock // guarded by mu
+	mu        sync.Mutex
+	state     lockstate.Lock  // guarded by mu
+	releasing []chan struct{} // of releases in flight whose Unlock has returned; closed when they end. Guarded by mu
 }
 
 func (all *lockTable) init(s *Session) {

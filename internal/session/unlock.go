@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -13,14 +14,22 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// unlock releases h.
-func (s *Session) unlock(ctx context.Context, h *hold) error {
+// unlock releases h. If wait is false, it does not wait for replies: see unlockLater.
+func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	began := time.Now()
 	h.look(began) // an expired lease is lost even if the watchdog has not detected it yet
 	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
-	err := s.unlockEnded(ctx, h, began)
+	later, err := s.unlockEnded(ctx, h, began, wait)
+	if later {
+		return nil
+	}
+	return s.unlocked(ctx, h, began, err)
+}
+
+// unlocked notifies the observer of the result of releasing h, and returns it.
+func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		err = s.sender.Failed(ctx, began, err)
 	}
@@ -30,17 +39,22 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	return err
 }
 
-// unlockEnded releases h, which unlock has just ended.
-func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error {
+// unlockEnded releases h, which unlock has just ended. later reports that a goroutine sends the command for it, because
+// wait is false.
+func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) (later bool, err error) {
 	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return nil
+		return false, nil
 	}
 	at, err := s.begin(t.spec)
 	if err != nil {
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
+		return false, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
 	}
-	defer s.done(at)
+	defer func() {
+		if !later {
+			s.done(at)
+		}
+	}()
 
 	// A deferred Unlock must release the lock even if ctx is already canceled.
 	if ctx.Err() != nil {
@@ -49,14 +63,56 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error
 	switch remains, passed := t.remove(h, now); {
 	case passed:
 		s.tellHandedOff(h)
-		return nil
+		return false, nil
 	case remains == lockstate.SharersHold: // other readers joined after drop
-		return nil
-	case remains == lockstate.NobodyHolds:
-		return s.release(ctx, t, now)
+		return false, nil
+	case !wait:
+		s.unlockLater(ctx, at, h, remains)
+		return true, nil
 	default:
-		return s.reduce(ctx, t, h.By)
+		return false, s.sendUnlock(ctx, h, remains, now)
 	}
+}
+
+// sendUnlock sends the command for h, after which remains has the lock.
+func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Remains, now time.Time) error {
+	if remains == lockstate.NobodyHolds {
+		return s.release(ctx, h.acquisition(), now)
+	}
+	return s.reduce(ctx, h.acquisition(), h.By)
+}
+
+// unlockLater is sendUnlock in a goroutine, which Close waits for: lock.WithAsyncUnlock. It calls done. The observer and
+// the log report what Unlock would have returned.
+//
+// The next acquisition in this process may overtake the release, as after an Unlock whose caller left. If it is in the
+// queue before the release is sent, the release can grant it the lock. Otherwise it is refused only after the outcome of
+// the release: see attempt.overtook.
+func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains lockstate.Remains) {
+	ctx = context.WithoutCancel(ctx)
+	done := make(chan struct{})
+	at.lock()
+	at.releasing = append(at.releasing, done)
+	at.unlock()
+	s.sender.Go(func() {
+		began := time.Now()
+		err := func() error {
+			defer s.done(at)
+			defer at.released(done)
+			return s.sendUnlock(ctx, h, remains, began)
+		}()
+		if err := s.unlocked(ctx, h, began, err); err != nil {
+			s.report.unlockFailed(h, err)
+		}
+	})
+}
+
+// released ends a release of unlockLater: it was confirmed, or the reconciler repeats it.
+func (at *entry) released(done chan struct{}) {
+	at.lock()
+	defer at.unlock()
+	at.releasing = slices.DeleteFunc(at.releasing, func(other chan struct{}) bool { return other == done })
+	close(done)
 }
 
 // drop releases h without a command if the count in Redis does not change. It reports whether it did.

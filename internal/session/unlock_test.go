@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -65,7 +66,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
-		if err := w.a.unlockEnded(w.Context(), h, now); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
+		if _, err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("Unlock: %v", err)
 		}
 	})
@@ -385,5 +386,363 @@ func TestReduce_isSettled(t *testing.T) {
 			w.Errorf("count %d, outer %v", n, outer.Err())
 		}
 		w.unlock(outer)
+	})
+}
+
+// asyncKinds are all kinds, with lock.WithAsyncUnlock.
+var asyncKinds = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": permits}
+
+// asyncSpec returns a spec of "orders" with lock.WithAsyncUnlock. A semaphore has one permit.
+func (w *world) asyncSpec(k *Kind, opts ...lock.Option) *Spec {
+	w.Helper()
+	spec := w.a.NewSpec(k, "orders", append(opts, lock.WithAsyncUnlock()))
+	if spec.Err != nil {
+		w.Fatal(spec.Err)
+	}
+	if k.Mode == lock.Permit {
+		spec.Keys.Total, spec.Keys.Permits = 1, 1
+	}
+	return spec
+}
+
+// noHold fails the test if Redis has a hold of "orders". The number of permits of a semaphore stays.
+func (w *world) noHold() {
+	w.Helper()
+	if n, _ := w.mini.Get("orders"); n == "1" {
+		w.mini.Del("orders")
+	}
+	if keys := w.mini.Keys(); len(keys) != 0 {
+		w.Errorf("left: %q", keys)
+	}
+}
+
+func (w *world) mustLock(ctx context.Context, spec *Spec) lock.Hold {
+	w.Helper()
+	h, err := w.a.Lock(ctx, spec)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// atOnce fails the test if Unlock of h takes any time, or if the hold does not end as after any Unlock.
+func (w *world) atOnce(h lock.Hold) {
+	w.Helper()
+	start := time.Now()
+	w.unlock(h)
+	if took := time.Since(start); took != 0 {
+		w.Errorf("Unlock took %v", took)
+	}
+	if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) || h.Context().Err() == nil || h.Until().After(time.Now()) {
+		w.Errorf("the hold: %v until %v", err, h.Until())
+	}
+	if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+		w.Errorf("the second Unlock: %v", err)
+	}
+}
+
+// The releases of an owner's two holds are not sent yet. Each Unlock takes no time, and the releases are executed later.
+func TestAsyncUnlock_doesNotWait(t *testing.T) {
+	for name, k := range asyncKinds {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				goes := make(chan struct{})
+				spec := w.asyncSpec(held(k, goes))
+				outer := w.mustLock(w.Context(), spec)
+				if !k.NonReentrant {
+					w.atOnce(w.mustLock(outer.Context(), spec))
+				}
+				w.atOnce(outer)
+				close(goes)
+				synctest.Wait()
+				w.noHold()
+			})
+		})
+	}
+}
+
+// held returns k. Each release waits until goes is closed before it is sent.
+func held(k *Kind, goes <-chan struct{}) *Kind {
+	c := *k
+	c.Batches = false
+	if pass := k.Pass; pass != nil {
+		c.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+			<-goes
+			return pass(ctx, rdb, k, owner, p)
+		}
+	}
+	c.Release = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
+		<-goes
+		return k.Release(ctx, rdb, keys, owner, leave)
+	}
+	return &c
+}
+
+// The next request overtakes the release. It is refused, and the call sends another one after the release.
+func TestAsyncUnlock_overtaken(t *testing.T) {
+	for name, k := range asyncKinds {
+		if k == reading {
+			continue // readers do not refuse each other
+		}
+		for op, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock} {
+			t.Run(name+"/"+op, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					goes := make(chan struct{})
+					spec := w.asyncSpec(held(k, goes))
+					w.atOnce(w.mustLock(w.Context(), spec))
+					var h lock.Hold
+					var err error
+					returned := false
+					go func() {
+						h, err = acquire(w.a, w.Context(), spec)
+						returned = true
+					}()
+					synctest.Wait()
+					if returned {
+						w.Fatalf("%s returned before the release: %v", op, err)
+					}
+					close(goes)
+					synctest.Wait()
+					if !returned || err != nil {
+						w.Fatalf("%s after the release: %v", op, err)
+					}
+					w.atOnce(h)
+					synctest.Wait()
+					w.noHold()
+				})
+			})
+		}
+	}
+}
+
+// A refused attempt waits for the release until its context is canceled, or until the client closes.
+func TestAsyncUnlock_isAwaitedInTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		end func(w *world, cancel func())
+		err error
+	}{
+		"context": {func(_ *world, cancel func()) { cancel() }, context.Canceled},
+		"Close":   {func(w *world, _ func()) { w.a.Close(w.Context()) }, lock.ErrNotAcquired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				goes := make(chan struct{})
+				spec := w.asyncSpec(held(plain, goes))
+				w.atOnce(w.mustLock(w.Context(), spec))
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				start := time.Now()
+				time.AfterFunc(time.Second, func() { c.end(w, cancel) })
+				_, err := w.a.TryLock(ctx, spec)
+				if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, c.err) || took != time.Second {
+					w.Errorf("%v after %v", err, took)
+				}
+				close(goes)
+				time.Sleep(2 * leaseTime)
+			})
+		})
+	}
+}
+
+// A TryLock is refused, waits for the release, and has no reply to its next request. The refusal was its latest reply.
+func TestAsyncUnlock_refusedThenUnanswered(t *testing.T) {
+	inBubble(t, func(w *world) {
+		goes, answer := make(chan struct{}), make(chan struct{})
+		k := held(plain, goes)
+		sent := 0
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if sent++; sent == 3 {
+				<-answer
+			}
+			return acquire(ctx, rdb, keys, q)
+		}
+		spec := w.asyncSpec(k)
+		w.atOnce(w.mustLock(w.Context(), spec))
+		time.AfterFunc(opTime/2, func() { close(goes) })
+		start := time.Now()
+		_, err := w.a.TryLock(w.Context(), spec)
+		if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took != opTime {
+			w.Errorf("TryLock: %v after %v", err, took)
+		}
+		close(answer)
+		time.Sleep(2 * leaseTime)
+	})
+}
+
+// The observer and the log report once what Unlock does not return, and the release is repeated.
+func TestAsyncUnlock_reportsFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails func(w *world)
+		event string
+		err   error
+		line  string
+	}{
+		"unavailable": {
+			func(w *world) {
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 2 * opTime}))
+			},
+			"released", lock.ErrUnavailable, `msg="release not confirmed, will retry" lock=orders mode=exclusive err="leasehold: unlock \"orders\": `,
+		},
+		"lost": {
+			func(w *world) { w.mini.Del("orders") },
+			"lost", lock.ErrLost, `msg="lock lost" lock=orders mode=exclusive cause="leasehold: unlock \"orders\": `,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withDefaultLogger(t, func(w *world, log *heard) {
+				h := w.mustLock(w.Context(), w.asyncSpec(plain))
+				w.wantTold("granted")
+				c.fails(w)
+				w.atOnce(h)
+				time.Sleep(opTime)
+				synctest.Wait()
+				if e := w.wantTold(c.event)[0]; !errors.Is(e.Err, c.err) || e.Name != "orders" || e.Held != 0 {
+					w.Errorf("%+v", e)
+				}
+				if lines := log.lines("orders"); len(lines) != 1 || !strings.Contains(lines[0], c.line) {
+					w.Errorf("the log: %q, want one line with %q", lines, c.line)
+				}
+				time.Sleep(3 * opTime)
+				w.noHold()
+			})
+		})
+	}
+}
+
+// One of two holds is released, and Redis has none. Unlock returned before, so both losses are reported.
+func TestAsyncUnlock_reentryFindsALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		spec := w.asyncSpec(plain)
+		outer, inner := w.mustLock(ctx, spec), w.mustLock(ctx, spec)
+		w.wantTold("granted", "granted")
+		w.mini.Del("orders")
+		w.atOnce(inner)
+		synctest.Wait()
+		w.wantTold("lost", "lost")
+		if err := outer.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock after a known loss: %v", err)
+		}
+	})
+}
+
+// A loss that this process has detected is returned.
+func TestAsyncUnlock_returnsAKnownLoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.asyncSpec(plain, lock.WithFixedLease(time.Second))
+		h := w.mustLock(w.Context(), spec)
+		time.Sleep(time.Second)
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+		err := lock.Do(w.Context(), locker{w.a, spec}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+		if !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Do: %v", err)
+		}
+		time.Sleep(time.Second) // the lease in Redis ends later
+	})
+}
+
+// Close waits for the release and for the observer. If there is no reply, Close says so.
+func TestAsyncUnlock_closeWaits(t *testing.T) {
+	for _, slow := range []time.Duration{time.Second, 5 * opTime} {
+		t.Run(slow.String(), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var released atomic.Int32
+				w.observer().Released = func(context.Context, lock.Event) {
+					time.Sleep(time.Second)
+					released.Add(1)
+				}
+				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+				h := w.mustLock(w.Context(), w.asyncSpec(plain))
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: slow}))
+				w.atOnce(h)
+				start := time.Now()
+				err := w.a.Close(w.Context())
+				if took := time.Since(start); slow < opTime && (err != nil || took != slow+time.Second) || slow > opTime && (!errors.Is(err, lock.ErrUnavailable) || took != closeTimeouts*opTime) {
+					w.Errorf("Close: %v after %v", err, took)
+				}
+				if n := released.Load(); n != 2 {
+					w.Errorf("%d holds released, want 2", n)
+				}
+				time.Sleep(slow)
+			})
+		})
+	}
+}
+
+// Do returns when the function has returned, without a round trip for Unlock, only with the option.
+func TestAsyncUnlock_do(t *testing.T) {
+	for name, do := range map[string]func(context.Context, lock.Locker, func(context.Context) error) error{"Do": lock.Do, "TryDo": lock.TryDo} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var ended time.Time
+				for want, spec := range map[time.Duration]*Spec{0: w.asyncSpec(plain), time.Second: w.a.NewSpec(plain, "orders", nil)} {
+					w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+					w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
+					err := do(w.Context(), locker{w.a, spec}, func(context.Context) error {
+						ended = time.Now()
+						return io.EOF
+					})
+					if took := time.Since(ended); !errors.Is(err, io.EOF) || took != want {
+						w.Errorf("%v, %v after the function, want %v", err, took, want)
+					}
+					w.wire.OnRequest(nil)
+					time.Sleep(time.Second)
+				}
+			})
+		})
+	}
+}
+
+// A lock with a minimum hold time stays locked after Unlock.
+func TestAsyncUnlock_minHold(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.asyncSpec(plain, lock.WithMinHold(time.Minute))
+		w.atOnce(w.mustLock(w.Context(), spec))
+		time.Sleep(50 * time.Second)
+		if h, err := w.a.TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("TryLock: %v %v", h, err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Each hold is released as its own handle says.
+func TestAsyncUnlock_isPerHandle(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.mustLock(ctx, w.asyncSpec(plain))
+		slow := func() { w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second})) }
+		slow()
+		w.atOnce(inner)
+		time.Sleep(opTime)
+		slow()
+		start := time.Now()
+		w.unlock(outer)
+		if took := time.Since(start); took != time.Second {
+			w.Errorf("Unlock without the option took %v", took)
+		}
+	})
+}
+
+// A read hold of Downgrade has the option of its handle. Downgrade itself waits for the release of the write hold,
+// because that may find a loss.
+func TestAsyncUnlock_downgrade(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.mustLock(w.Context(), w.asyncSpec(writing))
+		read, err := w.a.Downgrade(w.Context(), w.asyncSpec(reading), h)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if fields, err := w.mini.HKeys("orders"); len(fields) != 2 || err != nil { // the mode and the reader
+			w.Errorf("after Downgrade Redis has %q", fields)
+		}
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
+		w.atOnce(read)
 	})
 }

@@ -41,9 +41,10 @@ const (
 	Grace            = option.Grace
 	ReaderPreference = option.ReaderPreference
 	MinHold          = option.MinHold
+	AsyncUnlock      = option.AsyncUnlock
 
 	// All is the set of all options.
-	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold
+	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold | AsyncUnlock
 )
 
 // NewConfig applies opts in order. An option that is nil or has an invalid value is an error. An

@@ -104,7 +104,10 @@ var semaphoreCells = []*cell{
 		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1, more: 4,
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 250*time.Millisecond),
 		columns: append([]column{throughput[0], {"× leasehold", "locks/s", true, 2}}, throughput[2:]...),
-		aims:    []aim{{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9}},
+		aims: []aim{
+			{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9},
+			{what: "allocations a pair", of: "permits", metric: "allocs", atMost: 10},
+		},
 	},
 	{
 		name: "held-permits", title: "10,000 permits of one semaphore held and renewed for 20 s, compared with 10,000 locks, lease 5 s",
@@ -136,6 +139,8 @@ var lockCells = []*cell{
 	onACluster("keys-512-cluster", 512),
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
+	asyncFar("async-keys-far", 100, "100 locks in turn", 0.91),
+	asyncFar("async-key-far", 1, "one lock again and again", 0.91),
 	away(0.25), away(0.5), away(1), away(2), away(5), away(10),
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
@@ -244,6 +249,20 @@ var lockCells = []*cell{
 	},
 	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
 	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+}
+
+// asyncFar compares an Unlock that waits for the reply with one that does not.
+func asyncFar(name string, names int, what string, least float64) *cell {
+	return &cell{
+		name: name, title: "Unlock with and without a wait for the reply: one goroutine locks " + what + ", 1 ms of round trip",
+		contenders: []string{"f1", "leasehold", "async"}, reference: "leasehold", processes: 1, more: 2, roundTrip: time.Millisecond,
+		slice: loop(job{Do: "loop", Goroutines: 1, Each: true, Names: names}, 500*time.Millisecond),
+		columns: []column{
+			{"pairs/s", "locks/s", false, 0}, {"× leasehold", "locks/s", true, 2}, tripwise[0], {"p50 µs", "p50 us", false, 1}, {"p99 ms", "p99 ms", false, 2},
+			{"commands", "sent/lock", false, 2}, {"allocs", "allocs", false, 0},
+		},
+		aims: []aim{{what: "locks a round trip", of: "async", metric: "locks/rtt", atLeast: least}},
+	}
 }
 
 // distances and crowds are the cells of a chart each.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -73,6 +74,7 @@ const (
 var contenders = map[string]entry{
 	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
 	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
+	"async":            {what: "this library, with lock.WithAsyncUnlock", kind: ours, open: openAsync},
 	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
 	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
 	"permits":          {what: "this library: permits of one semaphore in place of locks", kind: ours, open: openPermits},
@@ -110,9 +112,10 @@ func goRedisClient(s settings) redis.UniversalClient {
 }
 
 type leasehold struct {
-	client *client.Client
-	rdb    rueidis.Client // nil if the client's own
-	fair   bool
+	client  *client.Client
+	rdb     rueidis.Client // nil if the client's own
+	fair    bool
+	options []lock.Option
 }
 
 func openLeasehold(s settings) (contender, error) { return openWith(nil)(s) }
@@ -133,7 +136,7 @@ func openWith(more func() (client.Option, error)) func(settings) (contender, err
 			return nil, err
 		}
 		c, err := client.New(rdb, options...)
-		return leasehold{c, rdb, s.Fair}, err
+		return leasehold{client: c, rdb: rdb, fair: s.Fair}, err
 	}
 }
 
@@ -154,9 +157,20 @@ func openLeaseholdByURL(s settings) (contender, error) {
 
 func (l leasehold) Lock(name string) locker {
 	if l.fair {
-		return leaseholdLock{l.client.NewFairLock(name)}
+		return leaseholdLock{l.client.NewFairLock(name, l.options...)}
 	}
-	return leaseholdLock{l.client.NewLock(name)}
+	return leaseholdLock{l.client.NewLock(name, l.options...)}
+}
+
+func openAsync(s settings) (contender, error) {
+	// The server is flushed between slices, perhaps before the last release, whose report is then an error.
+	c, err := openWith(func() (client.Option, error) { return client.WithLogger(slog.New(slog.DiscardHandler)), nil })(s)
+	if err != nil {
+		return nil, err
+	}
+	l := c.(leasehold)
+	l.options = []lock.Option{lock.WithAsyncUnlock()}
+	return l, nil
 }
 
 func (l leasehold) ReadLock(name string) locker {

@@ -27,6 +27,9 @@ func (w *working) loop(j job, res *result) error {
 	for g := range lockers {
 		n := w.lockNumber(j, g)
 		lockers[g] = w.contender.Lock(lockName(n))
+		if j.Names > 0 {
+			lockers[g] = w.inTurn(n, j.Names)
+		}
 		if j.Read {
 			r, ok := w.contender.(reader)
 			if !ok {
@@ -78,6 +81,26 @@ func (r *result) add(t tally) {
 	r.Failed += t.failed
 	r.Waits.add(t.waits)
 	r.Longest = max(r.Longest, t.longest)
+}
+
+// inTurn returns a locker that locks other names in turn, from the nth on. One goroutine uses it.
+func (w *working) inTurn(n, names int) locker {
+	t := &turns{}
+	for i := range names {
+		t.all = append(t.all, w.contender.Lock(lockName(n*names+i)))
+	}
+	return t
+}
+
+type turns struct {
+	all  []locker
+	next int
+}
+
+func (t *turns) Lock(ctx context.Context) (held, error) {
+	l := t.all[t.next]
+	t.next = (t.next + 1) % len(t.all)
+	return l.Lock(ctx)
 }
 
 // lockNumber says which lock goroutine g uses.

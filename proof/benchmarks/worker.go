@@ -44,7 +44,7 @@ type job struct {
 	Inside     time.Duration // work while the lock is held
 	Begin, End int64         // by monotonic
 	ComeBack   time.Duration // the time that goroutines have to come back, once they should
-	Names      int           // how many locks to hold, keys to use, or elements in a call
+	Names      int           // how many locks to hold or to use in turn, keys to use, or elements in a call
 	PerSecond  int           // the rate limit of a key
 	State      string        // of the clients of a fleet
 }

@@ -48,6 +48,7 @@ type Op struct {
 	Again    bool          // it takes the lock once more meanwhile
 	Down     bool          // having written, it goes on reading
 	Fixed    time.Duration // the lease, without renewals; 0 is the watchdog's
+	Async    bool          // Unlock does not wait for the reply
 }
 
 // The faults. Those with Nth befall the nth script that a client sends, or the nth message
@@ -102,6 +103,17 @@ const lease = 6 * time.Second
 
 // NewPlan returns the plan of a seed, with locks of a kind.
 func NewPlan(seed uint64, kind string) Plan {
+	p := plan(seed, kind)
+	r := rand.New(rand.NewPCG(seed, 2)) // apart, so that a seed keeps the rest of its plan
+	for _, a := range p.Actors {
+		for i := range a.Ops {
+			a.Ops[i].Async = r.IntN(4) == 0
+		}
+	}
+	return p
+}
+
+func plan(seed uint64, kind string) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Plan{Seed: seed, Clients: 1 + r.IntN(3), Lease: lease, Rate: 1, Near: 50 * time.Microsecond, Far: 400 * time.Microsecond}
 	if r.IntN(2) == 0 {
@@ -293,7 +305,7 @@ func (p Plan) size() int {
 		n += 10
 		for _, o := range a.Ops {
 			n += 10
-			for _, more := range []bool{o.Do != "lock", o.Reads, o.After > 0, o.Patience > 0, o.Hold > 100*time.Microsecond, o.Again, o.Down, o.Fixed > 0} {
+			for _, more := range []bool{o.Do != "lock", o.Reads, o.After > 0, o.Patience > 0, o.Hold > 100*time.Microsecond, o.Again, o.Down, o.Fixed > 0, o.Async} {
 				if more {
 					n++
 				}
@@ -372,6 +384,7 @@ func (p Plan) Smaller() (less []Plan) {
 				func(o *Op) { o.Again = false },
 				func(o *Op) { o.Down = false },
 				func(o *Op) { o.Fixed = 0 },
+				func(o *Op) { o.Async = false },
 				func(o *Op) { o.Reads = false },
 			} {
 				add(func(c *Plan) { simpler(&c.Actors[i].Ops[j]) })

@@ -310,6 +310,9 @@ func (w *world) locker(c int, i int, o Op) lock.Locker {
 	if o.Fixed > 0 && o.Do != "all" {
 		opts = append(opts, lock.WithFixedLease(o.Fixed))
 	}
+	if o.Async {
+		opts = append(opts, lock.WithAsyncUnlock())
+	}
 	name := w.name(i)
 	switch l.Kind {
 	case "fair":
