@@ -50,10 +50,10 @@ type Client struct {
 // sends no command, except for one to a cluster, within the operation timeout (see [PubSubAuto]).
 //
 // rdb may be standalone, Sentinel or cluster. With SendToReplicas, it must not send EVALSHA to
-// replicas. Its blocking pool must have a free connection for notifications, on each node of a
-// cluster. It also needs one for the entry of [WithName], and one for each acquisition in progress
-// with [lock.WithReplicas]. Without free connections, waiters poll once per second, and
-// acquisitions with replicas time out. The client logs that once.
+// replicas. Its blocking pool must have a free connection for notifications and the entry of
+// [WithName], on each node of a cluster. It also needs one for each acquisition in progress with
+// [lock.WithReplicas]. Without free connections, waiters poll once per second, and acquisitions with
+// replicas time out. The client logs that once.
 //
 // The ConnWriteTimeout of rdb, 10 s by default, bounds how long a goroutine of the client can wait
 // for an unresponsive server. Calls return long before that. If the context of a call cannot be
@@ -103,6 +103,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 		Client:  registry.Self(c.session.ID(), config.name, config.label),
 		Timeout: config.OpTimeout,
 		Logger:  config.Logger,
+		Share:   c.session.Share,
 	})
 	return c
 }
@@ -120,18 +121,19 @@ func newClient(rdb rueidis.Client, config config) *Client {
 // If the connection fails, the error reports a detected cause at the address. It can be a Sentinel,
 // a TLS port, or a server that has reached its maxclients.
 //
-// The connection needs no CLIENT TRACKING, detects within 5 s that a server is gone, and refreshes
-// its view of Sentinels and clusters.
+// The connection needs no CLIENT TRACKING and refreshes its view of Sentinels and clusters. On
+// Linux, it detects within 5 s that a host is gone. A server or a proxy that accepts data but does
+// not reply is detected within 15 s, and earlier with a lease of less than 30 s.
 func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	config, err := configure(opts)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	option, err := ParseURL(url)
+	option, err := parseURL(url)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	return open(ctx, option, config)
+	return open(ctx, tuned(option, config.Lease), config)
 }
 
 // OpenWithOption connects as [Open] does, with options that a URL cannot express. Examples are the
@@ -142,7 +144,7 @@ func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Op
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	return open(ctx, tuned(option), config)
+	return open(ctx, tuned(option, config.Lease), config)
 }
 
 // open connects, and returns a client that owns the connection.

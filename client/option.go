@@ -157,8 +157,8 @@ func both(a, b *lock.Observer) *lock.Observer {
 //
 // The client writes the entry in the background when the first handle of a lock is created. It
 // refreshes the entry every 10 s, and Close removes it. The entry expires a minute after the
-// process died. It uses one connection of the blocking pool of the rueidis client. No lock waits
-// for it or depends on it.
+// process died. It shares the connection for notifications. On a cluster it can use another one of
+// the blocking pool of the rueidis client. No lock waits for it or depends on it.
 func WithName(name string) Option {
 	return option(func(c *config) {
 		c.name = name

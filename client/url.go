@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/redis/rueidis"
 )
 
@@ -23,6 +24,15 @@ import (
 // skip_verify (only with TLS) and protocol (2 or 3). Any other parameter, a value without effect,
 // and a fragment are errors. An error never repeats the password.
 func ParseURL(text string) (rueidis.ClientOption, error) {
+	option, err := parseURL(text)
+	if err != nil {
+		return rueidis.ClientOption{}, err
+	}
+	return tuned(option, DefaultWatchdogTimeout), nil
+}
+
+// parseURL is ParseURL without the options that suit locks.
+func parseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {
 		err = unreadable(text, err)
@@ -37,14 +47,22 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 		option.TLSConfig.ServerName = ""
 		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would connect to them in plain text
 	}
-	return tuned(option), nil
+	return option, nil
 }
 
-// tuned returns option with what suits locks, where it says nothing.
-func tuned(option rueidis.ClientOption) rueidis.ClientOption {
+// tuned returns option with what suits locks with this lease, where it says nothing.
+func tuned(option rueidis.ClientOption, lease time.Duration) rueidis.ClientOption {
 	option.DisableCache = true
 	option.ClientName = cmp.Or(option.ClientName, "leasehold")
 	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// The operating system detects a host that is gone, without a command. PINGs detect a server that
+	// hangs, before a lease can expire. rueidis sends them if nothing else was replied to since the last tick.
+	option.Dialer = dial.Lively(option.Dialer)
+	option.Dialer.KeepAlive = cmp.Or(option.Dialer.KeepAlive, max(min(lease/6, 5*time.Second), time.Second))
+	// Commands and replies of locks are short. The defaults take 1.35 MB for each connection.
+	option.ReadBufferEachConn = cmp.Or(option.ReadBufferEachConn, 32<<10)
+	option.WriteBufferEachConn = cmp.Or(option.WriteBufferEachConn, 32<<10)
+	option.RingScaleEachConn = cmp.Or(option.RingScaleEachConn, 9)
 	// One connection keeps the commands about a lock in order, and shares each write
 	// among more callers; a short wait for more of them halves what a busy client spends
 	// on writing. A caller that is alone does not wait.

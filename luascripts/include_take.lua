@@ -1,6 +1,17 @@
 -- include_take: takes a plain lock. It has no keys of its own.
 -- include: time, token, plain, line, channels, seize, linger
 
+-- awaits reports whether owner stands in line, and a message reaches it: another question of it then changes nothing. line
+-- is the line of the lock, or false.
+local function awaits(lock, owner, line, place, counts)
+  local offer = string.match(place, '^%d+ ')
+  if not line or not offer then return false end
+  if not string.find(legible(line), owner .. ' ' .. offer .. '0 0 0;', 1, true) then return false end
+  if redis.call('HLEN', lock) ~= 2 then return false end -- a line without a holder: the lock is free
+  local reaches = reached(knowing(lock), counts, {owner})
+  return reaches ~= nil and reaches[1]
+end
+
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
 -- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line: then it marks the line.

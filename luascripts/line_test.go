@@ -656,6 +656,35 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 	})
 }
 
+// A waiter that stands in line and is reached asks again without a look at the whole lock.
+func TestLine_askingAgainIsCheap(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	hold(t, rdb)
+	stand(t, rdb, keys, first, time.Second)
+	for _, command := range []string{"hgetall", "time"} {
+		before := s.CommandCalls(t, command)
+		stand(t, rdb, keys, first, time.Second)
+		if n := s.CommandCalls(t, command) - before; n != 0 {
+			t.Errorf("%s: %d calls", command, n)
+		}
+	}
+}
+
+// A waiter in a line without a holder gets the lock when it asks again.
+func TestLine_aloneIsFreeForItsFirst(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	hold(t, rdb)
+	stand(t, rdb, keys, first, time.Second)
+	do(t, rdb, "HDEL", keys.Lock, holder)
+	if got := ask(t, rdb, keys, first, time.Second, 0); got.Verdict != luascripts.Done {
+		t.Errorf("%+v", got)
+	}
+}
+
 // A line alone holds nothing; it is left when an operator deletes the owner's field.
 func TestLine_aloneIsFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {

@@ -42,9 +42,11 @@ if want == '1' and not register then -- mutant: never: speed
   local left = redis.pcall('PTTL', lock)
   -- mutant: never: speed
   if left == -2 then return seized(lock, owner, lease, stamped(redis.call('TIME'))) end
-  if redis.pcall('HMGET', lock, owner)[1] == '1' then -- mutant: never: speed
+  local fields = redis.pcall('HMGET', lock, owner, 'leasehold_line')
+  if fields[1] == '1' then -- mutant: never: speed
     redis.call('PEXPIRE', lock, math.max(left, lease)) -- even if it changes nothing: a replica refuses it
     return stamped(redis.call('TIME'))
   end
+  if later().awaits(lock, owner, fields[2], place, counts) then return left end -- mutant: never: speed
 end
 return later().taken(lock, register, nil, owner, lease, want, spare, place, counts)

@@ -12,7 +12,7 @@
 //
 // A waiter subscribes to the channel of the lock. It retries when the subscription is confirmed,
 // after each notification, and when the lease of the other owner expires. It also retries at least
-// once per second. In a process, waiters are served first-come, first-served, and only the first
+// once per second, and after a long wait at least every two seconds. In a process, waiters are served first-come, first-served, and only the first
 // sends commands.
 //
 // # Differences from Redisson

@@ -107,6 +107,7 @@ type Refusal struct {
 	Sent     time.Time     // when the request was sent
 	Left     time.Duration // the remaining lease of the current owner; negative if unknown
 	NoPubSub bool          // no notification reaches this process
+	Hears    bool          // the subscription of this process is confirmed
 	Own      bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
 	Trace    bool          // the request left an entry in Redis
 }

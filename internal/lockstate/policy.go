@@ -158,11 +158,14 @@ func (l *Queue) next(now time.Time) (ready bool, due time.Time) {
 // subscribed from now on. A release between the request and the subscription is not notified, so the
 // confirmation of the subscription triggers another request.
 func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
-	l.when.sendAt = l.due(now, r.Left)
-	if r.NoPubSub && l.subscribed {
+	switch {
+	case r.NoPubSub && l.subscribed:
 		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
-	} else {
-		l.when.pollWithoutPubSub = 0
+	case r.Hears && !r.NoPubSub:
+		pace := max(l.when.pace, min(now.Sub(l.waiters[0].since)/10, l.when.hearingPace))
+		l.when.sendAt, l.when.pollWithoutPubSub = dueWithin(now, r.Left, pace), 0
+	default:
+		l.when.sendAt, l.when.pollWithoutPubSub = l.due(now, r.Left), 0
 	}
 	l.Subscribe(w.Terms, r.Sent)
 }

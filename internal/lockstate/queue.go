@@ -28,6 +28,7 @@ type Queue struct {
 type schedule struct {
 	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
 	pace              time.Duration // the poll interval
+	hearingPace       time.Duration // the longest poll interval while notifications arrive, as far as is known
 	notified          bool          // there was a notification since the latest request or heartbeat
 	timerRunning      bool          // TimerFired will be called
 	hadTimer          bool          // a timer was started once, so it may refer to the queue
@@ -124,7 +125,8 @@ func (p *Lock) Join(w *Waiter, now time.Time) {
 		l.active = s.held == nil
 	}
 	if w.Terms.WaiterTimeout > 0 {
-		l.when.pace = min(l.when.pace, w.Terms.WaiterTimeout/3) // so that its entry in Redis does not expire
+		most := w.Terms.WaiterTimeout / 3 // so that its entry in Redis does not expire
+		l.when.pace, l.when.hearingPace = min(l.when.pace, most), min(l.when.hearingPace, most)
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
@@ -149,6 +151,11 @@ func (p *Lock) Try(w *Waiter, now time.Time) bool {
 	return w.First()
 }
 
+// hearingPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
+// what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
+// than an offer lasts, so that a lost message does not waste the offer.
+const hearingPolls = 2
+
 func (s *side) newQueue(c *Terms) *Queue {
 	l := s.spare
 	s.spare = nil
@@ -156,7 +163,7 @@ func (s *side) newQueue(c *Terms) *Queue {
 		l = s.p.rules.queue()
 	}
 	l.side, l.key, l.inRedis = s, c.QueueKey, c.WaitPolicy.inRedis()
-	l.when.pace, l.when.yieldUntil = s.p.rules.Poll, s.yieldUntil
+	l.when.pace, l.when.hearingPace, l.when.yieldUntil = s.p.rules.Poll, hearingPolls*s.p.rules.Poll, s.yieldUntil
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
 	return l
@@ -292,11 +299,15 @@ func (l *Queue) TimerFired() {
 // due returns when to retry, if Redis reported that nothing happens before left has passed. A
 // negative left means unknown.
 func (l *Queue) due(now time.Time, left time.Duration) time.Time {
-	d := l.when.pace
+	return dueWithin(now, left, l.when.pace)
+}
+
+// dueWithin is due with a poll interval.
+func dueWithin(now time.Time, left, pace time.Duration) time.Time {
 	if left >= 0 {
-		d = min(left+time.Millisecond, d)
+		pace = min(left+time.Millisecond, pace)
 	}
-	return now.Add(d)
+	return now.Add(pace)
 }
 
 // Notify handles a notification: a message, or the confirmation of a subscription. The queue may have

@@ -26,7 +26,7 @@ import (
 // Config configures a hub.
 type Config struct {
 	Timeout time.Duration // how long a subscription may stay unconfirmed
-	Look    time.Duration // how often the role of a server with listeners is queried
+	Look    time.Duration // how often the role of a server with listeners is queried, without Check
 	Sharded bool          // use sharded Pub/Sub; only on a cluster
 
 	// Denied, if not nil, is called with each subscription that the server rejects. It must not
@@ -63,6 +63,13 @@ type Hub struct {
 // that waits for a lock often waits again soon.
 const Linger = 5 * time.Second
 
+// longestPause is the longest pause before the next attempt to subscribe a channel. While servers accept no connection, it is
+// longestPauseAway: when a server is back, its clients then come back over some seconds. Their waiters poll sooner.
+const (
+	longestPause     = time.Second
+	longestPauseAway = 4 * time.Second
+)
+
 // channel is a channel that has listeners or lingers. The hub's mu guards it.
 type channel struct {
 	name       string
@@ -72,6 +79,11 @@ type channel struct {
 	pause      retry.Backoff // before the next attempt; reset by a confirmation
 
 	idle *time.Timer // ends the lingering; nil while there are listeners
+}
+
+// isConfirmed reports whether the server has confirmed the subscription of c, which can be nil.
+func (c *channel) isConfirmed() bool {
+	return c != nil && c.subscriber != nil && c.subscriber.have[c.name]
 }
 
 // Subscription is one listener of a channel.
@@ -116,7 +128,7 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 	}
 	c := h.channels[name]
 	if c == nil {
-		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: time.Second}}
+		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: longestPause}}
 		if h.Sharded {
 			cmd := h.rdb.B().Ssubscribe().Channel(name).Build()
 			c.slot = cmd.Slot()
@@ -132,7 +144,7 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 			c.subscriber.change() // it may have to query the role of its server again
 		}
 	}
-	return s, c.subscriber != nil && c.subscriber.have[name]
+	return s, c.isConfirmed()
 }
 
 // Lingers reports whether name is subscribed or about to be, with or without a listener.
@@ -140,6 +152,13 @@ func (h *Hub) Lingers(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.channels[name] != nil
+}
+
+// Confirmed reports whether the subscription of name is confirmed, on a connection that has not broken as far as is known.
+func (h *Hub) Confirmed(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.channels[name].isConfirmed()
 }
 
 // Channels returns how many channels are subscribed, or about to be.
@@ -245,14 +264,71 @@ func (h *Hub) other(not string) string {
 
 // hand assigns c to the subscriber of the node at addr. The caller holds h.mu.
 func (h *Hub) hand(c *channel, addr string) {
+	c.subscriber = h.subscriberAt(addr)
+	c.subscriber.change()
+}
+
+// subscriberAt returns the subscriber of the node at addr. The caller holds h.mu.
+func (h *Hub) subscriberAt(addr string) *subscriber {
 	f := h.subscribers[addr]
 	if f == nil {
-		f = &subscriber{hub: h, addr: addr, changed: make(chan struct{}, 1), have: make(map[string]bool)}
+		f = &subscriber{hub: h, addr: addr, changed: make(chan struct{}, 1), connected: make(chan struct{}), have: make(map[string]bool)}
 		h.subscribers[addr] = f
 		h.done.Go(f.run)
 	}
-	c.subscriber = f
-	f.change()
+	return f
+}
+
+// checkPause is the minimum time between two role queries by Check.
+const checkPause = time.Second
+
+// Check queries the role of the server where name is subscribed, because the server that executes the scripts counts no
+// listener there.
+func (h *Hub) Check(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.channels[name]
+	if c == nil || c.subscriber == nil {
+		return
+	}
+	if f := c.subscriber; time.Since(f.looked) >= checkPause {
+		f.looked = time.Time{}
+		f.change()
+	}
+}
+
+// Share calls f with the connection of a subscriber, for commands about the key or channel called name. It connects
+// first if necessary. It reports false, and does not call f, if no subscriber is at the right node.
+//
+// The connection ends with its subscriber. An error of f can therefore mean that the hub is about to reconnect.
+func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedClient) error) (bool, error) {
+	s := h.sharing(name)
+	if s == nil {
+		return false, nil
+	}
+	select {
+	case <-s.connected:
+		return true, f(s.conn)
+	case <-ctx.Done():
+		return true, ctx.Err()
+	case <-h.ctx.Done():
+		return false, nil
+	}
+}
+
+// sharing returns the subscriber whose node has the slot of name; nil if there is none.
+func (h *Hub) sharing(name string) *subscriber {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch c := h.channels[name]; {
+	case h.ctx.Err() != nil:
+		return nil
+	case !h.Sharded && !h.anywhere:
+		return h.subscriberAt("")
+	case h.Sharded && c.isConfirmed():
+		return c.subscriber
+	}
+	return nil
 }
 
 // later detaches channels from their subscriber, and routes them again after a pause. They are routed

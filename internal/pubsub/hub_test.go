@@ -1,11 +1,13 @@
 package pubsub
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
 )
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
@@ -202,18 +204,18 @@ func TestLater_nobodyIsLeft(t *testing.T) {
 	}
 }
 
-// The pauses between attempts at an unavailable server grow to at most one second. After the first
-// success they are short again.
+// The pauses between attempts at an unavailable server grow to at most four seconds, so that all clients
+// of a server do not come back at once. After the first success they are short again.
 func TestLater_pauses(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		n.cut(true)
 		time.Sleep(time.Minute)
-		if n := n.dialled(); n < 60 || n > 140 {
+		if n := n.dialled(); n < 15 || n > 40 {
 			t.Errorf("%d tries in a minute", n)
 		}
 		n.cut(false)
-		time.Sleep(time.Second)
+		time.Sleep(longestPauseAway)
 		is(t, "it hears", x.hears(), "confirmed, confirmed")
 		n.cut(false)
 		time.Sleep(10 * time.Millisecond)
@@ -279,4 +281,74 @@ func TestClose_hubAndSilence(t *testing.T) {
 			})
 		})
 	}
+}
+
+// shares sends a PING over the connection that the hub shares for name, and reports whether there is one.
+func (w *world) shares(name string) bool {
+	w.Helper()
+	shared, err := w.Share(w.Context(), name, func(conn rueidis.DedicatedClient) error {
+		return conn.Do(w.Context(), conn.B().Role().Build()).Error()
+	})
+	if err != nil {
+		w.Errorf("%s: %v", name, err)
+	}
+	return shared
+}
+
+// On one server, commands of others and all subscriptions share one connection, whatever comes first. A hub that is
+// closed has none.
+func TestShare_oneServer(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		n.dialled()
+		for range 2 {
+			is(t, "a connection", w.shares("entry"), true)
+		}
+		is(t, "it hears", w.listens("x").hears(), "confirmed")
+		is(t, "a connection", w.shares("entry"), true)
+		is(t, "connections", n.dialled(), 1)
+		n.cut(false)
+		time.Sleep(time.Minute)
+		is(t, "a connection", w.shares("entry"), true)
+		is(t, "connections", n.dialled(), 1)
+		w.Close()
+		is(t, "a connection", w.shares("entry"), false)
+		is(t, "connections", n.dialled(), 0)
+	})
+}
+
+// Share returns when its context is canceled, although the hub waits for a connection.
+func TestShare_withoutConnection(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		var release []func()
+		for range 10 { // all connections of the pool
+			_, free := n.client.Dedicate()
+			release = append(release, free)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if shared, err := w.Share(ctx, "entry", func(rueidis.DedicatedClient) error { return nil }); !shared || err != ctx.Err() {
+			t.Errorf("%v, %v", shared, err)
+		}
+		for _, free := range release {
+			free()
+		}
+	})
+}
+
+// On a cluster, a command can share the connection only at the node of its slot: where a channel of its name is
+// subscribed. With plain Pub/Sub, the subscriptions are at any node.
+func TestShare_cluster(t *testing.T) {
+	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
+		w.own("{b}", "b:1")
+		w.listens("{a}")
+		is(t, "a connection", w.shares("{b}"), false)
+		is(t, "it hears", w.listens("{b}").hears(), "confirmed")
+		w.nodes["b:1"].commands()
+		is(t, "a connection", w.shares("{b}"), true)
+		is(t, "questions there", w.nodes["b:1"].asked("ROLE"), 1)
+	})
+	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
+		is(t, "it hears", w.listens("x").hears(), "confirmed")
+		is(t, "a connection", w.shares("x"), false)
+	})
 }

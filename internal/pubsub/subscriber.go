@@ -25,18 +25,22 @@ import (
 //
 // A listener must be subscribed where the scripts run, because they count listeners on their own
 // server. The subscriber therefore queries the role of its server: before the first subscription,
-// after the server ended a subscription, and periodically while there are listeners. If the server is
-// a replica of a connected master, the subscriber ends. A replica without its master may become the
+// after the server ended a subscription, when a script counted no listener, and periodically while
+// there are listeners. If the server is a replica of a connected master, the subscriber ends. A replica without its master may become the
 // next master, so the subscriber stays.
 type subscriber struct {
 	hub     *Hub          // set once
 	addr    string        // set once: of the node, or "" for any
 	changed chan struct{} // cap 1: the wanted channels or the role may have changed
 
+	conn      rueidis.DedicatedClient // set once, before connected is closed
+	connected chan struct{}           // closed when conn is set
+
 	// Guarded by the hub's mu.
 	have   map[string]bool // subscriptions sent on this connection; true when confirmed
 	looked time.Time       // when the role was last queried; zero if it must be queried now
 	denied bool            // the server denies ROLE
+	served bool            // the server has replied to a command
 }
 
 // change makes the subscriber compare its subscriptions with the wanted channels. It does not block.
@@ -60,6 +64,10 @@ func (f *subscriber) run() {
 		case c.idle != nil:
 			h.unsubscribe(c) // without listeners it is not worth a new connection
 		default:
+			c.pause.Most = longestPause
+			if f.conn != nil && !f.served {
+				c.pause.Most = longestPauseAway
+			}
 			left = append(left, c)
 		}
 	}
@@ -78,6 +86,8 @@ func (f *subscriber) serve() {
 	conn, release := rdb.Dedicate()
 	defer release()
 	defer conn.Close()
+	f.conn = conn
+	close(f.connected)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { f.deliver(m.Channel, m.Message) },
 		OnSubscription: func(s rueidis.PubSubSubscription) {
@@ -143,14 +153,15 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	defer cancel()
 	reply, err := conn.Do(ctx, conn.B().Role().Build()).ToMessage()
 	refusal, refused := rueidis.IsRedisErr(err)
-	switch {
-	case refused:
-		h.mu.Lock()
-		defer h.mu.Unlock()
+	if err != nil && !refused {
+		return false // the connection broke
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.served = true
+	if refused {
 		f.denied = !retry.Passes(refusal.Error())
 		return true
-	case err != nil:
-		return false // the connection broke
 	}
 	words, _ := reply.ToArray() // role, master host, master port, link state, offset
 	if len(words) != 5 {
@@ -287,7 +298,7 @@ func (f *subscriber) confirmed(name string) []*Subscription {
 	if c == nil || c.subscriber != f {
 		return nil
 	}
-	f.have[name] = true
+	f.have[name], f.served = true, true
 	c.pause.Reset()
 	if h.Sharded {
 		h.owners[c.slot] = f.addr

@@ -628,3 +628,35 @@ func (c *oneAnswer) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// A server that executes no scripts any more may be left before the next periodic query: Check queries the role, but not
+// twice within a second.
+func TestCheck(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		x := w.listens("x")
+		is(t, "it hears", x.hears(), "confirmed")
+		time.Sleep(checkPause)
+		n.commands()
+		for range 3 {
+			w.Check("x")
+			w.Check("no channel")
+			is(t, "questions", n.asked("ROLE"), 1)
+			w.Check("x")
+			time.Sleep(checkPause - 1)
+			w.Check("x")
+			is(t, "questions", n.asked("ROLE"), 0)
+			time.Sleep(1)
+		}
+		n.answers(func(command string) string {
+			if command == "ROLE" {
+				return roleIs("slave", "connected")
+			}
+			return ""
+		})
+		n.dialled()
+		w.Check("x")
+		if time.Sleep(time.Second); n.dialled() == 0 {
+			t.Error("it stays at a replica")
+		}
+	})
+}

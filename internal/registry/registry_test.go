@@ -3,10 +3,12 @@ package registry
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -549,4 +551,55 @@ func TestParse_short(t *testing.T) {
 	if c := parse(id, nil); c != (lock.Client{ID: id}) {
 		t.Errorf("%+v", c)
 	}
+}
+
+// The entry is written with a connection that the client shares, if there is one. It is removed on the connection of the
+// locks.
+func TestEntry_shares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		var dials atomic.Int32 // of the client's own
+		shared, own := m.Client(t), m.Client(t, func(o *rueidis.ClientOption) {
+			o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+				dials.Add(1)
+				return m.Dial()
+			}
+		})
+		c := configOf(new(record))
+		var mu sync.Mutex // guards the following variables
+		sharing, calls := true, 0
+		c.Share = func(_ context.Context, key string, f func(rueidis.DedicatedClient) error) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if calls++; key != keys.Client(id) {
+				t.Errorf("for %s", key)
+			}
+			if !sharing {
+				return false, nil
+			}
+			return true, shared.Dedicated(f)
+		}
+		e := New(own, c)
+		before := dials.Load()
+		e.Begin()
+		time.Sleep(3*Interval + time.Millisecond)
+		synctest.Wait()
+		if n := dials.Load() - before; calls != 4 || n != 0 {
+			t.Errorf("%d calls, %d connections of its own", calls, n)
+		}
+		mu.Lock()
+		sharing = false
+		mu.Unlock()
+		time.Sleep(Interval)
+		synctest.Wait()
+		if n := dials.Load() - before; calls != 5 || n == 0 {
+			t.Errorf("%d calls, %d connections of its own", calls, n)
+		}
+		m.FlushAll()
+		time.Sleep(Interval)
+		e.End()
+		if err := e.Wait(t.Context()); err != nil || len(m.Keys()) != 0 || calls != 6 {
+			t.Errorf("%v, %d calls, left %q", err, calls, m.Keys())
+		}
+	})
 }

@@ -9,7 +9,7 @@ import (
 // Backoff is the pause before the next attempt. It doubles from 10 ms to Most, with jitter so that
 // clients do not retry at the same time. Its user must guard it.
 type Backoff struct {
-	Most time.Duration // set once
+	Most time.Duration // the longest pause
 
 	last time.Duration // zero before the first pause
 }

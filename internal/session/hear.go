@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // The methods in this file are for kinds whose callers wait without an owner, such as latches.
@@ -27,6 +28,12 @@ func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
 		look()
 	}
 	return sub
+}
+
+// Share calls f with the connection of the subscriptions, for a command about key. It reports false, and does not call f,
+// if that connection is at another node.
+func (s *Session) Share(ctx context.Context, key string, f func(rueidis.DedicatedClient) error) (bool, error) {
+	return s.hub.Share(ctx, key, f)
 }
 
 // Clients adds the clients of the holders to state, if Redis replies in time.

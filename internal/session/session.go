@@ -44,6 +44,10 @@ type Session struct {
 	hearing     hearing            // see WatchForced
 }
 
+// lookPolls is how many poll intervals pass before the hub queries a role without a reason. A waiter that is counted
+// nowhere is a reason, so this is for kinds whose scripts do not count listeners.
+const lookPolls = 10
+
 // New returns a session that uses rdb. It does not close rdb.
 func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
@@ -57,6 +61,6 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.report.given = c.Logger
-	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, Look: c.Poll, Sharded: c.Sharded, Denied: s.unhinted})
+	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, Look: lookPolls * c.Poll, Sharded: c.Sharded, Denied: s.unhinted})
 	return s
 }

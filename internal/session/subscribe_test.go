@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,5 +233,85 @@ func TestHub_asksAfterABreak(t *testing.T) {
 		if took := (<-served).Sub(start); took > 50*time.Millisecond {
 			w.Errorf("served after %v, want as soon as the subscription is back", took)
 		}
+	})
+}
+
+// A waiter polls once per poll interval. After ten of them, it polls less often, up to every second interval, but only
+// while its subscription is confirmed.
+func TestWaiter_pollsLessOften(t *testing.T) {
+	for name, subscribes := range map[string]bool{"subscribed": true, "denied": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.b, writing, w.Context())
+				sent := w.scripts()
+				polls := func(n int) int64 {
+					before := sent.Load()
+					time.Sleep(time.Duration(n) * pollTime)
+					synctest.Wait()
+					return sent.Load() - before
+				}
+				if !subscribes {
+					w.wire.OnRequest(func(req [][]byte) redistest.Action {
+						if string(req[0]) == "SUBSCRIBE" {
+							return redistest.Action{Refuse: "NOPERM no permissions"}
+						}
+						if word := string(req[0]); word == "EVALSHA" || word == "EVAL" {
+							sent.Add(1)
+						}
+						return redistest.Action{}
+					})
+				}
+				waiter := w.gets(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
+				time.Sleep(pollTime / 2)
+				early := polls(10)
+				polls(15)
+				late, want := polls(20), int64(20)
+				if subscribes {
+					want = 10
+				}
+				if early != 10 || late != want {
+					w.Errorf("%d polls in the first ten intervals, %d in twenty later ones, want 10 and %d", early, late, want)
+				}
+				w.unlock(h)
+				w.unlock(<-waiter)
+			})
+		})
+	}
+}
+
+// The server that runs the scripts counts no listener of this process, although its subscription is confirmed. The client
+// queries the role of the server with the subscription, and does not wait for the next periodic query.
+func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var deaf atomic.Bool
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				a, err := acquire(ctx, rdb, k, q)
+				a.Deaf = a.Verdict == luascripts.Held && deaf.Load()
+				return a, err
+			}
+		}, nil)
+		var roles atomic.Int64
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "ROLE" {
+				roles.Add(1)
+				return redistest.Action{Refuse: "LOADING Redis is loading the dataset in memory"} // says nothing, and is no denial
+			}
+			return redistest.Action{}
+		})
+		h := w.lock(w.b, w.Context())
+		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		time.Sleep(pollTime / 2)
+		roles.Store(0)
+		time.Sleep(2 * pollTime)
+		before := roles.Load()
+		deaf.Store(true)
+		time.Sleep(2 * pollTime)
+		synctest.Wait()
+		if n := roles.Load(); before != 0 || n == 0 || n > 2 {
+			w.Errorf("%d queries before, %d after", before, n-before)
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
 	})
 }

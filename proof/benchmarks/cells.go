@@ -87,11 +87,11 @@ func cat(lists ...[]column) (all []column) {
 }
 
 // cells are all cells, in the order of the tables.
-var cells = slices.Concat(lockCells, semaphoreCells, latchCells, rateCells, bloomCells)
+var cells = slices.Concat(lockCells, fleetCells, semaphoreCells, latchCells, rateCells, bloomCells)
 
 // set returns the name of the set that the cell belongs to: each set has a page of its own.
 func (c *cell) set() string {
-	if slices.Contains(lockCells, c) {
+	if slices.Contains(lockCells, c) || slices.Contains(fleetCells, c) {
 		return "locks"
 	}
 	return "kinds"

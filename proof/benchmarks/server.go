@@ -22,8 +22,9 @@ type server struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped
 	addr   string
-	wire   *wire     // the run's own connection
-	others []*server // the other masters of a cluster
+	begin  func() (*server, error) // set once: starts a server with the same port and data
+	wire   *wire                   // the run's own connection
+	others []*server               // the other masters of a cluster
 }
 
 // errNoServer says that no server is installed.
@@ -132,10 +133,18 @@ func launch(bin, dir string, options []string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir, "--cluster-config-file", "nodes-"+port+".conf")
+	return begin(bin, dir, port, options)
+}
+
+func begin(bin, dir, port string, options []string) (s *server, err error) {
+	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir, "--dbfilename", "dump-"+port+".rdb",
+		"--cluster-config-file", "nodes-"+port+".conf")
 	cmd.Args = append(cmd.Args, options...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	s := &server{cmd: cmd, exited: make(chan struct{}), addr: net.JoinHostPort("127.0.0.1", port)}
+	s = &server{
+		cmd: cmd, exited: make(chan struct{}), addr: net.JoinHostPort("127.0.0.1", port),
+		begin: func() (*server, error) { return begin(bin, dir, port, options) },
+	}
 	started := make(chan error)
 	go func() {
 		// The server is killed when the thread that started it ends. So that
@@ -188,6 +197,21 @@ func (s *server) stop() {
 	}
 	_ = s.cmd.Process.Kill()
 	<-s.exited
+}
+
+// restart stops the server, and starts it with its data after d.
+func (s *server) restart(d time.Duration) error {
+	if _, err := s.wire.ask("SAVE"); err != nil {
+		return err
+	}
+	s.stop()
+	time.Sleep(d)
+	again, err := s.begin()
+	if err != nil {
+		return err
+	}
+	s.cmd, s.exited, s.wire = again.cmd, again.exited, again.wire
+	return nil
 }
 
 // freeze makes the server answer no client for d.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -100,7 +101,7 @@ func TestCells(t *testing.T) {
 			}
 		}
 		for _, a := range o.cell.aims {
-			if _, ok := o.reps[0]["leasehold"][a.metric]; !ok {
+			if _, ok := o.reps[0][cmp.Or(a.of, "leasehold")][a.metric]; !ok {
 				t.Errorf("%s: no %q, of which there is an aim", o.cell.name, a.metric)
 			}
 		}
@@ -318,7 +319,7 @@ func TestSets(t *testing.T) {
 	for _, c := range cells {
 		of[c.set()] = append(of[c.set()], c.name)
 	}
-	if len(of["locks"]) != len(lockCells) || len(of["locks"])+len(of["kinds"]) != len(cells) || !slices.Contains(of["kinds"], "permit") || !slices.Contains(of["kinds"], "bloom") {
+	if len(of["locks"]) != len(lockCells)+len(fleetCells) || len(of["locks"])+len(of["kinds"]) != len(cells) || !slices.Contains(of["kinds"], "permit") || !slices.Contains(of["kinds"], "bloom") {
 		t.Errorf("%v", of)
 	}
 }

@@ -46,6 +46,7 @@ type job struct {
 	ComeBack   time.Duration // the time that goroutines have to come back, once they should
 	Names      int           // how many locks to hold or to use in turn, keys to use, or elements in a call
 	PerSecond  int           // the rate limit of a key
+	State      string        // of the clients of a fleet
 }
 
 // result is the result of a job; each job sets some of the fields.
@@ -70,6 +71,7 @@ type result struct {
 	Mallocs   uint64
 	Bytes     uint64
 	RSS       int64 // bytes
+	Heap      int64 // bytes that are in use after a garbage collection
 	Routines  int
 	At        int64 // by monotonic
 	Handovers []time.Duration
@@ -130,6 +132,7 @@ type working struct {
 	hung      bool // a goroutine of the worker did not come back
 	keep      keep
 	filter    filter // made by fill
+	fleet     fleet  // made by muster
 }
 
 var toDo = map[string]func(*working, job, *result) error{
@@ -144,11 +147,15 @@ var toDo = map[string]func(*working, job, *result) error{
 	"rate":     (*working).rate,
 	"fill":     (*working).fill,
 	"look up":  (*working).lookUp,
+	"muster":   (*working).muster,
+	"replace":  (*working).replace,
+	"disband":  (*working).disband,
 }
 
 // look returns the resources that the process uses at this moment.
 func (w *working) look(_ job, res *result) (err error) {
 	res.Routines = runtime.NumGoroutine()
+	res.Heap = heap()
 	res.RSS, err = residentSize()
 	return err
 }

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package dial
+
+import "syscall"
+
+// limitUnacknowledged does nothing: only Linux has the option under this name.
+var limitUnacknowledged func(network, addr string, c syscall.RawConn) error
