@@ -177,15 +177,8 @@ func (s *Subscription) CloseSoon() { s.end(Linger) }
 // CloseAfter is CloseSoon, but the channel stays subscribed for d, at least for Linger.
 func (s *Subscription) CloseAfter(d time.Duration) { s.end(max(d, Linger)) }
 
-// IsConfirmed reports whether the channel is subscribed now: the server has confirmed it, and the
-// connection is not known to be broken. A confirmation follows each interruption.
-func (s *Subscription) IsConfirmed() bool {
-	h := s.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	c := h.channels[s.channel]
-	return c != nil && c.subscriber != nil && c.subscriber.have[s.channel]
-}
+// IsConfirmed is Hub.Confirmed for the channel of s. A call of confirmed follows each interruption.
+func (s *Subscription) IsConfirmed() bool { return s.hub.Confirmed(s.channel) }
 
 func (s *Subscription) end(after time.Duration) {
 	h := s.hub
