@@ -287,7 +287,7 @@ func away(ms float64) *cell {
 	distance := strconv.FormatFloat(ms, 'g', -1, 64)
 	return &cell{
 		name: "free-" + distance + "ms", title: "A free lock, one goroutine, " + distance + " ms of round trip",
-		contenders: append([]string{"f1", "leasehold"}, peers...), reference: "f1", processes: 1, roundTrip: time.Duration(ms * float64(time.Millisecond)),
+		contenders: []string{"f1", "leasehold", "async", "rueidislock-loop", "redsync-rueidis", "redislock"}, reference: "f1", processes: 1, roundTrip: time.Duration(ms * float64(time.Millisecond)),
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 500*time.Millisecond),
 		columns: throughput[:4],
 	}

@@ -77,7 +77,7 @@ var brands = []struct {
 	contenders  []string
 }{
 	{"leasehold", "#18896b", []string{"leasehold"}},
-	{"leasehold, async unlock", "#4fb894", []string{"leasehold-async"}},
+	{"async unlock", "#3aa1a8", []string{"async"}},
 	{"redsync", "#c2701c", []string{"redsync-rueidis", "redsync-goredis"}},
 	{"redislock", "#7a6ff0", []string{"redislock"}},
 	{"rueidislock", "#c2418c", []string{"rueidislock", "rueidislock-loop"}},
