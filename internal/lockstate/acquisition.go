@@ -51,7 +51,8 @@ type grant struct {
 	token  uint64
 	since  time.Time    // when this process acquired the lock; zero if it did not
 	passes int          // how often the lock was handed off in this process since then
-	next   *Acquisition // the acquisition that the lock was handed off to, with the same owner string; nil if none
+	next   *Acquisition // an acquisition that has the lock later, with the same owner string; nil if none
+	first  *Acquisition // the first one with this owner string, whose next is the latest; nil for itself
 	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
 	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	alive  bool         // the watchdog is to renew the lease

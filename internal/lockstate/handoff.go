@@ -1,6 +1,9 @@
 package lockstate
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // How a lock goes from one owner to the next without becoming free in between, if its kind supports
 // hand-offs.
@@ -70,7 +73,7 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
-	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue, lingering: t.grant.lingering}
+	next.grant = grant{first: cmp.Or(t.grant.first, t), token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue, lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served, servedAt: t.servedAt}
 }
 
@@ -78,6 +81,7 @@ func (next *Acquisition) Follows(t *Acquisition) {
 // its lease. Unlock's argument pass calls it.
 func (p *Lock) PassTo(t, next *Acquisition) {
 	t.grant.next = next
+	next.grant.first.grant.next = next // the first one has the memory of the lease, and must not keep those in between alive
 	switch l := p.Queue(t.Terms); {
 	case l == nil:
 		p.keep(next)

@@ -168,6 +168,23 @@ func TestTakeKept_not(t *testing.T) {
 	}
 }
 
+// Acquisitions between the first and the latest are not kept alive by the first.
+func TestKeep_forgets(t *testing.T) {
+	s := newStage(t)
+	first, h := s.keeps(keptPlain, true, 1)
+	for range 3 {
+		kept := s.kept(h)
+		if first.grant.next != kept || first.Latest() != kept {
+			t.Fatal("the first does not lead to the latest")
+		}
+		o := s.owner(keptPlain, 2)
+		h = new(Hold)
+		if s.TakeKept(keptPlain, o, s.now) != kept || !s.Add(kept, o, h) {
+			t.Fatal("it is not taken")
+		}
+	}
+}
+
 // A handle without the option takes it, and does not keep it.
 func TestTakeKept_withoutTheOption(t *testing.T) {
 	s := newStage(t)
