@@ -371,9 +371,11 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
 	switch {
 	case !o.Answered:
+		t.mayBeExtended()
 		return nil, true, s.sender.Abandoned(o.Err)
 	case o.Err != nil:
 		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
+			t.mayBeExtended()
 			s.sender.Go(func() { s.reconcile(t, true) })
 		} else {
 			t.changeDone()

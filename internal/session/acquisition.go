@@ -24,7 +24,7 @@ type acquisition struct {
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 
-	// unconfirmed is the number of extensions that Redis may have executed without confirming. Guarded by at.mu.
+	// unconfirmed is the number of extensions, and of re-entries, that Redis may have executed without confirming. Guarded by at.mu.
 	unconfirmed int
 }
 
@@ -90,6 +90,13 @@ func (t *acquisition) endsByItself() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
+}
+
+// mayBeExtended records that a re-entry without a confirmation may have extended the lease in Redis.
+func (t *acquisition) mayBeExtended() {
+	t.at.lock()
+	defer t.at.unlock()
+	t.unconfirmed++
 }
 
 // since returns when this process was granted the lock, with a monotonic clock reading.

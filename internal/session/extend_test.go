@@ -381,6 +381,32 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 	})
 }
 
+// A re-entry extends the lock in Redis, and its caller leaves before the reply. The lock is free when the fixed lease expires
+// here, and not a lease after the re-entry.
+func TestFixedLease_afterAnAbandonedReentry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		fixed := []lock.Option{lock.WithFixedLease(4 * time.Second)}
+		ctx := lock.ContextWithNewOwner(w.Context())
+		h := w.take(w.a, alone, ctx, fixed...)
+		time.Sleep(2 * time.Second)
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		close(answer)
+		<-h.Context().Done()
+		synctest.Wait() // its release
+		next, err := w.b.TryLock(w.Context(), w.b.NewSpec(alone, "orders", nil))
+		if err != nil {
+			w.Fatalf("after the fixed lease: %v", err)
+		}
+		w.unlock(next)
+	})
+}
+
 // A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
 // continues.
 func TestFixedLease_ofAWriterThatReads(t *testing.T) {
