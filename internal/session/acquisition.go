@@ -24,7 +24,7 @@ type acquisition struct {
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 
-	// unconfirmed is the number of extensions, and of re-entries, that Redis may have executed without confirming. Guarded by at.mu.
+	// unconfirmed is the number of extensions and reentries that Redis may have executed without confirming. Guarded by at.mu.
 	unconfirmed int
 }
 
@@ -92,11 +92,12 @@ func (t *acquisition) endsByItself() bool {
 	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
 }
 
-// mayBeExtended records that a re-entry without a confirmation may have extended the lease in Redis.
-func (t *acquisition) mayBeExtended() {
+// confirm records that the outcome of an extension or a reentry is known. The caller has extended the local lease before: if
+// that expired in between, the lock must be released in Redis.
+func (t *acquisition) confirm() {
 	t.at.lock()
 	defer t.at.unlock()
-	t.unconfirmed++
+	t.unconfirmed--
 }
 
 // since returns when this process was granted the lock, with a monotonic clock reading.

@@ -381,30 +381,40 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 	})
 }
 
-// A re-entry extends the lock in Redis, and its caller leaves before the reply. The lock is free when the fixed lease expires
-// here, and not a lease after the re-entry.
-func TestFixedLease_afterAnAbandonedReentry(t *testing.T) {
-	inBubble(t, func(w *world) {
-		fixed := []lock.Option{lock.WithFixedLease(4 * time.Second)}
-		ctx := lock.ContextWithNewOwner(w.Context())
-		h := w.take(w.a, alone, ctx, fixed...)
-		time.Sleep(2 * time.Second)
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
-		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
-		close(answer)
-		<-h.Context().Done()
-		synctest.Wait() // its release
-		next, err := w.b.TryLock(w.Context(), w.b.NewSpec(alone, "orders", nil))
-		if err != nil {
-			w.Fatalf("after the fixed lease: %v", err)
-		}
-		w.unlock(next)
-	})
+// A reentry extends the lock in Redis. Its caller leaves before the reply, or the fixed lease expires here before it. The
+// lock is free then, and not a lease after the reentry.
+func TestFixedLease_afterAReentry(t *testing.T) {
+	for name, test := range map[string]struct {
+		after   time.Duration // the grant
+		patient time.Duration // the caller's
+		reply   time.Duration // is late by so much
+		err     error
+	}{
+		"abandoned": {2 * time.Second, 100 * time.Millisecond, 200 * time.Millisecond, context.DeadlineExceeded},
+		"too late":  {4*time.Second - 100*time.Millisecond, time.Second, 200 * time.Millisecond, lock.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				fixed := []lock.Option{lock.WithFixedLease(4 * time.Second)}
+				ctx := lock.ContextWithNewOwner(w.Context())
+				h := w.take(w.a, alone, ctx, fixed...)
+				time.Sleep(test.after)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: test.reply}))
+				short, cancel := context.WithTimeout(ctx, test.patient)
+				defer cancel()
+				if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, test.err) {
+					w.Error(err)
+				}
+				<-h.Context().Done()
+				time.Sleep(time.Second) // for its release
+				next, err := w.b.TryLock(w.Context(), w.b.NewSpec(alone, "orders", nil))
+				if err != nil {
+					w.Fatalf("after the fixed lease: %v", err)
+				}
+				w.unlock(next)
+			})
+		})
+	}
 }
 
 // A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
