@@ -122,7 +122,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 // a TLS port, or a server that has reached its maxclients.
 //
 // The connection needs no CLIENT TRACKING and refreshes its view of Sentinels and clusters. On
-// Linux, it detects within 5 s that a host is gone. A server or a proxy that accepts data but does
+// Linux, it detects within about 5 s that a host is gone. A server or a proxy that accepts data but does
 // not reply is detected within 15 s, and earlier with a lease of less than 30 s.
 func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	config, err := configure(opts)

@@ -104,12 +104,12 @@ func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
 
 // Refusal is a reply that other owners have the lock.
 type Refusal struct {
-	Sent     time.Time     // when the request was sent
-	Left     time.Duration // the remaining lease of the current owner; negative if unknown
-	NoPubSub bool          // no notification reaches this process
-	Hears    bool          // the subscription of this process is confirmed
-	Own      bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
-	Trace    bool          // the request left an entry in Redis
+	Sent      time.Time     // when the request was sent
+	Left      time.Duration // the remaining lease of the current owner; negative if unknown
+	NoPubSub  bool          // no notification reaches this process
+	Confirmed bool          // the subscription of this process is confirmed
+	Own       bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
+	Trace     bool          // the request left an entry in Redis
 }
 
 // Refused records that Redis refused a request of w for t, because other owners have the lock.

@@ -161,8 +161,8 @@ func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
 	switch {
 	case r.NoPubSub && l.subscribed:
 		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
-	case r.Hears && !r.NoPubSub:
-		pace := max(l.when.pace, min(now.Sub(l.waiters[0].since)/10, l.when.hearingPace))
+	case r.Confirmed && !r.NoPubSub:
+		pace := max(l.when.pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
 		l.when.sendAt, l.when.pollWithoutPubSub = dueWithin(now, r.Left, pace), 0
 	default:
 		l.when.sendAt, l.when.pollWithoutPubSub = l.due(now, r.Left), 0

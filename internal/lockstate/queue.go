@@ -28,7 +28,7 @@ type Queue struct {
 type schedule struct {
 	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
 	pace              time.Duration // the poll interval
-	hearingPace       time.Duration // the longest poll interval while notifications arrive, as far as is known
+	confirmedPace     time.Duration // the longest poll interval while notifications arrive, as far as is known
 	notified          bool          // there was a notification since the latest request or heartbeat
 	timerRunning      bool          // TimerFired will be called
 	hadTimer          bool          // a timer was started once, so it may refer to the queue
@@ -126,7 +126,7 @@ func (p *Lock) Join(w *Waiter, now time.Time) {
 	}
 	if w.Terms.WaiterTimeout > 0 {
 		most := w.Terms.WaiterTimeout / 3 // so that its entry in Redis does not expire
-		l.when.pace, l.when.hearingPace = min(l.when.pace, most), min(l.when.hearingPace, most)
+		l.when.pace, l.when.confirmedPace = min(l.when.pace, most), min(l.when.confirmedPace, most)
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
@@ -151,10 +151,10 @@ func (p *Lock) Try(w *Waiter, now time.Time) bool {
 	return w.First()
 }
 
-// hearingPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
+// confirmedPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
 // what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
 // than an offer lasts, so that a lost message does not waste the offer.
-const hearingPolls = 2
+const confirmedPolls = 2
 
 func (s *side) newQueue(c *Terms) *Queue {
 	l := s.spare
@@ -163,7 +163,7 @@ func (s *side) newQueue(c *Terms) *Queue {
 		l = s.p.rules.queue()
 	}
 	l.side, l.key, l.inRedis = s, c.QueueKey, c.WaitPolicy.inRedis()
-	l.when.pace, l.when.hearingPace, l.when.yieldUntil = s.p.rules.Poll, hearingPolls*s.p.rules.Poll, s.yieldUntil
+	l.when.pace, l.when.confirmedPace, l.when.yieldUntil = s.p.rules.Poll, confirmedPolls*s.p.rules.Poll, s.yieldUntil
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
 	return l

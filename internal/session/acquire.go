@@ -382,6 +382,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	a.at.lock()
 	holds := t.WillChange(began)
 	t.MayTake(lease)
+	t.unconfirmed++
 	a.at.unlock()
 	var sent time.Time
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
@@ -393,6 +394,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 			s.sender.Go(func() { s.reconcile(t, true) })
 		} else {
 			t.changeDone()
+			t.confirm()
 		}
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
@@ -403,6 +405,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		a.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)
+			t.confirm()
 			t.count(holds + 1)
 			return h, false, nil
 		}

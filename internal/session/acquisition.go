@@ -24,7 +24,7 @@ type acquisition struct {
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 
-	// unconfirmed is the number of extensions that Redis may have executed without confirming. Guarded by at.mu.
+	// unconfirmed is the number of extensions and reentries that Redis may have executed without confirming. Guarded by at.mu.
 	unconfirmed int
 }
 
@@ -93,6 +93,14 @@ func (t *acquisition) endsByItself() bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
+}
+
+// confirm records that the outcome of an extension or a reentry is known. The caller has extended the local lease before: if
+// that expired in between, the lock must be released in Redis.
+func (t *acquisition) confirm() {
+	t.at.lock()
+	defer t.at.unlock()
+	t.unconfirmed--
 }
 
 // since returns when this process was granted the lock, with a monotonic clock reading.

@@ -137,12 +137,12 @@ func (a *attempt) send() error {
 	case reply.Verdict != luascripts.Held:
 		return a.failed(false, command.Final{Err: lock.ErrWrongType})
 	}
-	hears := a.hears()
-	if hears && reply.Deaf {
+	confirmed := a.isSubscribed()
+	if confirmed && reply.Deaf {
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
-	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Hears: hears, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
+	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
 	if a.limit > 0 && reply.Retry > 0 {
 		return keptElsewhere{reply.Retry}
@@ -150,8 +150,8 @@ func (a *attempt) send() error {
 	return errRefused
 }
 
-// hears reports whether the subscriptions that notify the waiters by this spec are confirmed.
-func (a *attempt) hears() bool {
+// isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.
+func (a *attempt) isSubscribed() bool {
 	s, k := a.s, a.spec.Keys
 	return s.hub.Confirmed(k.Channel) && (!a.spec.terms.Passes || s.hub.Confirmed(keys.OfClient(k.Line, s.id)))
 }

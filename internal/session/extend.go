@@ -101,9 +101,7 @@ func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
 // confirmed extends the local lease, which counts from the time of the send.
 func (e *extension) confirmed() {
 	e.t.lease.Extend(e.sent, e.lease)
-	e.t.at.lock()
-	defer e.t.at.unlock()
-	e.t.unconfirmed-- // after Extend: if the lease expired just before, it must be released in Redis
+	e.t.confirm()
 }
 
 // Late handles the reply after the call has left.

@@ -381,6 +381,42 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 	})
 }
 
+// A reentry extends the lock in Redis. Its caller leaves before the reply, or the fixed lease expires here before it. The
+// lock is free then, and not a lease after the reentry.
+func TestFixedLease_afterAReentry(t *testing.T) {
+	for name, test := range map[string]struct {
+		after   time.Duration // the grant
+		patient time.Duration // the caller's
+		reply   time.Duration // is late by so much
+		err     error
+	}{
+		"abandoned": {2 * time.Second, 100 * time.Millisecond, 200 * time.Millisecond, context.DeadlineExceeded},
+		"too late":  {4*time.Second - 100*time.Millisecond, time.Second, 200 * time.Millisecond, lock.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				fixed := []lock.Option{lock.WithFixedLease(4 * time.Second)}
+				ctx := lock.ContextWithNewOwner(w.Context())
+				h := w.take(w.a, alone, ctx, fixed...)
+				time.Sleep(test.after)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: test.reply}))
+				short, cancel := context.WithTimeout(ctx, test.patient)
+				defer cancel()
+				if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, test.err) {
+					w.Error(err)
+				}
+				<-h.Context().Done()
+				time.Sleep(time.Second) // for its release
+				next, err := w.b.TryLock(w.Context(), w.b.NewSpec(alone, "orders", nil))
+				if err != nil {
+					w.Fatalf("after the fixed lease: %v", err)
+				}
+				w.unlock(next)
+			})
+		})
+	}
+}
+
 // A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
 // continues.
 func TestFixedLease_ofAWriterThatReads(t *testing.T) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -125,7 +126,7 @@ func (b bars) needs() (cells []string) {
 }
 
 func (b bars) draw(all map[string]outcome) string {
-	const left, longest = 120, 480
+	const start, longest = 120, 480
 	var body strings.Builder
 	y := 30
 	for _, p := range b.panels {
@@ -148,9 +149,9 @@ func (b bars) draw(all map[string]outcome) string {
 				ink, fill = "ink", "ours"
 			}
 			width := max(2, longest*r.v/rows[0].v)
-			fmt.Fprintf(&body, "<text x=\"%d\" y=\"%d\" class=\"%s\" text-anchor=\"end\">%s</text>", left-10, y+4, ink, r.name)
-			fmt.Fprintf(&body, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"16\" rx=\"2\" class=\"%s\"/>", left, y-8, width, fill)
-			fmt.Fprintf(&body, "<text x=\"%.1f\" y=\"%d\" class=\"ink\" font-size=\"13\">%s</text>\n", left+width+8, y+5, number(r.v, 0))
+			fmt.Fprintf(&body, "<text x=\"%d\" y=\"%d\" class=\"%s\" text-anchor=\"end\">%s</text>", start-10, y+4, ink, r.name)
+			fmt.Fprintf(&body, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"16\" rx=\"2\" class=\"%s\"/>", start, y-8, width, fill)
+			fmt.Fprintf(&body, "<text x=\"%.1f\" y=\"%d\" class=\"ink\" font-size=\"13\">%s</text>\n", start+width+8, y+5, number(r.v, 0))
 		}
 		y += 48
 	}
@@ -174,33 +175,27 @@ func (l lines) needs() (cells []string) {
 	return cells
 }
 
+// The frame of the lines in the picture.
+const left, right, top, bottom = 70, 530, 60, 360
+
+// line is the line of a library.
+type line struct {
+	name, color string
+	xs, ys      []float64
+	label       float64 // where its name stands
+}
+
 func (l lines) draw(all map[string]outcome) string {
-	const left, right, top, bottom = 70, 530, 60, 360
-	type line struct {
-		name, color string
-		xs, ys      []float64
-		label       float64 // where its name stands
-	}
-	var shown []*line
-	least, most := math.Inf(1), math.Inf(-1)
-	for _, brand := range brands {
-		s := &line{name: brand.name, color: brand.color}
-		for _, c := range l.cells {
-			if v, ok := all[c.cell].of(brand.contenders, l.metric, true); ok && (v > 0 || l.least > 0) {
-				v = max(v, l.least)
-				s.xs, s.ys = append(s.xs, c.x), append(s.ys, v)
-				least, most = min(least, v), max(most, v)
-			}
-		}
-		if len(s.xs) > 0 {
-			shown = append(shown, s)
-		}
-	}
+	shown := l.shown(all)
 	if len(shown) == 0 {
 		return svg(l.about, bottom, "")
 	}
+	var ys []float64
+	for _, s := range shown {
+		ys = append(ys, s.ys...)
+	}
 	first, last := l.cells[0].x, l.cells[len(l.cells)-1].x
-	low, high := math.Floor(math.Log10(least)), math.Ceil(math.Log10(most)+1e-9)
+	low, high := math.Floor(math.Log10(slices.Min(ys))), math.Ceil(math.Log10(slices.Max(ys))+1e-9)
 	xOf := func(x float64) float64 { return left + (right-left)*math.Log(x/first)/math.Log(last/first) }
 	yOf := func(y float64) float64 { return bottom - (bottom-top)*(math.Log10(y)-low)/(high-low) }
 
@@ -224,35 +219,48 @@ func (l lines) draw(all map[string]outcome) string {
 		rule(xOf(c.x), top, xOf(c.x), bottom)
 		write(xOf(c.x), bottom+18, small+middle, strconv.FormatFloat(c.x, 'g', -1, 64))
 	}
-
 	for _, s := range shown {
 		s.label = yOf(s.ys[len(s.ys)-1])
-		var points []string
+		var points, dots strings.Builder
 		for i := range s.xs {
-			points = append(points, fmt.Sprintf("%.1f,%.1f", xOf(s.xs[i]), yOf(s.ys[i])))
+			fmt.Fprintf(&points, "%.1f,%.1f ", xOf(s.xs[i]), yOf(s.ys[i]))
+			fmt.Fprintf(&dots, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>", xOf(s.xs[i]), yOf(s.ys[i]), s.color)
 		}
-		fmt.Fprintf(&body, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2.5\"/>\n", strings.Join(points, " "), s.color)
-		for _, p := range points {
-			x, y, _ := strings.Cut(p, ",")
-			fmt.Fprintf(&body, "<circle cx=\"%s\" cy=\"%s\" r=\"3\" fill=\"%s\"/>", x, y, s.color)
-		}
-		body.WriteByte('\n')
+		fmt.Fprintf(&body, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2.5\"/>\n%s\n", strings.TrimSpace(points.String()), s.color, dots.String())
 	}
-	// Names stand beside the ends of their lines, one below the other.
-	slices.SortFunc(shown, func(a, b *line) int { return int(math.Round(a.label - b.label)) })
-	for i, s := range shown {
-		if i > 0 {
-			s.label = max(s.label, shown[i-1].label+17)
-		}
-	}
-	for i := len(shown) - 1; i >= 0; i-- {
-		limit := float64(bottom)
-		if i < len(shown)-1 {
-			limit = shown[i+1].label - 17
-		}
-		s := shown[i]
-		s.label = min(s.label, limit)
+	apart(shown)
+	for _, s := range shown {
 		write(right+12, s.label+4, `fill="`+s.color+`" font-size="13"`, s.name+": "+number(s.ys[len(s.ys)-1], l.digits))
 	}
 	return svg(l.about, bottom+54, body.String())
+}
+
+// shown returns the lines of the libraries that were measured.
+func (l lines) shown(all map[string]outcome) (shown []*line) {
+	for _, brand := range brands {
+		s := &line{name: brand.name, color: brand.color}
+		for _, c := range l.cells {
+			if v, ok := all[c.cell].of(brand.contenders, l.metric, true); ok && (v > 0 || l.least > 0) {
+				s.xs, s.ys = append(s.xs, c.x), append(s.ys, max(v, l.least))
+			}
+		}
+		if len(s.xs) > 0 {
+			shown = append(shown, s)
+		}
+	}
+	return shown
+}
+
+// apart moves the names beside the ends of the lines so that each can be read.
+func apart(shown []*line) {
+	const height = 17
+	slices.SortFunc(shown, func(a, b *line) int { return cmp.Compare(a.label, b.label) })
+	for i, s := range shown[1:] {
+		s.label = max(s.label, shown[i].label+height)
+	}
+	limit := float64(bottom)
+	for _, s := range slices.Backward(shown) {
+		s.label = min(s.label, limit)
+		limit = s.label - height
+	}
 }

@@ -167,19 +167,7 @@ func rest(n int, state string, d time.Duration, before func(s *stage, n int, got
 				return nil, err
 			}
 		}
-		if _, err := s.server.counted(); err != nil {
-			return nil, err
-		}
-		busy, err := s.server.cpu()
-		if err != nil {
-			return nil, err
-		}
-		time.Sleep(d)
-		busyAfter, err := s.server.cpu()
-		if err != nil {
-			return nil, err
-		}
-		counted, err := s.server.counted()
+		counted, busy, err := s.server.during(func() error { time.Sleep(d); return nil })
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +199,7 @@ func rest(n int, state string, d time.Duration, before func(s *stage, n int, got
 		got["heap MB"] = each(float64(full.Heap-empty.Heap) / (1 << 20))
 		got["goroutines"] = each(float64(full.Routines - empty.Routines))
 		got["server KB"] = each(float64(there.memory-alone.memory) / 1024)
-		got["server/s"] = 1000 * each(ms(busyAfter-busy)/d.Seconds())
+		got["server/s"] = 1000 * each(ms(busy)/d.Seconds())
 		got["lost"] = float64(left.Failed)
 		return got, nil
 	}

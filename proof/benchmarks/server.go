@@ -199,6 +199,26 @@ func (s *server) stop() {
 	<-s.exited
 }
 
+// during runs f, and returns what clients sent and the CPU time of the server meanwhile.
+func (s *server) during(f func() error) (c calls, busy time.Duration, err error) {
+	if _, err = s.counted(); err != nil {
+		return nil, 0, err
+	}
+	before, err := s.cpu()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err = f(); err != nil {
+		return nil, 0, err
+	}
+	after, err := s.cpu()
+	if err != nil {
+		return nil, 0, err
+	}
+	c, err = s.counted()
+	return c, after - before, err
+}
+
 // restart stops the server, and starts it with its data after d.
 func (s *server) restart(d time.Duration) error {
 	if _, err := s.wire.ask("SAVE"); err != nil {

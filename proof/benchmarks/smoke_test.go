@@ -101,7 +101,8 @@ func TestCells(t *testing.T) {
 			}
 		}
 		for _, a := range o.cell.aims {
-			if _, ok := o.reps[0][cmp.Or(a.of, "leasehold")][a.metric]; !ok {
+			got, ran := o.reps[0][cmp.Or(a.of, "leasehold")]
+			if _, ok := got[a.metric]; ran && !ok { // Redisson is not part of this run
 				t.Errorf("%s: no %q, of which there is an aim", o.cell.name, a.metric)
 			}
 		}

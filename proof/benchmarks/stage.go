@@ -433,22 +433,11 @@ func holding(n int, d time.Duration) func(*stage) (sample, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := s.server.counted(); err != nil {
-			return nil, err
-		}
-		busy, err := s.server.cpu()
-		if err != nil {
-			return nil, err
-		}
-		others, err := probe(s.server.addr, d)
-		if err != nil {
-			return nil, err
-		}
-		busyAfter, err := s.server.cpu()
-		if err != nil {
-			return nil, err
-		}
-		counted, err := s.server.counted()
+		var others time.Duration
+		counted, busy, err := s.server.during(func() (err error) {
+			others, err = probe(s.server.addr, d)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -463,7 +452,7 @@ func holding(n int, d time.Duration) func(*stage) (sample, error) {
 		return sample{
 			"sent/s":     float64(counted.sentBy(contenders[s.contender])) / d.Seconds(),
 			"cpu/s":      ms(after.CPU-before.CPUAfter) / d.Seconds(),
-			"server/s":   ms(busyAfter-busy) / d.Seconds(),
+			"server/s":   ms(busy) / d.Seconds(),
 			"goroutines": float64(after.Routines),
 			"KB":         float64(after.RSS-empty.RSS) / 1024 / float64(n),
 			"lost":       float64(gave.Failed),

@@ -87,8 +87,9 @@ func (o options) with(ctx context.Context, out io.Writer, dir string, exact func
 		plan := sim.NewPlan(o.one, kinds[0])
 		if o.plan != "" {
 			text, err := os.ReadFile(o.plan)
+			plan = sim.Plan{}
 			if err == nil {
-				plan, err = sim.Plan{}, json.Unmarshal(text, &plan)
+				err = json.Unmarshal(text, &plan)
 			}
 			if err != nil {
 				return 2, err

@@ -3,6 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +80,33 @@ func TestExplore_finds(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "the smallest of") {
 		t.Error(out.String())
+	}
+}
+
+// -plan plays the plan in a file.
+func TestWith_plan(t *testing.T) {
+	plan := sim.NewPlan(7, "plain")
+	text, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "plan.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var played []sim.Plan
+	exact := func() (player, error) {
+		return func(_ context.Context, _ bool, plans ...sim.Plan) ([]sim.Result, error) {
+			played = append(played, plans...)
+			return make([]sim.Result, len(plans)), nil
+		}, nil
+	}
+	var out bytes.Buffer
+	if _, err := (options{plan: file}).with(t.Context(), &out, t.TempDir(), exact); err != nil {
+		t.Fatal(err)
+	}
+	if len(played) != 1 || !reflect.DeepEqual(played[0], plan) {
+		t.Errorf("it played %+v", played)
 	}
 }
 
