@@ -310,15 +310,16 @@ func TestKinds_toldApart(t *testing.T) {
 	all.Wait()
 }
 
-// Locks that linger keep the rules of all locks. They do not keep those of the queue: a caller of the process that keeps the
-// lock may come before a waiter whose notification is on its way.
+// Locks that linger keep the rules of all locks, and those of the queue once the process that keeps the lock has received
+// the notification of a waiter. Before, a caller of that process can come first.
 func TestRules_linger(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
-	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	rdb := kindtest.NewSettling(s.Client(t))
+	a := kindtest.NewRegistered(t, rdb, kindtest.Fast...)
+	b := kindtest.NewRegistered(t, rdb, kindtest.Fast...)
 	t.Run("on Redis", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{
+		h := locktest.Harness{
 			New: func(name string, opts ...lock.Option) lock.Locker {
 				return a.NewFairLock(name, kindtest.Lingering(opts)...)
 			},
@@ -328,9 +329,12 @@ func TestRules_linger(t *testing.T) {
 			Watchdog: kindtest.WatchdogTimeout,
 			Waiters: func(ctx context.Context, name string) (int, error) {
 				state, err := a.NewFairLock(name).Inspect(ctx)
+				rdb.Settle(t)
 				return len(state.Waiters), err
 			},
-		})
+		}
+		locktest.Run(t, h)
+		locktest.RunFair(t, h)
 	})
 	kindtest.SoonEmpty(t, s)
 }
