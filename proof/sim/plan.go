@@ -207,6 +207,7 @@ func (p *Plan) lingers(r *rand.Rand) {
 			default:
 				o.After = micros(r, 3000)
 			}
+			o.Async = o.Async || r.IntN(4) == 0
 			a.Ops = append(a.Ops, o)
 		}
 		p.Actors = append(p.Actors, a)
