@@ -169,14 +169,14 @@ func TestLinger_releaseReportsListeners(t *testing.T) {
 				k.Scattered = c.scatters
 				seed(t, rdb, c.owner, 1, 20_000)
 				got, err := luascripts.PassReentrant(t.Context(), rdb, k, c.owner, luascripts.Pass{})
-				if err != nil || got.Verdict != luascripts.Done || got.Heard != c.want {
+				if err != nil || got.Verdict != luascripts.Done || got.Listeners != c.want {
 					t.Errorf("alone: %+v, %v", got, err)
 				}
 				seed(t, rdb, c.owner, 1, 20_000)
 				batch := []*luascripts.Change{gives(k, c.owner, 0), takes(named("another"), ours, 1)}
 				luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
 				i := slices.IndexFunc(batch, func(c *luascripts.Change) bool { return c.Gives })
-				if got := batch[i]; got.Err != nil || got.Passed.Verdict != luascripts.Done || got.Passed.Heard != c.want {
+				if got := batch[i]; got.Err != nil || got.Passed.Verdict != luascripts.Done || got.Passed.Listeners != c.want {
 					t.Errorf("in a batch: %+v, %v", got.Passed, got.Err)
 				}
 			})

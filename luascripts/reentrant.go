@@ -117,18 +117,18 @@ type Pass struct {
 
 // Passed is the reply to a release. The verdict is Done, Gone or Foreign.
 type Passed struct {
-	Verdict Verdict
-	Token   uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
-	Aside   bool   // Done: the lock is free, and the processes in the queue must retry a little later
-	Heard   bool   // Done: the lock is free, and clients may listen that use no queue; only for an owner that lingers
+	Verdict   Verdict
+	Token     uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
+	Aside     bool   // Done: the lock is free, and the processes in the queue must retry a little later
+	Listeners bool   // Done: the lock is free, and clients may listen that use no queue; only for an owner that lingers
 
 	Next string // fair, Token: the next owners in the queue, as in Acquired
 }
 
 // Replies to a release that freed the lock: others come first; others may listen.
 const (
-	aside = 2
-	heard = 3
+	aside     = 2
+	listeners = 3
 )
 
 // PassReentrant releases the last hold. It grants the lock to the first in the queue, or frees it.
@@ -193,8 +193,8 @@ func passed(msg *rueidis.RedisMessage, heir bool) (Passed, error) {
 		return Passed{Verdict: v}, nil
 	case n == aside:
 		return Passed{Verdict: Done, Aside: true}, nil
-	case n == heard:
-		return Passed{Verdict: Done, Heard: true}, nil
+	case n == listeners:
+		return Passed{Verdict: Done, Listeners: true}, nil
 	}
 	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
 }

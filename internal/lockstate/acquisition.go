@@ -1,6 +1,9 @@
 package lockstate
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Phase is the stage of an acquisition, from its first request to its end.
 type Phase uint8
@@ -51,8 +54,8 @@ type grant struct {
 	token  uint64
 	since  time.Time    // when this process acquired the lock; zero if it did not
 	passes int          // how often the lock was handed off in this process since then
-	next   *Acquisition // an acquisition that has the lock later, with the same owner string; nil if none
-	first  *Acquisition // the first one with this owner string, whose next is the latest; nil for itself
+	first  *Acquisition // the acquisition that Redis granted the lock, if it was handed off since then; nil if this is it
+	last   *Acquisition // only of that one: the acquisition that the lock was handed off to last; nil if there was no hand-off
 	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
 	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	alive  bool         // the watchdog is to renew the lease
@@ -166,13 +169,11 @@ func (t *Acquisition) ChangeDone() { t.changing = time.Time{} }
 // there is none.
 func (t *Acquisition) Changing() time.Time { return t.changing }
 
-// Latest follows the local hand-offs from t and returns the last acquisition, which is t if there
-// were none. All of them have the same owner string, so what is known of it concerns the last one.
+// Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
+// local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
 func (t *Acquisition) Latest() *Acquisition {
-	for t.grant.next != nil {
-		t = t.grant.next
-	}
-	return t
+	first := cmp.Or(t.grant.first, t)
+	return cmp.Or(first.grant.last, first)
 }
 
 // MarkUncertain records that a request for t may still be executed. It reports whether the latest
@@ -272,7 +273,7 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisi
 	case len(t.holds) == 0:
 		remains = NobodyHolds
 		if passed = p.mayPass(t, now) && pass(t); !passed && t.grant.linger > 0 && p.mayKeep(t, now) && pass(t) {
-			p.keepFor(t.grant.next, now)
+			p.keepFor(t.Latest(), now)
 			remains, passed = ProcessKeeps, true
 		}
 		p.end(t, Released)

@@ -32,8 +32,8 @@ const tokenTime = 1100 * time.Nanosecond
 
 // lingering is what an acquisition inherits from the grant: whether, and how long, it lingers.
 type lingering struct {
-	linger time.Duration // the time of the option; 0 if it does not linger
-	heard  uint64        // one more than keeping.heard when the request was sent; 0 if the process might miss notifications
+	linger  time.Duration // the time of the option; 0 if it does not linger
+	noticed uint64        // one more than keeping.noticed when the request was sent; 0 if the process might miss notifications
 }
 
 // keeping is the state of a side whose lock lingers.
@@ -41,7 +41,7 @@ type keeping struct {
 	kept      *Acquisition // nil if there is none
 	keptUntil time.Time    // when it is released
 	timed     bool         // LingerOver will be called
-	heard     uint64       // how many notifications there were, and other reasons to assume that other clients wait
+	noticed   uint64       // how many notifications there were, and other reasons to assume that other clients wait
 	tried     bool         // a client that does not wait was refused
 }
 
@@ -54,16 +54,16 @@ func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
 // WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
-	t.grant.heard = 0
+	t.grant.noticed = 0
 	if subscribed && t.sends == 1 && !t.traced {
-		t.grant.heard = p.sides[0].heard + 1
+		t.grant.noticed = p.sides[0].noticed + 1
 	}
 }
 
 // lingers reports whether this process may have the lock of t for longer, whatever its own callers do.
 func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
 	g := &t.grant
-	return g.linger > 0 && g.heard == p.sides[0].heard+1 && now.Sub(g.since) < g.tenure()
+	return g.linger > 0 && g.noticed == p.sides[0].noticed+1 && now.Sub(g.since) < g.tenure()
 }
 
 // mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
@@ -75,7 +75,7 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 		return false
 	case t.Terms.Passes && s.held != t:
 		return false
-	case t.uncertain || t.pending > 0 || t.counted != 1 || t.grant.raised > 0 || t.longest > p.rules.Lease:
+	case !p.inherits(t):
 		return false
 	case t.Terms.Sided && (t.Terms.Register != "" || p.inFlight > 0 || p.readersHere()):
 		return false
@@ -181,7 +181,7 @@ func (p *Lock) releaseKept() {
 // is kept is released; one that is in use does not linger. tries says that the client does not wait.
 func (p *Lock) Wanted(tries bool) {
 	s := &p.sides[0]
-	s.heard++
+	s.noticed++
 	s.tried = s.tried || tries
 	p.releaseKept()
 }
@@ -189,10 +189,10 @@ func (p *Lock) Wanted(tries bool) {
 // YieldsAfter reports whether this process lets other clients come first after it has released t: a
 // client that does not wait wants the lock, or the tenure is over and clients may listen that notify
 // no process. The waiters of a read/write lock have no queue, so they come first, too.
-func (p *Lock) YieldsAfter(t *Acquisition, heard bool, now time.Time) bool {
+func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
 	s, g := &p.sides[0], &t.grant
-	tried, told := s.tried, g.heard != s.heard+1
+	tried, noticed := s.tried, g.noticed != s.noticed+1
 	s.tried = false
 	over := now.Sub(g.since) >= g.tenure()
-	return tried || g.linger > 0 && (heard && over || t.Terms.Sided && (told || over))
+	return tried || g.linger > 0 && (listeners && over || t.Terms.Sided && (noticed || over))
 }

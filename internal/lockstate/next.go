@@ -234,7 +234,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	default:
 		t.grant.token, t.grant.since, t.counted = token, now, 1
 		t.grant.alive = !t.Terms.Fixed
-		if t.grant.heard > 0 {
+		if t.grant.noticed > 0 {
 			t.grant.linger = t.Terms.Linger
 		}
 		if p.closed {

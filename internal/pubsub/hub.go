@@ -177,9 +177,6 @@ func (s *Subscription) CloseSoon() { s.end(Linger) }
 // CloseAfter is CloseSoon, but the channel stays subscribed for d, at least for Linger.
 func (s *Subscription) CloseAfter(d time.Duration) { s.end(max(d, Linger)) }
 
-// IsConfirmed is Hub.Confirmed for the channel of s. A call of confirmed follows each interruption.
-func (s *Subscription) IsConfirmed() bool { return s.hub.Confirmed(s.channel) }
-
 func (s *Subscription) end(after time.Duration) {
 	h := s.hub
 	h.mu.Lock()

@@ -222,19 +222,11 @@ func (a *attempt) first() (*hold, error) {
 	if !a.fresh && a.spec.Mode == lock.Write && a.at.sibling(a.owner) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	started, kept := false, a.spec.terms.Linger > 0
-	for {
-		if kept {
-			if a.takeKept(); a.h != nil {
-				return a.h, nil
-			}
-		}
-		if started, kept = a.start(); !kept {
-			break
-		}
-	}
-	if !started {
+	if !a.start() {
 		return nil, a.at.behind(a.spec)
+	}
+	if a.h != nil {
+		return a.h, nil
 	}
 	if err := a.run(); err != nil {
 		return nil, err
@@ -242,13 +234,13 @@ func (a *attempt) first() (*hold, error) {
 	return a.h, nil
 }
 
-// start puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead, or if this
-// process keeps the lock.
-func (a *attempt) start() (started, kept bool) {
+// start takes the lock if this process keeps it, and otherwise puts the attempt into the queue. It reports false if the
+// attempt is a TryLock and others are ahead.
+func (a *attempt) start() bool {
 	a.at.lock()
 	defer a.at.unlock()
-	if a.at.state.Kept() != nil {
-		return false, true
+	if a.at.state.Kept() != nil && a.takeKept() {
+		return true
 	}
 	a.w = a.newWaiter()
 	a.ownAcquisition()
@@ -256,13 +248,13 @@ func (a *attempt) start() (started, kept bool) {
 		a.releasing = slices.Clone(a.at.releasing)
 	}
 	if a.limit > 0 {
-		return a.at.state.Try(a.w, a.now), false
+		return a.at.state.Try(a.w, a.now)
 	}
 	a.at.state.Join(a.w, a.now)
 	if a.spec.reads() {
 		a.at.state.WaitToRead(a.w, a.owner.Sibling() != nil)
 	}
-	return true, false
+	return true
 }
 
 // ownAcquisition creates the acquisition of the attempt, unless the attempt uses the ticket of its queue. The caller

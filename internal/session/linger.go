@@ -18,8 +18,10 @@ import (
 // keeper is the subscription of an entry whose lock lingers. It exists while the state is in use. Guarded by the mutex of
 // the state.
 type keeper struct {
-	sub   *pubsub.Subscription
-	after time.Duration // how long it outlives its last use
+	channel string
+	sub     *pubsub.Subscription
+	after   time.Duration // how long it outlives its last use
+	timer   *time.Timer   // of the latest StartLinger effect; nil if there was none
 }
 
 // keeperTime is the longest time that a subscription outlives its last use. A lock that is not acquired again within that
@@ -46,12 +48,25 @@ const MaxLingerSpare = 1 << 16
 func (at *entry) willLinger(t *acquisition, spec *Spec) {
 	k := at.keeper
 	if k == nil {
-		k = &keeper{after: min(spec.Config.Linger, keeperTime)}
-		k.sub, _ = at.s.hub.Subscribe(keys.OfKeeper(at.s.KeyPrefix+spec.Name, at.s.id), at.onWanted, at.onListening)
+		k = &keeper{channel: keys.OfKeeper(at.s.KeyPrefix+spec.Name, at.s.id), after: min(spec.Config.Linger, keeperTime)}
+		k.sub, _ = at.s.hub.Subscribe(k.channel, at.onWanted, at.onListening)
 		at.keeper = k
 	}
 	_, marked := luascripts.Lingers(t.Name)
-	at.state.WillLinger(&t.Acquisition, marked && k.sub.IsConfirmed())
+	at.state.WillLinger(&t.Acquisition, marked && at.listens())
+}
+
+// listens reports whether this process is notified if another client wants the lock. The caller holds the mutex of the
+// state.
+func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(at.keeper.channel) }
+
+// startLinger executes a StartLinger effect. The caller holds the mutex of the state.
+func (at *entry) startLinger(due time.Time) {
+	at.keeper.timer = time.AfterFunc(time.Until(due), func() {
+		at.lock()
+		at.state.LingerOver(time.Now())
+		at.unlock()
+	})
 }
 
 // onWanted handles a message on this client's own channel of the lock: another client was refused, or a release granted
@@ -71,53 +86,45 @@ func (at *entry) onListening() {
 
 // dropKeeper ends the subscription if the state is no longer in use. The caller holds the mutex of the state.
 func (at *entry) dropKeeper() {
-	if at.keeper != nil && at.state.Unused() {
-		at.keeper.sub.CloseAfter(at.keeper.after)
-		at.keeper = nil
-	}
-}
-
-// mayLinger reports whether t, whose last hold has ended, may be followed by another acquisition although other clients may
-// want the lock: this process would be notified of that, and has a token for it. The caller holds the mutex of the state.
-func (t *acquisition) mayLinger() bool {
-	if t.spec.Keys.Register != "" && t.PassCount() >= t.spec.spare {
-		return false
-	}
-	return t.at.keeper != nil && t.at.keeper.sub.IsConfirmed()
-}
-
-// takeKept takes the lock that this process keeps, if there is one. If the caller cannot take it, takeKept releases it.
-func (a *attempt) takeKept() {
-	for {
-		a.at.lock()
-		t := acquisitionOf(a.at.state.Kept())
-		if t == nil {
-			a.at.unlock()
-			return
-		}
-		if t.lease.IsTrusted(a.now.Add(a.s.offer(a.spec) / 3)) {
-			if early := t.TokenDue().Sub(a.now); early > 0 {
-				a.at.unlock()
-				time.Sleep(early) // a microsecond at most
-				a.now = time.Now()
-				continue
-			}
-			t.first.init(a.ctx, false)
-			if a.at.state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
-				a.at.state.Add(&t.Acquisition, a.owner, &t.first.Hold)
-				a.at.unlock()
-				a.h = &t.first
-				return
-			}
-		}
-		t = acquisitionOf(a.at.state.EndKept())
-		a.at.unlock()
-		if t != nil {
-			_ = a.s.release(a.waiting, t, a.now)
-			a.now = time.Now()
-		}
+	k := at.keeper
+	if k == nil || !at.state.Unused() {
 		return
 	}
+	if k.timer != nil && k.timer.Stop() {
+		at.state.LingerOver(time.Now()) // it would keep a lock in memory that is not used any more
+	}
+	k.sub.CloseAfter(k.after)
+	at.keeper = nil
+}
+
+// hasToken reports whether the grant of t reserved a token for the next owner in this process.
+func (t *acquisition) hasToken() bool {
+	return t.spec.Keys.Register == "" || t.PassCount() < t.spec.spare
+}
+
+// takeKept takes the lock that this process keeps, if it still does, and reports whether it did. If the attempt cannot take
+// it, takeKept has it released. The caller holds the mutex of the state, which takeKept may unlock for a while.
+func (a *attempt) takeKept() bool {
+	state := &a.at.state
+	t := state.Kept()
+	for ; t != nil && a.now.Before(t.TokenDue()); t = state.Kept() {
+		a.at.unlock()
+		time.Sleep(t.TokenDue().Sub(a.now)) // a microsecond at most
+		a.now = time.Now()
+		a.at.lock()
+	}
+	if t == nil {
+		return false
+	}
+	kept := acquisitionOf(t)
+	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec)/3)) && state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
+		kept.first.init(a.ctx, false)
+		state.Add(t, a.owner, &kept.first.Hold)
+		a.h = &kept.first
+		return true
+	}
+	a.at.releaseKept(acquisitionOf(state.EndKept()))
+	return false
 }
 
 // releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues. The caller

@@ -162,6 +162,7 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	defer at.mu.Unlock()
 	switch {
 	case at.state.Idle(now), all.closed && at.state.Unused():
+		at.dropKeeper() // the state may be used for another lock
 		delete(all.known, at.id)
 		at.id = lockID{}
 		if at.state.Unreferenced() && !at.remembered && len(all.spare) < spareEntries {
@@ -218,11 +219,7 @@ func (at *entry) apply(a lockstate.Effect) {
 	case lockstate.RemoveServed:
 		time.AfterFunc(time.Until(a.Due), at.removeServed)
 	case lockstate.StartLinger:
-		time.AfterFunc(time.Until(a.Due), func() {
-			at.lock()
-			at.state.LingerOver(time.Now())
-			at.unlock()
-		})
+		at.startLinger(a.Due)
 	case lockstate.ReleaseKept:
 		at.releaseKept(acquisitionOf(a.Acquisition))
 	case lockstate.Renew, lockstate.StopRenewing:

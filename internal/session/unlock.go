@@ -130,6 +130,9 @@ func (t *acquisition) drop(h *hold) bool {
 func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
+	if t.Lingers() && !t.at.listens() {
+		t.at.state.Wanted(false) // notifications may be lost from now on
+	}
 	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
@@ -137,7 +140,7 @@ func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains,
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func pass(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
-	if t.minHoldLeft() > 0 || t.Lingers() && !t.mayLinger() {
+	if t.minHoldLeft() > 0 || t.Lingers() && !t.hasToken() {
 		return false
 	}
 	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
@@ -293,7 +296,7 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 func (t *acquisition) afterRelease(free bool, reply luascripts.Passed) (uncertain, reconciled bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	if free && (reply.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, reply.Heard, time.Now())) {
+	if free && (reply.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, reply.Listeners, time.Now())) {
 		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
 	}
 	t.at.state.NoLongerHeld(&t.Acquisition)
