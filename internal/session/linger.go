@@ -21,7 +21,6 @@ type keeper struct {
 	channel string
 	sub     *pubsub.Subscription
 	after   time.Duration // how long it outlives its last use
-	timer   *time.Timer   // of the latest StartLinger effect; nil if there was none
 }
 
 // keeperTime is the longest time that a subscription outlives its last use. A lock that is not acquired again within that
@@ -62,7 +61,7 @@ func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(
 
 // startLinger executes a StartLinger effect. The caller holds the mutex of the state.
 func (at *entry) startLinger(due time.Time) {
-	at.keeper.timer = time.AfterFunc(time.Until(due), func() {
+	at.kept = time.AfterFunc(time.Until(due), func() {
 		at.lock()
 		at.state.LingerOver(time.Now())
 		at.unlock()
@@ -90,7 +89,7 @@ func (at *entry) dropKeeper() {
 	if k == nil || !at.state.Unused() {
 		return
 	}
-	if k.timer != nil && k.timer.Stop() {
+	if at.kept != nil && at.kept.Stop() {
 		at.state.LingerOver(time.Now()) // it would keep a lock in memory that is not used any more
 	}
 	k.sub.CloseAfter(k.after)

@@ -62,7 +62,9 @@ type entry struct {
 	state     lockstate.Lock  // guarded by mu
 	releasing []chan struct{} // of releases in flight whose Unlock has returned; closed when they end. Guarded by mu
 
-	keeper *keeper // nil unless the lock lingers; guarded by mu
+	// Only of a lock that lingers; guarded by mu.
+	keeper *keeper
+	kept   *time.Timer // of the latest StartLinger effect; nil if there was none
 }
 
 func (all *lockTable) init(s *Session) {
