@@ -338,6 +338,61 @@ func TestLinger_deafHandsOff(t *testing.T) {
 	})
 }
 
+// So does a client whose connection breaks while the lock is in use.
+func TestLinger_brokenHandsOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := lingerKinds["plain"]
+		w.keeps(k, lingers)
+		h := w.take(w.a, k, w.Context(), lingers)
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		time.Sleep(time.Millisecond)
+		w.deafened()
+		w.wire.CutAll()
+		synctest.Wait()
+		sent := w.scripts()
+		w.unlock(h)
+		h = w.next(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		w.unlock(h)
+		w.free(k)
+	})
+}
+
+// With WithAsyncUnlock, an Unlock that keeps the lock sends nothing, and one that does not is as ever.
+func TestLinger_asyncUnlock(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		opts := []lock.Option{lock.WithLinger(time.Hour), lock.WithAsyncUnlock()}
+		for range 3 {
+			w.keeps(k, opts...)
+			sent := w.scripts()
+			for range 5 {
+				w.unlock(w.take(w.a, k, w.Context(), opts...))
+			}
+			w.kept(k, true)
+			if n := sent.Load(); n != 0 {
+				w.Errorf("%d scripts were sent", n)
+			}
+			h := w.take(w.a, k, w.Context(), opts...)
+			next := w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))
+			w.unlock(h)
+			again := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", opts))
+			for range 2 {
+				select { // a caller of the process can overtake the release of a write lock
+				case h = <-next:
+					next = nil
+				case h = <-again:
+					again = nil
+				}
+				w.unlock(h)
+			}
+			time.Sleep(time.Second)
+			w.free(k) // a grant after a refusal does not linger
+		}
+	})
+}
+
 // When the connection of the subscription breaks, messages may be lost. A lock that is in use then does not linger, and one
 // that is kept is released when the client is subscribed again.
 func TestLinger_reconnects(t *testing.T) {
