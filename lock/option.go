@@ -258,6 +258,9 @@ func WithGrace(d time.Duration) Option {
 // waits for the release for at most d, 250 ms or its context. Its error matches [ErrNotAcquired] and
 // says that the lock is in use, or kept, not in use.
 //
+// A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
+// notification is on its way.
+//
 // Each hold has a larger token than the previous one. The lease is renewed while the lock is kept, so a
 // process that crashes keeps others out for at most the lease. If the lock is lost while it is kept, no
 // hold ends, and the next caller acquires it as usual. Close releases it.
