@@ -86,9 +86,9 @@ func mayGiveBack(l lock.Locker) error {
 	c, ok := l.(lockimpl.Configured)
 	switch {
 	case ok && c.Config().MinHold > 0:
-		return errors.New("WithMinHold: not supported in a multi-lock; omit the option")
+		return fmt.Errorf("WithMinHold: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	case ok && c.Config().Linger > 0: // a quorum checks the server of a vote when it is given
-		return errors.New("WithLinger: not supported in a multi-lock; omit the option")
+		return fmt.Errorf("WithLinger: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	}
 	return nil
 }
