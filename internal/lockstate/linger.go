@@ -40,7 +40,7 @@ type lingering struct {
 type keeping struct {
 	kept      *Acquisition // nil if there is none
 	keptUntil time.Time    // when it is released
-	timed     bool         // LingerOver will be called
+	timer     time.Time    // when LingerOver will be called; zero if it will not
 	noticed   uint64       // how many notifications there were, and other reasons to assume that other clients wait
 	tried     bool         // a client that does not wait was refused
 }
@@ -109,8 +109,8 @@ func (p *Lock) keepFor(t *Acquisition, now time.Time) {
 
 // startLinger has LingerOver called when the lock that is kept now is to be released.
 func (s *side) startLinger() {
-	if !s.timed {
-		s.timed = true
+	if s.timer.IsZero() || s.keptUntil.Before(s.timer) { // a caller with another time may have armed it
+		s.timer = s.keptUntil
 		s.p.emit(Effect{Kind: StartLinger, Due: s.keptUntil})
 	}
 }
@@ -118,7 +118,7 @@ func (s *side) startLinger() {
 // LingerOver handles the timer of a StartLinger effect.
 func (p *Lock) LingerOver(now time.Time) {
 	s := &p.sides[0]
-	s.timed = false
+	s.timer = time.Time{}
 	switch {
 	case s.kept == nil:
 	case now.Before(s.keptUntil):

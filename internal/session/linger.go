@@ -61,6 +61,10 @@ func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(
 
 // startLinger executes a StartLinger effect. The caller holds the mutex of the state.
 func (at *entry) startLinger(due time.Time) {
+	if at.kept != nil && at.kept.Stop() {
+		at.kept.Reset(time.Until(due))
+		return
+	}
 	at.kept = time.AfterFunc(time.Until(due), func() {
 		at.lock()
 		at.state.LingerOver(time.Now())

@@ -453,6 +453,18 @@ func TestLinger_handleWithoutIt(t *testing.T) {
 	})
 }
 
+// A lock that a handle with a short time took is kept for that time.
+func TestLinger_shorterTime(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(time.Hour))
+		w.unlock(w.take(w.a, k, w.Context(), lingers))
+		time.Sleep(lingerTime - 1)
+		w.kept(k, true)
+		time.Sleep(1)
+		w.free(k)
+	})
+}
+
 // A reentry counts in Redis, and the lock lingers after the last hold.
 func TestLinger_reentry(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
