@@ -61,8 +61,8 @@ func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(
 
 // startLinger executes a StartLinger effect. The caller holds the mutex of the state.
 func (at *entry) startLinger(due time.Time) {
-	if at.kept != nil && at.kept.Stop() {
-		at.kept.Reset(time.Until(due))
+	if at.kept != nil {
+		at.kept.Reset(time.Until(due)) // a call that is about to run finds that it is early
 		return
 	}
 	at.kept = time.AfterFunc(time.Until(due), func() {

@@ -64,7 +64,7 @@ type entry struct {
 
 	// Only of a lock that lingers; guarded by mu.
 	keeper *keeper
-	kept   *time.Timer // of the latest StartLinger effect; nil if there was none
+	kept   *time.Timer // of StartLinger effects; nil if there was none
 }
 
 func (all *lockTable) init(s *Session) {
