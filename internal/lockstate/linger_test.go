@@ -168,14 +168,18 @@ func TestTakeKept_not(t *testing.T) {
 	}
 }
 
-// Acquisitions between the first and the latest are not kept alive by the first.
+// Acquisitions between the first and the latest are not kept alive by an earlier one.
 func TestKeep_forgets(t *testing.T) {
 	s := newStage(t)
 	first, h := s.keeps(keptPlain, true, 1)
+	earlier := []*Acquisition{first}
 	for range 3 {
 		kept := s.kept(h)
-		if first.Latest() != kept {
-			t.Fatal("the first does not lead to the latest")
+		earlier = append(earlier, kept)
+		for i, t := range earlier {
+			if t.Latest() != kept || i > 0 && t.grant.last != nil {
+				s.Fatalf("acquisition %d does not lead to the latest, or to one in between", i)
+			}
 		}
 		o := s.owner(keptPlain, 2)
 		h = new(Hold)
