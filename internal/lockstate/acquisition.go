@@ -97,14 +97,8 @@ func (t *Acquisition) Owner() *Owner { return t.owner }
 // Token returns the fencing token of t, or 0 before the grant.
 func (t *Acquisition) Token() uint64 { return t.grant.token }
 
-// PassCount returns how often the lock was handed off in this process before t had it.
-func (t *Acquisition) PassCount() int { return t.grant.passes }
-
 // Since returns when this process acquired the lock, or the zero time if it did not.
 func (t *Acquisition) Since() time.Time { return t.grant.since }
-
-// Owners returns the number of owners that have holds of t.
-func (t *Acquisition) Owners() int { return t.owners }
 
 // Holds returns the holds of t. The slice is valid until the next event.
 func (t *Acquisition) Holds() []*Hold { return t.holds }
@@ -187,15 +181,6 @@ func (t *Acquisition) Reconciling() (holds int) {
 	holds = t.HoldsInRedis()
 	t.maybeReleased = t.maybeReleased || holds == 0
 	return holds
-}
-
-// willSend records that a request for t is about to be sent. The request asks for this lease. It may
-// leave an entry in Redis that lives for waiterTimeout.
-func (t *Acquisition) willSend(p *Lock, lease, waiterTimeout time.Duration) {
-	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
-	t.pending++
-	t.sends = min(t.sends+1, 2)
-	p.inFlight++
 }
 
 // answered records that a request for t has its reply.

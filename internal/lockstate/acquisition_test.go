@@ -15,7 +15,7 @@ func TestAdd(t *testing.T) {
 		t.Fatalf("%+v", held)
 	}
 	again := new(Hold)
-	if !s.Add(held, o, again) || held.HoldsInRedis() != 2 || held.Owners() != 1 {
+	if !s.Add(held, o, again) || held.HoldsInRedis() != 2 || held.owners != 1 {
 		t.Fatal("it did not enter once more")
 	}
 	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
@@ -27,7 +27,7 @@ func TestAdd(t *testing.T) {
 	if left, _ := s.Unlock(held, h, s.now, nil); left != NotThere || held.HoldsInRedis() != 1 {
 		t.Errorf("given back twice, %d is left", left)
 	}
-	if left, _ := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.Owners() != 0 {
+	if left, _ := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.owners != 0 {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
@@ -195,7 +195,7 @@ func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
-		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, s.now) },
+		"a line":            func(s *stage) { s.side(false).newQueue(&plainTerms) },
 		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
 		"a question":        func(s *stage) { s.side(true).requests = 1 },
 		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },

@@ -114,7 +114,6 @@ type side struct {
 	p          *Lock
 	owners     map[uint64]*Owner
 	queues     []*Queue
-	spare      *Queue       // its field only was returned by Waiter; Join will use it
 	held       *Acquisition // Held or Offered: has the lock in this process; only for a kind that hands off
 	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
 	reading
@@ -244,8 +243,7 @@ type Owner struct {
 	Number uint64 // set once: the number in the context
 
 	// Turn is the right to send commands for this owner. Its capacity is 1, and a call has the turn
-	// while its token is in the channel. It is nil before the first Enter: a reader that joins sends
-	// nothing, and no other call uses an owner from EnterNew yet.
+	// while its token is in the channel. It is nil while only one call uses the owner.
 	Turn chan struct{}
 
 	side        *side        // set once
@@ -255,23 +253,17 @@ type Owner struct {
 	waiter      *Waiter      // the waiter for the owner's first read hold; nil if there is none
 }
 
-// Enter returns the owner with this number, and creates it if necessary. Each Enter needs a Leave.
-func (p *Lock) Enter(reads bool, number uint64) *Owner {
+// Enter returns the owner with this number, and creates it if necessary. shared says that other calls
+// may use the owner; it then has a Turn. Each Enter needs a Leave.
+func (p *Lock) Enter(reads bool, number uint64, shared bool) *Owner {
 	s := p.side(reads)
 	o := s.owners[number]
 	if o == nil {
 		o = s.newOwner(number, nil)
 	}
-	if o.Turn == nil {
+	if shared && o.Turn == nil {
 		o.Turn = make(chan struct{}, 1)
 	}
-	o.users++
-	return o
-}
-
-// EnterNew is Enter for an owner that no other call uses. It creates no Turn.
-func (p *Lock) EnterNew(reads bool, number uint64) *Owner {
-	o := p.side(reads).newOwner(number, nil)
 	o.users++
 	return o
 }
@@ -289,7 +281,7 @@ func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	return o
 }
 
-// Leave ends an Enter or EnterNew.
+// Leave ends an Enter.
 func (o *Owner) Leave() {
 	if o.users--; o.users == 0 {
 		delete(o.side.owners, o.Number)

@@ -43,13 +43,13 @@ func (p *Lock) Next(w *Waiter, sibling *Acquisition, limit time.Duration, now ti
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	if !w.once && w.Terms.Passes {
+	if !w.once && w.queue.hand.offered != nil {
 		if t := w.take(now); t != nil {
 			return Step{Do: Take, Acquisition: t}
 		}
-		if w.Acquisition != nil && !w.Acquisition.Lives() {
-			return Step{Do: Restart}
-		}
+	}
+	if w.Acquisition != nil && !w.Acquisition.Lives() {
+		return Step{Do: Restart}
 	}
 	return p.sendStep(w, sibling, now)
 }
@@ -68,8 +68,10 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 		}
 	}
 	if ready {
-		w.retryAt = time.Time{}
-		w.SentAt(now)
+		w.retryAt, w.sentAt = time.Time{}, now
+		if w.queue != nil {
+			w.queue.outage.sent(now)
+		}
 	}
 	return ready, due
 }
@@ -87,19 +89,14 @@ func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	return step
 }
 
-// SentAt records that w sent a request, or joined another reader's request, at sent.
-func (w *Waiter) SentAt(sent time.Time) {
-	w.sentAt = sent
-	if w.queue != nil {
-		w.queue.outage.sent(sent)
-	}
-}
-
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
 // leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
 // Refused, Failed, RolledBack, GrantedAfterCancel and LateReply.
 func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
-	t.willSend(p, lease, waiterTimeout)
+	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
+	t.pending++
+	t.sends = min(t.sends+1, 2)
+	p.inFlight++
 }
 
 // Refusal is a reply that other owners have the lock.

@@ -11,7 +11,7 @@ import (
 func TestFirstAsks(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
-	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.Since() != s.now {
+	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
 		t.Fatal("the first is not the first")
 	}
 	s.refused(w)
@@ -150,9 +150,8 @@ func TestLine_usedAgain(t *testing.T) {
 			if !l.Ended() {
 				t.Error("it has not ended")
 			}
-			w = s.waiter(test.c, 2)
+			w = s.Join(test.c, s.owner(test.c, 2), s.now)
 			again = w == &l.only
-			s.Join(w, s.now)
 			if (w.queue == l) != again || w.queue.when.pace != s.rules.Poll || w.queue.when.notified || w.queued.as != nil {
 				t.Errorf("%+v", w.queue)
 			}
@@ -185,9 +184,9 @@ func TestLine_usedAgain(t *testing.T) {
 // A single attempt queues behind the waiters, if the lock has one owner at a time.
 func TestTry(t *testing.T) {
 	try := func(s *stage, c *Terms, number uint64) (*Waiter, bool) {
-		w := s.Waiter(c, true)
-		w.Terms, w.Owner, w.Acquisition = c, s.owner(c, number), s.tenure(c)
-		return w, s.Try(w, s.now)
+		w, first := s.Try(c, s.owner(c, number), s.now)
+		w.Acquisition = s.tenure(c)
+		return w, first
 	}
 	for name, c := range map[string]*Terms{"plain": &plainTerms, "write": &writeTerms} {
 		t.Run(name, func(t *testing.T) {

@@ -60,9 +60,6 @@ type joiner struct {
 	alone    bool           // it sends its own request: the joined one was refused, but this one may be granted
 }
 
-// setOpen makes t the acquisition that readers may join; nil closes it.
-func (s *side) setOpen(t *Acquisition) { s.open = t }
-
 // canShare reports whether a reader with these terms can join t. The token counters must match. If
 // the reader waits behind writers, the request of t must have done so, too.
 func (t *Acquisition) canShare(c *Terms) bool {
@@ -94,16 +91,6 @@ func (p *Lock) writerWaits(c *Terms) bool {
 		}
 	}
 	return false
-}
-
-// WaitToRead records that w waits for its owner's first read hold. writes says that the owner holds
-// the write lock. Redis then admits w immediately, so w sends a request whatever its position:
-// waiters ahead of it may wait for that same owner.
-func (p *Lock) WaitToRead(w *Waiter, writes bool) {
-	w.Owner.waiter = w
-	if writes {
-		w.reason = true
-	}
 }
 
 // wakeReader wakes t's owner if it also waits to read: the writer may read immediately.
@@ -207,7 +194,7 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 	case how.granted && !t.grant.writes && !t.uncertain && t.pending == 0:
 		t.grant.latest = t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
 		if f.refusals == s.refusals && (s.open == nil || !t.grant.latest.Before(s.open.grant.latest)) {
-			s.setOpen(t)
+			s.open = t
 		}
 		for _, r := range f.joiners {
 			r.Owner.hold(t)
@@ -227,13 +214,13 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 // it.
 func (s *side) refuse() {
 	s.refusals++ // so that the grant of an earlier request does not open its acquisition
-	s.setOpen(nil)
+	s.open = nil
 }
 
 // closeToReaders closes t, which has ended, to readers.
 func (p *Lock) closeToReaders(t *Acquisition) {
 	if s := p.side(true); s.open == t {
-		s.setOpen(nil)
+		s.open = nil
 	}
 }
 

@@ -158,8 +158,8 @@ func TestSeat(t *testing.T) {
 			if s.JoinOpen(first, seat, test.number, true) != test.joins {
 				t.Fatalf("the reader joins: %t", !test.joins)
 			}
-			if test.joins && (first.Owners() != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
-				t.Errorf("%d owners, %d holds in Redis", first.Owners(), first.HoldsInRedis())
+			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
+				t.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
 			}
 		})
 	}
@@ -289,8 +289,8 @@ func TestRide(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		h := w.Prepared
 		s.lets(w, asked)
-		if asked.Owners() != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
-			t.Fatalf("%d owners", asked.Owners())
+		if asked.owners != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
+			t.Fatalf("%d owners", asked.owners)
 		}
 		s.give(h)
 		if !asked.Lives() {
@@ -364,7 +364,7 @@ func TestRide(t *testing.T) {
 			t.Errorf("%+v", step)
 		}
 		s.lets(w, asked)
-		if asked.Owners() != 1 {
+		if asked.owners != 1 {
 			t.Error("it was let in after its time")
 		}
 	})
@@ -375,7 +375,7 @@ func TestRide(t *testing.T) {
 		}
 		s.Quit(rider, s.now)
 		s.lets(w, asked)
-		if asked.Owners() != 1 {
+		if asked.owners != 1 {
 			t.Error("it was let in after it had left")
 		}
 	})
@@ -397,8 +397,8 @@ func TestRide(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		asked.grant.writes = true
 		s.lets(w, asked)
-		if step := s.next(rider); asked.Owners() != 1 || step.Do != Send {
-			t.Errorf("%d owners, %+v", asked.Owners(), step)
+		if step := s.next(rider); asked.owners != 1 || step.Do != Send {
+			t.Errorf("%d owners, %+v", asked.owners, step)
 		}
 	})
 }
@@ -464,7 +464,7 @@ func TestRide_two(t *testing.T) {
 		t.Errorf("%+v", step)
 	}
 	s.lets(second, two)
-	if step := s.next(rider); step.Do != Share || two.Owners() != 2 {
+	if step := s.next(rider); step.Do != Share || two.owners != 2 {
 		t.Errorf("%+v", step)
 	}
 }
@@ -549,9 +549,8 @@ func TestCameIn(t *testing.T) {
 	first := s.reader(hastyTerms, 1)
 	s.refused(first)
 	second := s.reader(hastyTerms, 2)
-	try := s.Waiter(hastyTerms, true)
-	try.Wake, try.Terms, try.Owner, try.Acquisition, try.Prepared = make(chan struct{}, 1), hastyTerms, s.owner(hastyTerms, 3), s.tenure(hastyTerms), new(Hold)
-	s.Try(try, s.now)
+	try, _ := s.Try(hastyTerms, s.owner(hastyTerms, 3), s.now)
+	try.Acquisition, try.Prepared = s.tenure(hastyTerms), new(Hold)
 	asked := s.asks(try)
 	s.Wakeup(first)
 	if step := s.next(first); step.Do != Wait {
@@ -595,10 +594,7 @@ func TestReadOn(t *testing.T) {
 	s = newStage(t)
 	s.refused(s.reader(&readTerms, 2))
 	writes, _ := s.take(&writeTerms, 1)
-	w = s.waiter(&readTerms, 1)
-	w.Acquisition = s.tenure(&readTerms)
-	s.Join(w, s.now)
-	s.WaitToRead(w, true)
+	w = s.stand(&readTerms, 1)
 	if w.Owner.Sibling() != writes || s.Next(w, writes, opTime, s.now).Do != Send {
 		t.Error("a writer stands behind the waiters for its lock")
 	}
@@ -638,7 +634,7 @@ func TestDrop(t *testing.T) {
 	if left, _ := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
-	if !s.Drop(first, second) || first.Owners() != 1 {
+	if !s.Drop(first, second) || first.owners != 1 {
 		t.Error("Redis hears that one of two readers leaves")
 	}
 	if s.Drop(first, second) {

@@ -168,7 +168,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 		}
 		w.queued.sent, r.enters = true, true
 		w.sentAt = now
-		w.Acquisition.willSend(l.side.p, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
+		l.side.p.WillSend(w.Acquisition, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
 		r.Waiters = append(r.Waiters, Queuing{w, w.Acquisition, true})
 	}
 	if len(r.Waiters) > 0 {

@@ -388,35 +388,25 @@ func (w *world) begin(c *call) {
 			return
 		}
 	}
-	c.o = p.Enter(c.terms.Reads, c.owner)
+	c.o = p.Enter(c.terms.Reads, c.owner, true)
 	c.o.Turn <- struct{}{}
 	c.entered = true
-	var writes *Acquisition
-	if c.terms.Reads {
-		writes = c.o.Sibling()
+	first := true
+	if c.how == tryLock {
+		c.w, first = p.Try(c.terms, c.o, w.now)
+	} else {
+		c.w = p.Join(c.terms, c.o, w.now)
 	}
-	c.w = p.Waiter(c.terms, c.how == tryLock)
-	if c.w.Wake == nil {
-		c.w.Wake = make(chan struct{}, 1)
-	}
-	c.w.Terms, c.w.Owner = c.terms, c.o
 	if c.how == tryLock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
 		c.w.Acquisition = c.t
 		w.names(c)
 		w.seated(c)
 	}
-	if c.how == tryLock {
-		if !p.Try(c.w, w.now) {
-			c.quit = true
-			w.part(c)
-			return
-		}
-	} else {
-		p.Join(c.w, w.now)
-		if c.terms.Reads {
-			p.WaitToRead(c.w, writes != nil)
-		}
+	if !first {
+		c.quit = true
+		w.part(c)
+		return
 	}
 	w.awake(c)
 }

@@ -178,16 +178,6 @@ func (all *lockTable) close() (held []*acquisition, first bool) {
 	return held, true
 }
 
-// isClosing reports whether Close has begun.
-func (s *Session) isClosing() bool {
-	select {
-	case <-s.closer.closing:
-		return true
-	default:
-		return false
-	}
-}
-
 // GaveBack reports whether a Close has ended all holds. After that, only reconcilers send commands.
 func (s *Session) GaveBack() bool {
 	select {

@@ -106,7 +106,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 
 // holding returns the acquisitions of this session that have the lock of spec, on either side.
 func (s *Session) holding(spec *Spec) []*acquisition {
-	at := s.find(spec.id())
+	at := s.find(spec.id)
 	if at == nil {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (s *Session) hearOfHolds() {
 	young := false
 	if t := s.search(func(t *acquisition) bool {
 		young = true
-		return !t.since().After(old)
+		return !locked(t.at, t.Since).After(old)
 	}); t != nil {
 		s.hearing.due.Store(true) // permanently
 		s.hearing.begun.Do(s.hear)
@@ -214,7 +214,7 @@ func (s *Session) ask(batch []*acquisition) {
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	questions := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
-		questions[i] = t.renewal()
+		questions[i] = locked(t.at, t.renewal)
 	}
 	// A renewal never shortens a lease, so this one changes nothing.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
@@ -253,7 +253,7 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	if v == luascripts.Foreign {
 		return cause
 	}
-	since, key := t.since(), keys.Forced(s.KeyPrefix+t.spec.Name)
+	since, key := locked(t.at, t.Since), keys.Forced(s.KeyPrefix+t.spec.Name)
 	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
 	}))
@@ -271,7 +271,7 @@ func (s *Session) onForcedUnlock(owner, by string) {
 	if t == nil {
 		return
 	}
-	question := t.renewal()
+	question := locked(t.at, t.renewal)
 	// A renewal never shortens a lease, so this one changes nothing.
 	renewed, _, _ := command.Send[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
 		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]

@@ -141,13 +141,17 @@ func (s *Session) expire(h *hold) {
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
-	remains, passed := t.remove(h, time.Now())
+	t.at.lock()
+	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, time.Now(), pass)
+	t.at.unlock()
 	if remains == lockstate.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
-		t.noLongerHeld()
+		t.at.lock()
+		t.at.state.NoLongerHeld(&t.Acquisition)
+		t.at.unlock()
 	}
 	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
-		s.reconcile(t, t.isUncertain())
+		s.reconcile(t, locked(t.at, t.Uncertain))
 	}
 	if remains == lockstate.NotThere {
 		return // its owner has lost all holds in the meantime

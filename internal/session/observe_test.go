@@ -389,8 +389,7 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 		w.mini.Del("orders")
 		h.acquisition().lease.Lose(watchdog.ErrGone)
 		w.wantTold()
-		_, err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
-		w.a.tellGivenBack(h, err)
+		err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
 		if e := w.wantTold("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
 			t.Errorf("Unlock: %v, and the observer hears of %v", err, e.Err)
 		}

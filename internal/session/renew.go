@@ -139,7 +139,7 @@ func (r *renewal) take(t *acquisition) bool {
 	if t.Phase() == lockstate.Offered {
 		return false
 	}
-	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewalLocked())
+	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewal())
 	for _, held := range t.Holds() {
 		if h := held.Of.(*hold); !h.Fixed && !h.canceled {
 			r.holds = append(r.holds, h)
@@ -148,14 +148,8 @@ func (r *renewal) take(t *acquisition) bool {
 	return true
 }
 
-// renewal returns the arguments of the renewal script for t.
+// renewal returns the arguments of the renewal script for t. The caller holds the mutex of the state.
 func (t *acquisition) renewal() luascripts.Renewal {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.renewalLocked()
-}
-
-func (t *acquisition) renewalLocked() luascripts.Renewal {
 	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 

@@ -71,13 +71,6 @@ func (t *acquisition) unrenewed() {
 	}
 }
 
-// retains reports whether the lock must stay locked after its release.
-func (t *acquisition) retains() bool {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.minHoldLeft() > 0
-}
-
 // retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {
 	command.Unbatched[luascripts.Verdict]

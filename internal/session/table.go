@@ -11,11 +11,9 @@ import (
 
 // lockID identifies an entry. Both sides of a read/write lock have the same lockID.
 type lockID struct {
-	kind *Kind // as returned by family
+	kind *Kind // of a read/write lock, the write side
 	key  string
 }
-
-func (spec *Spec) id() lockID { return lockID{spec.family(), spec.Keys.Lock} }
 
 // lockTable has an entry for each lock that the client uses.
 //
@@ -65,7 +63,7 @@ type entry struct {
 
 func (all *lockTable) init(s *Session) {
 	all.s = s
-	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, Ticket: s.newTicket}
+	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, Ticket: s.newAcquisition}
 	all.known = make(map[lockID]*entry)
 	all.most = idleEntries
 }
@@ -79,7 +77,7 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 		return nil, lock.ErrClosed
 	}
 	s.sender.Add()
-	id, at := spec.id(), spec.at
+	id, at := spec.id, spec.at
 	if at == nil || at.s != s || at.id != id {
 		if at = all.known[id]; at == nil {
 			at = all.newLocked(id)
@@ -185,6 +183,13 @@ func (at *entry) lock() { at.mu.Lock() }
 func (at *entry) unlock() {
 	at.state.Drain(at.apply)
 	at.mu.Unlock()
+}
+
+// locked returns what f returns. It calls f with the mutex of the state.
+func locked[T any](at *entry, f func() T) T {
+	at.lock()
+	defer at.unlock()
+	return f()
 }
 
 // apply executes an effect. The caller holds at.mu, so neither apply nor the methods it calls may block.

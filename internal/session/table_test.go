@@ -71,7 +71,7 @@ func TestPlaces_stay(t *testing.T) {
 					w.Fatal(err)
 				}
 				w.a.table.mu.Lock()
-				if at := w.a.table.known[spec.id()]; at == nil || at != spec.at || at != h.(*hold).acquisition().at {
+				if at := w.a.table.known[spec.id]; at == nil || at != spec.at || at != h.(*hold).acquisition().at {
 					w.Errorf("%s is taken at a place that is not its own", spec.Name)
 				}
 				w.a.table.mu.Unlock()

@@ -16,16 +16,12 @@ import (
 
 // unlock releases h. If wait is false, it does not wait for replies: see unlockLater.
 func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
-	began := time.Now()
-	h.look(began) // an expired lease is lost even if the watchdog has not detected it yet
-	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
+	now := time.Now()
+	h.look(now) // an expired lease is lost even if the watchdog has not detected it yet
+	if err := notHeld(h.endAt(lock.ErrUnlocked, now)); err != nil {
 		return err
 	}
-	later, err := s.unlockEnded(ctx, h, began, wait)
-	if later {
-		return nil
-	}
-	return s.unlocked(ctx, h, began, err)
+	return s.unlockEnded(ctx, h, now, wait)
 }
 
 // unlocked notifies the observer of the result of releasing h, and returns it.
@@ -39,43 +35,40 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 	return err
 }
 
-// unlockEnded releases h, which unlock has just ended. later reports that a goroutine sends the command for it, because
-// wait is false.
-func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) (later bool, err error) {
+// unlockEnded releases h, which unlock has just ended.
+func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) error {
 	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return false, nil
+		return s.unlocked(ctx, h, now, nil)
 	}
 	at, err := s.begin(t.spec)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
+	if err != nil { // Close releases it
+		return s.unlocked(ctx, h, now, fmt.Errorf("%w: %w", lock.ErrNotHeld, err))
 	}
-	defer func() {
-		if !later {
-			s.done(at)
-		}
-	}()
-
-	// A deferred Unlock must release the lock even if ctx is already canceled.
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // a deferred Unlock must release the lock even if ctx is already canceled
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch remains, passed := t.remove(h, now); {
+	t.at.lock()
+	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
+	t.at.unlock()
+	switch {
 	case passed:
+		s.done(at)
 		s.tellHandedOff(h)
-		return false, nil
 	case remains == lockstate.SharersHold: // other readers joined after drop
-		return false, nil
+		s.done(at)
 	case !wait:
 		s.unlockLater(ctx, at, h, remains)
-		return true, nil
+		return nil
 	default:
-		return false, s.sendUnlock(ctx, h, remains, now)
+		err = s.sendUnlock(ctx, at, h, remains, now)
 	}
+	return s.unlocked(ctx, h, now, err)
 }
 
-// sendUnlock sends the command for h, after which remains has the lock.
-func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Remains, now time.Time) error {
+// sendUnlock sends the command for h, after which remains has the lock. It calls done.
+func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time) error {
+	defer s.done(at)
 	if remains == lockstate.NobodyHolds {
 		return s.release(ctx, h.acquisition(), now)
 	}
@@ -97,9 +90,8 @@ func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains l
 	s.sender.Go(func() {
 		began := time.Now()
 		err := func() error {
-			defer s.done(at)
 			defer at.released(done)
-			return s.sendUnlock(ctx, h, remains, began)
+			return s.sendUnlock(ctx, at, h, remains, began)
 		}()
 		if err := s.unlocked(ctx, h, began, err); err != nil {
 			s.report.unlockFailed(h, err)
@@ -120,14 +112,6 @@ func (t *acquisition) drop(h *hold) bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.state.Drop(&t.Acquisition, &h.Hold)
-}
-
-// remove removes h from t. It returns who still holds t, and whether the lock was handed off to the next waiter of this
-// process.
-func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
 // pass hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
@@ -191,7 +175,7 @@ func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
 
 // Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
-	f.t.s.reconcile(f.t, err != nil || f.t.isUncertain())
+	f.t.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.Uncertain))
 }
 
 // release releases an ended acquisition in Redis. If the kind supports hand-off, the lock goes to the next waiter.
@@ -209,7 +193,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		now = time.Now()
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
-	if t.retains() {
+	if locked(t.at, t.minHoldLeft) > 0 {
 		return s.retain(ctx, t, within)
 	}
 	f := t.newRelease(now)
@@ -328,7 +312,9 @@ func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) 
 
 // Late gives the turn back, and reconciles the acquisition after an error.
 func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
-	r.t.changeDone()
+	r.t.at.lock()
+	r.t.ChangeDone()
+	r.t.at.unlock()
 	<-r.turn
 	if err != nil {
 		r.t.s.reconcile(r.t, true)
@@ -340,7 +326,7 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 	turn := t.turn(o)
 	began := time.Now()
 	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
-		if phase := t.phase(); !phase.Lives() {
+		if phase := locked(t.at, t.Phase); !phase.Lives() {
 			return reducedAfter(phase)
 		}
 		s.sender.Go(func() { s.reconcile(t, false) })
@@ -365,9 +351,11 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return r.Err
 	case r.Value == luascripts.Done:
-		t.count(holds)
+		t.at.lock()
+		t.Count(holds)
+		t.at.unlock()
 		return nil
-	case !t.isLive():
+	case !locked(t.at, t.Lives):
 		return nil
 	}
 	cause := s.gone(t, luascripts.Gone)

@@ -66,7 +66,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
-		if _, err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
+		if err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("Unlock: %v", err)
 		}
 	})
