@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -238,7 +239,9 @@ func (l *Lease) endLocked(cause error) {
 	l.over, l.err = true, cause
 	l.mono.Store(0)
 	l.wall.Store(0)
-	l.leaveQueue()
+	if l.queue != nil {
+		heap.Remove(l.queue, l.index)
+	}
 }
 
 // expiredLocked returns the cause of an expiry. It includes the error of the latest renewal, if there

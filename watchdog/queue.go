@@ -1,11 +1,8 @@
 package watchdog
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
-// queue is a heap of leases. The first is due first.
+// queue is a heap of leases. The first is due first. Package container/heap adds and removes them.
 type queue []*Lease
 
 // inQueue is the position of a lease in a queue.
@@ -23,21 +20,6 @@ func (q queue) first() *Lease {
 	return q[0]
 }
 
-// put moves l to q. It is due at at.
-func (q *queue) put(l *Lease, at time.Duration) {
-	l.leaveQueue()
-	l.at, l.queue = at, q
-	heap.Push(q, l)
-}
-
-// leaveQueue removes l from its queue, if it is in one.
-func (l *Lease) leaveQueue() {
-	if l.queue != nil {
-		heap.Remove(l.queue, l.index)
-		l.queue = nil
-	}
-}
-
 func (q queue) Len() int           { return len(q) }
 func (q queue) Less(i, j int) bool { return q[i].at < q[j].at }
 func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
@@ -45,7 +27,7 @@ func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].i
 // Push implements heap.Interface.
 func (q *queue) Push(x any) {
 	l := x.(*Lease)
-	l.index = len(*q)
+	l.queue, l.index = q, len(*q)
 	*q = append(*q, l)
 }
 
@@ -55,5 +37,6 @@ func (q *queue) Pop() any {
 	l := (*q)[end]
 	(*q)[end] = nil
 	*q = (*q)[:end]
+	l.queue = nil
 	return l
 }

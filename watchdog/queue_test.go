@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -37,16 +38,19 @@ func TestQueue(t *testing.T) {
 			switch n := r.IntN(10); {
 			case n < 5 || len(in) == 0:
 				l := new(Lease)
-				q.put(l, at())
+				l.at = at()
+				heap.Push(&q, l)
 				in = append(in, l)
 			case n < 7:
-				q.put(in[r.IntN(len(in))], at())
+				l := in[r.IntN(len(in))]
+				l.at = at()
+				heap.Fix(&q, l.index)
 			default:
 				i := r.IntN(len(in))
 				if n == 9 {
 					i = slices.Index(in, q.first())
 				}
-				in[i].leaveQueue()
+				heap.Remove(&q, in[i].index)
 				if in[i].queue != nil {
 					t.Fatalf("seed %d: %+v was taken out", seed, in[i].inQueue)
 				}
@@ -59,7 +63,7 @@ func TestQueue(t *testing.T) {
 			if seed%2 == 1 {
 				l = in[r.IntN(len(in))]
 			}
-			l.leaveQueue()
+			heap.Remove(&q, l.index)
 			i := slices.Index(in, l)
 			in = slices.Delete(in, i, i+1)
 			check()

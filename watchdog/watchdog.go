@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -192,7 +193,11 @@ func (w *Watchdog) placeLocked(l *Lease) {
 	if l.alive && !l.waiting && l.under == nil && l.renewAt.before(due) {
 		due, q = l.renewAt, &l.lane.due
 	}
-	q.put(l, due.mono)
+	if l.queue != nil {
+		heap.Remove(l.queue, l.index)
+	}
+	l.at = due.mono
+	heap.Push(q, l)
 	w.wakeLocked(due)
 }
 

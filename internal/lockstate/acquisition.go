@@ -321,6 +321,5 @@ func (p *Lock) NoLongerHeld(t *Acquisition) {
 
 // release makes the session reconcile t, which has ended.
 func (p *Lock) release(t *Acquisition) {
-	p.referenced = true // reconciling refers to t
 	p.emit(Effect{Kind: Release, Acquisition: t})
 }

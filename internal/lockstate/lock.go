@@ -99,14 +99,13 @@ func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 // owners, acquisitions, holds, queues and waiters. The session applies the effects with Drain before
 // it unlocks that mutex.
 type Lock struct {
-	Of         any     // set by the session: its table entry
-	rules      *Rules  // set once
-	sides      [2]side // 1 for reading, 0 for everything else
-	closed     bool
-	inFlight   int      // the number of requests without a reply
-	referenced bool     // a goroutine of the session may refer to the state while it is unused
-	removing   bool     // a RemoveServed effect or the command that it led to is pending
-	effects    []Effect // to be applied by Drain
+	Of       any     // set by the session: its table entry
+	rules    *Rules  // set once
+	sides    [2]side // 1 for reading, 0 for everything else
+	closed   bool
+	inFlight int      // the number of requests without a reply
+	removing bool     // a RemoveServed effect or the command that it led to is pending
+	effects  []Effect // to be applied by Drain
 }
 
 // side is the state of one side of a lock.
@@ -224,18 +223,6 @@ func (p *Lock) Unused() bool {
 // come first.
 func (p *Lock) Idle(now time.Time) bool {
 	return !now.Before(p.sides[0].yieldUntil) && !now.Before(p.sides[1].yieldUntil) && p.Unused()
-}
-
-// Unreferenced reports whether nothing refers to the idle state. After Reset it can be reused for
-// another lock.
-func (p *Lock) Unreferenced() bool { return p.inFlight == 0 && !p.referenced }
-
-// Reset prepares an idle state, which was removed from the lock table, for reuse.
-func (p *Lock) Reset() {
-	for i := range p.sides {
-		p.sides[i].yieldUntil = time.Time{}
-	}
-	p.closed = false
 }
 
 // Owner is one owner in this process on one side of a lock. It lives while a call or a hold needs it.

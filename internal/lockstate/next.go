@@ -173,7 +173,6 @@ func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool)
 		return false
 	}
 	if !t.MarkUncertain() {
-		p.referenced = true
 		return true
 	}
 	if w != nil && w.queue != nil {

@@ -108,10 +108,9 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 		l = s.newQueue(c)
 		w = &l.only
 	} else {
-		w = new(Waiter)
+		w = newWaiter()
 	}
-	w.init(c, o, now)
-	w.queue = l
+	w.Terms, w.Owner, w.since, w.queue = c, o, now, l
 	if c.Reads {
 		o.waiter, w.reason = w, o.Sibling() != nil
 	}
@@ -139,19 +138,14 @@ func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
 		w = p.Join(c, o, now)
 		first = w.First()
 	} else {
-		w, first = new(Waiter), true
-		w.init(c, o, now)
+		w, first = newWaiter(), true
+		w.Terms, w.Owner, w.since = c, o, now
 	}
 	w.reason, w.once = true, true
 	return w, first
 }
 
-func (w *Waiter) init(c *Terms, o *Owner, now time.Time) {
-	w.Terms, w.Owner, w.since = c, o, now
-	if w.Wake == nil {
-		w.Wake = make(chan struct{}, 1)
-	}
-}
+func newWaiter() *Waiter { return &Waiter{Wake: make(chan struct{}, 1)} }
 
 // confirmedPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
 // what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
@@ -162,7 +156,7 @@ const confirmedPolls = 2
 func (s *side) newQueue(c *Terms) *Queue {
 	l, _ := s.p.rules.queues.Get().(*Queue)
 	if l == nil {
-		l = new(Queue)
+		l = &Queue{only: *newWaiter()}
 	}
 	l.side, l.key, l.inRedis, l.active = s, c.QueueKey, c.WaitPolicy.inRedis(), s.held == nil
 	l.when.pace, l.when.confirmedPace, l.when.yieldUntil = s.p.rules.Poll, confirmedPolls*s.p.rules.Poll, s.yieldUntil

@@ -96,7 +96,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 // wakeHeartbeat makes the heartbeat goroutine call NextHeartbeat.
 func (l *Queue) wakeHeartbeat(c *Terms) {
 	p := l.side.p
-	l.heartbeat.on, p.referenced = true, true
+	l.heartbeat.on = true
 	p.emit(Effect{Kind: Heartbeat, Queue: l, Terms: c})
 }
 
@@ -368,7 +368,7 @@ const ServedPause = MaxPassTime
 
 // removeServedAt has RemoveServed called at due.
 func (p *Lock) removeServedAt(due time.Time) {
-	p.removing, p.referenced = true, true
+	p.removing = true
 	p.emit(Effect{Kind: RemoveServed, Due: due})
 }
 

@@ -45,9 +45,6 @@ func TestNextBeat(t *testing.T) {
 	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
 		t.Errorf("%+v", step)
 	}
-	if s.Unreferenced() {
-		t.Error("a heartbeat comes back to a place that is another's")
-	}
 	if due, queued := w.queue.nextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
 		t.Errorf("%v, %d", due, len(queued))
 	}

@@ -128,7 +128,7 @@ type Spec struct {
 	id      lockID
 	channel string          // the channel on which waiters are notified; of a kind with a heartbeat, those of this client
 	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
-	at      *entry          // caches the entry, which may have been reused for another lock. Guarded by lockTable.mu
+	at      *entry          // caches the entry, which may have been removed from the table. Guarded by lockTable.mu
 	terms   lockstate.Terms // for package lockstate
 }
 

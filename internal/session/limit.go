@@ -45,15 +45,13 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// checkCallers checks the caller contexts of holds that are about to be renewed. It returns holds, emptied for reuse.
-func (s *Session) checkCallers(holds []*hold) []*hold {
+// checkCallers checks the caller contexts of holds that are about to be renewed.
+func (s *Session) checkCallers(holds []*hold) {
 	for _, h := range holds { // without the mutex: the context is the caller's
 		if h.caller.Err() != nil {
 			s.callerCanceled(h)
 		}
 	}
-	clear(holds)
-	return holds[:0]
 }
 
 // callerCanceled records that the context of h's caller is canceled. It limits h, unless h lasts until Unlock.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +41,7 @@ func (s *Session) node(slot uint16) uint16 {
 	return s.nodes.slots.Of(slot)
 }
 
-// renewal renews a batch of leases with one command. It implements command.Call, and is reused after the reply.
+// renewal renews a batch of leases with one command. It implements command.Call.
 type renewal struct {
 	command.Unbatched[[]luascripts.Renewed]
 	s            *Session
@@ -56,20 +55,15 @@ type renewal struct {
 	sending atomic.Bool // rueidis has accepted the command, or is about to
 }
 
-var unusedRenewals = sync.Pool{New: func() any { return new(renewal) }}
-
 // renew renews a batch of leases for the watchdog. They are of one kind and, on a cluster, usually on one node.
 func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
-	r := unusedRenewals.Get().(*renewal)
-	r.s = s
+	r := &renewal{s: s}
 	errs := r.choose(batch)
 	if len(r.acquisitions) == 0 {
-		unusedRenewals.Put(r)
 		return errs
 	}
-	r.holds = s.checkCallers(r.holds)
+	s.checkCallers(r.holds)
 	r.sent = time.Now()
-	r.sending.Store(false)
 	replies, answered, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if !answered {
 		r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue
@@ -84,7 +78,10 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 			lost = append(lost, r.acquisitions[j])
 		}
 	}
-	causes := s.allGone(lost)
+	var causes []error
+	if len(lost) > 0 {
+		causes = s.allGone(lost)
+	}
 	for j, i := range r.order {
 		e := failure
 		switch {
@@ -98,12 +95,8 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 			errs = withError(errs, len(batch), i, e)
 		}
 	}
-	s.unrenewed(r.acquisitions, r.order, errs)
-	if answered { // otherwise the command may still use r
-		clear(r.acquisitions)
-		clear(r.locks)
-		r.acquisitions, r.locks = r.acquisitions[:0], r.locks[:0]
-		unusedRenewals.Put(r)
+	if errs != nil {
+		s.unrenewed(r.acquisitions, r.order, errs)
 	}
 	return errs
 }
@@ -111,7 +104,6 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 // choose adds the acquisitions of the batch that need a renewal to r, and returns errors for the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	s := r.s
-	r.order = r.order[:0]
 	for i := range batch {
 		r.order = append(r.order, i)
 	}
@@ -222,7 +214,7 @@ func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []err
 	var t *acquisition
 	failed := 0
 	for j, i := range order {
-		if errs == nil || errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
+		if errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
 			continue
 		}
 		if failed++; failed == 1 {

@@ -35,16 +35,11 @@ type lockTable struct {
 	closed     bool              // set by Close: begin and enter fail
 	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed above most
 	most       int               // tidying starts when known has more entries
-	spare      []*entry          // to be reused, because allocating an entry is expensive
 	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
 }
 
-// Up to idleEntries Idle entries stay in the table, because a lookup is cheaper than an allocation. Up to spareEntries
-// removed entries are kept for reuse.
-const (
-	idleEntries  = 512
-	spareEntries = 512
-)
+// idleEntries is how many Idle entries stay in the table, because a lookup is cheaper than an allocation.
+const idleEntries = 512
 
 // entry is the state of one lock, and its mutex. The methods of package lockstate do no I/O and require the mutex.
 // Methods of entry, acquisition and subscriptions lock it themselves, unless documented otherwise.
@@ -80,7 +75,9 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 	id, at := spec.id, spec.at
 	if at == nil || at.s != s || at.id != id {
 		if at = all.known[id]; at == nil {
-			at = all.newLocked(id)
+			at = &entry{s: s, id: id}
+			at.state.Init(&all.rules, at)
+			all.known[id] = at
 		}
 		spec.at = at
 	}
@@ -97,18 +94,6 @@ func (s *Session) enter() error {
 	}
 	s.sender.Add()
 	return nil
-}
-
-func (all *lockTable) newLocked(id lockID) (at *entry) {
-	if end := len(all.spare) - 1; end >= 0 {
-		at, all.spare = all.spare[end], all.spare[:end]
-	} else {
-		at = &entry{s: all.s}
-		at.state.Init(&all.rules, at)
-	}
-	at.id = id
-	all.known[id] = at
-	return at
 }
 
 // done unregisters a call that begin registered.
@@ -160,10 +145,6 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	case at.state.Idle(now), all.closed && at.state.Unused():
 		delete(all.known, at.id)
 		at.id = lockID{}
-		if at.state.Unreferenced() && !at.remembered && len(all.spare) < spareEntries {
-			at.state.Reset()
-			all.spare = append(all.spare, at)
-		}
 	case at.state.Unused() && !at.remembered:
 		at.remembered = true
 		all.remembered = append(all.remembered, at)

@@ -18,8 +18,8 @@ import (
 func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	now := time.Now()
 	h.look(now) // an expired lease is lost even if the watchdog has not detected it yet
-	if err := notHeld(h.endAt(lock.ErrUnlocked, now)); err != nil {
-		return err
+	if before := h.endAt(lock.ErrUnlocked, now); before != nil {
+		return notHeld(before)
 	}
 	return s.unlockEnded(ctx, h, now, wait)
 }
@@ -193,10 +193,10 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		now = time.Now()
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
-	if locked(t.at, t.minHoldLeft) > 0 {
+	f, retains := t.newRelease(now)
+	if retains {
 		return s.retain(ctx, t, within)
 	}
-	f := t.newRelease(now)
 	o := command.SendWithRetry[released](ctx, s.sender, now, within, f)
 	if f.next != nil {
 		s.onRelease(f, o.Value, o.Err)
@@ -220,25 +220,29 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
 }
 
-// newRelease returns the release of t. The next owner is the queue in this process, if there is one.
-func (t *acquisition) newRelease(now time.Time) releaseRequest {
-	s := t.s
-	f := releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
-	if !t.Terms.Passes {
-		return f
-	}
+// newRelease returns the release of t. The next owner is the queue in this process, if there is one. retains reports
+// that the lock must stay locked for its minimum hold time instead.
+func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool) {
 	t.at.lock()
 	defer t.at.unlock()
+	if !t.keepUntil.IsZero() && t.minHoldLeft() > 0 {
+		return f, true
+	}
+	s := t.s
+	f = releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
+	if !t.Terms.Passes {
+		return f, false
+	}
 	if !t.Terms.Tickets() {
 		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
 		if _, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); nextOwner != nil {
 			f.next, f.pass.Heir = acquisitionOf(nextOwner), nextOwner.Name
 		}
-		return f
+		return f, false
 	}
 	w, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.offer(t.spec), s.queueTTL(), now)
 	if w == nil {
-		return f
+		return f, false
 	}
 	spec := w.Terms.Of.(*Spec)
 	f.next = acquisitionOf(nextOwner)
@@ -247,7 +251,7 @@ func (t *acquisition) newRelease(now time.Time) releaseRequest {
 		f.register, f.pass.Spare = r, lockstate.MaxPasses
 	}
 	t.at.subscribeEarly(w.Queue(), spec)
-	return f
+	return f, false
 }
 
 // onRelease reports to the state the result of a release with a next owner.
