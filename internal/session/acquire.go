@@ -415,20 +415,25 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 			return h, false, nil
 		}
 	}
-	switch phase := locked(a.at, t.Phase); {
+	return nil, false, s.notReentered(t, o.Value.Verdict)
+}
+
+// notReentered returns the error of a reentry that added no hold to t, although Redis replied with verdict v.
+func (s *Session) notReentered(t *acquisition, v luascripts.Verdict) error {
+	switch phase := locked(t.at, t.Phase); {
 	case phase.Lives():
-		if o.Value.Verdict == luascripts.Done { // Redis counted the hold, but the owner has left an acquisition that other readers share
+		if v == luascripts.Done { // Redis counted the hold, but the owner has left an acquisition that other readers share
 			s.sender.Go(func() { s.reconcile(t, false) })
-			return nil, false, errReleased
+			return errReleased
 		}
 	case phase == lockstate.Released:
-		return nil, false, errReleased
+		return errReleased
 	case phase == lockstate.Closed:
-		return nil, false, command.Final{Err: lock.ErrClosed}
+		return command.Final{Err: lock.ErrClosed}
 	}
-	cause := s.gone(t, o.Value.Verdict)
+	cause := s.gone(t, v)
 	t.lease.Lose(cause)
-	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
+	return fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }
 
 // goneBy returns the cause of a loss that the server reported with verdict v.

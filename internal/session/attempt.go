@@ -63,7 +63,7 @@ func (a *attempt) steps() error {
 		case err == errAgain:
 		case err == errRefused:
 			pause.Reset()
-			if !a.overtook() {
+			if !a.overtook() && a.call != nil {
 				a.tellWaiting()
 			}
 		case errors.As(err, new(waitOver)):
@@ -138,9 +138,7 @@ func (a *attempt) joined() {
 // next waits until the state has a step for the attempt other than Wait.
 func (a *attempt) next() (lockstate.Step, error) {
 	for {
-		if err := a.waiting.Err(); err != nil {
-			return lockstate.Step{}, err
-		}
+		over := a.waiting.Err() // without the mutex: the context is the caller's
 		var sibling *lockstate.Acquisition
 		var limit time.Duration // how long to wait for the reply to another reader's request
 		if a.spec.Sibling != nil {
@@ -149,8 +147,11 @@ func (a *attempt) next() (lockstate.Step, error) {
 		}
 		a.at.lock()
 		if a.at.state.IsClosed() {
+			over = lock.ErrClosed
+		}
+		if over != nil {
 			a.at.unlock()
-			return lockstate.Step{}, lock.ErrClosed
+			return lockstate.Step{}, over
 		}
 		if a.spec.Sibling != nil {
 			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
@@ -166,7 +167,9 @@ func (a *attempt) next() (lockstate.Step, error) {
 		if step.Do != lockstate.Wait {
 			return step, nil
 		}
-		a.tellBehind()
+		if a.call != nil {
+			a.tellBehind()
+		}
 		a.sleep(step.Due)
 		a.now = time.Now()
 	}

@@ -207,7 +207,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			}
 			// An acquisition that was lost just now may still be held in Redis.
 			err := s.sender.Explain(s.release(ctx, t, time.Now()))
-			s.tellClosed(ended, err)
+			s.tellEnded(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()
 				failed, reason = failed+1, err

@@ -162,5 +162,5 @@ func (s *Session) expire(h *hold) {
 	if remains != lockstate.OwnerHolds { // otherwise its owner still has the lock
 		s.report.lost(t.spec, why)
 	}
-	s.tellLost(h, cause)
+	s.tellEnd(h, cause)
 }

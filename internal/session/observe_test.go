@@ -400,18 +400,13 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 func TestObserver_costsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.Observer = nil
-		spec := w.a.NewSpec(plain, "orders", nil)
-		a := &attempt{s: w.a, spec: spec}
 		h := w.lock(w.a, w.Context()).(*hold)
 		if n := testing.AllocsPerRun(100, func() {
 			var c *call
-			a.tellWaiting()
-			a.tellBehind()
 			c.tellFailed(lock.ErrNotAcquired)
-			w.a.tellGivenBack(h, nil)
+			w.a.tellEnd(h, nil)
 			w.a.tellHandedOff(h)
 			w.a.tellEnded(h.acquisition().Holds(), nil)
-			w.a.tellClosed(h.acquisition().Holds(), nil)
 			h.acquisition().Renewed(time.Time{}, 0)
 			h.acquisition().Unrenewed(nil, 0)
 		}); n != 0 {

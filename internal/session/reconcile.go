@@ -283,7 +283,8 @@ func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uin
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
 	if locked(t.at, t.minHoldLeft) > 0 {
-		return retainRequest{t: t}.Send(ctx)
+		reply, err := retainRequest{t: t}.Send(ctx)
+		return reply.Verdict, err
 	}
 	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare, Served: locked(t.at, t.Served)})
 	return reply.Verdict, err

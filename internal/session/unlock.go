@@ -30,7 +30,7 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 		err = s.sender.Failed(ctx, began, err)
 	}
 	if s.Observer != nil {
-		s.tellGivenBack(h, err)
+		s.tellEnd(h, err)
 	}
 	return err
 }
@@ -195,14 +195,29 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
 	f, retains := t.newRelease(now)
 	if retains {
-		return s.retain(ctx, t, within)
+		o := command.SendWithRetry[released](ctx, s.sender, now, within, retainRequest{t: t})
+		return s.afterRelease(t, o, false)
 	}
 	o := command.SendWithRetry[released](ctx, s.sender, now, within, f)
 	if f.next != nil {
 		s.onRelease(f, o.Value, o.Err)
 	}
-	confirmed := o.Answered && o.Err == nil
-	uncertain, reconciled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
+	return s.afterRelease(t, o, o.Answered && o.Err == nil && f.next == nil)
+}
+
+// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. It returns
+// the error of the release whose outcome is o.
+func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free bool) error {
+	t.at.lock()
+	if free && o.Value.Aside { // before any waiter can send a request
+		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime))
+	}
+	t.at.state.NoLongerHeld(&t.Acquisition)
+	if free {
+		t.at.state.Free(t.Terms)
+	}
+	uncertain, reconciled := t.Uncertain(), t.MaybeReleased()
+	t.at.unlock()
 	switch {
 	case !o.Answered:
 		return o.Err
@@ -210,10 +225,11 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case uncertain:
-		// A request for this acquisition has an unknown outcome and may still be executed.
+		// A request for this acquisition has an unknown outcome and may still be executed. After a retention, it would
+		// keep the lock for a full lease.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone after a repetition: the first copy was executed, and its reply was lost.
+	// Gone after a repetition: the first copy was executed, and its reply was lost. A retained lock has expired since.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
 		return nil
 	}
@@ -270,22 +286,6 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 		next.lease = s.dog.WatchIn(&next.own, next, r.sent, offer, true)
 		next.at.state.Follow(&next.Acquisition, r.Next, len(s.id)+1)
 	}
-}
-
-// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
-// is true if they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
-// released it already.
-func (t *acquisition) afterRelease(free, aside bool) (uncertain, reconciled bool) {
-	t.at.lock()
-	defer t.at.unlock()
-	if free && aside {
-		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
-	}
-	t.at.state.NoLongerHeld(&t.Acquisition)
-	if free {
-		t.at.state.Free(t.Terms)
-	}
-	return t.Uncertain(), t.MaybeReleased()
 }
 
 // reduceRequest is the command that sets the number of holds of a live acquisition. It implements command.Call.
