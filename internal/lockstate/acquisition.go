@@ -183,12 +183,6 @@ func (t *Acquisition) Reconciling() (holds int) {
 	return holds
 }
 
-// answered records that a request for t has its reply.
-func (t *Acquisition) answered(p *Lock) {
-	t.pending--
-	p.inFlight--
-}
-
 // Add records h as a hold of o. It reports false if t is no longer the acquisition of o, because t
 // has ended or o has released all its holds of t.
 func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {

@@ -30,7 +30,7 @@ func TestMayPass(t *testing.T) {
 		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
 		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a question is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
-		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); t.answered(&s.Lock) }, may: true},
+		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
 		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
 		"two holds stand":             {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
 		"one hold stands again":       {change: func(s *stage, t *Acquisition) { t.WillChange(s.now); t.Count(1) }, may: true},

@@ -111,13 +111,10 @@ type Refusal struct {
 
 // Refused records that Redis refused a request of w for t, because other owners have the lock.
 func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{refused: true, left: r.Left})
 	t.traced = t.traced || r.Trace
 	if !t.Lives() {
 		p.release(t) // the request may have queued t again after t was reconciled
-	}
-	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{refused: true, left: r.Left}, now)
 	}
 	p.Waits(w, r, now)
 }
@@ -139,12 +136,9 @@ func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
 // Failed records that a request of w for t failed with err. mayHaveRun says that the server may have
 // executed the request, or may still do so.
 func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{err: err})
 	if mayHaveRun {
 		p.markUncertain(t)
-	}
-	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{err: err}, time.Time{})
 	}
 }
 
@@ -160,7 +154,7 @@ func (p *Lock) RolledBack(w *Waiter, t *Acquisition, confirmed bool, err error) 
 // receives the reply. Readers that joined the request send their own.
 func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{}, time.Time{})
+		p.finishRequest(w, t, sharedResult{})
 	}
 }
 
@@ -168,7 +162,7 @@ func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 // the script may have written: it granted the lock, queued the waiter, or failed with an unknown
 // outcome. LateReply reports whether the caller must reconcile t.
 func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool) {
-	t.answered(p)
+	p.answered(nil, t, sharedResult{})
 	if !wrote {
 		return false
 	}
@@ -215,45 +209,29 @@ const (
 // late says that the reply took longer than the lease is trusted. That is irrelevant if t was already
 // known to have the lock.
 func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint64, late bool, now time.Time) Outcome {
-	t.answered(p)
+	t.pending--
+	p.inFlight--
 	known := w.adopt(t, o)
-	s := p.side(t.Terms.Reads)
 	switch {
 	case known:
 		t.grant.token = max(t.grant.token, token) // other owners may have had the lock since the release that offered it
-	case late:
-		t.MarkUncertain() // the grant is released when t ends
-		if t.Terms.Reads {
-			p.finishRequest(w, t, sharedResult{}, now)
+	case !late && !p.closed && t.Lives():
+		t.grant.token, t.grant.since, t.counted, t.grant.alive = token, now, 1, !t.Terms.Fixed
+		t.phase, t.owner = Held, o
+		o.hold(t)
+		if t.Terms.Sided && !t.Terms.Reads {
+			p.wakeReader(t)
 		}
-		return TooLate
-	default:
-		t.grant.token, t.grant.since, t.counted = token, now, 1
-		t.grant.alive = !t.Terms.Fixed
-		if p.closed {
-			t.MarkUncertain()
-			if t.Terms.Reads {
-				p.finishRequest(w, t, sharedResult{}, now)
-			}
-			return Shut
-		}
-		if t.Lives() {
-			t.phase, t.owner = Held, o
-			o.hold(t)
-			if t.Terms.Sided && !t.Terms.Reads {
-				p.wakeReader(t)
-			}
-			if t.Terms.Passes {
-				s.held = t
-			}
+		if t.Terms.Passes {
+			p.side(t.Terms.Reads).held = t
 		}
 	}
 	added := p.Add(t, o, h)
 	if !added && !known {
-		t.MarkUncertain()
+		t.MarkUncertain() // the grant is released when t ends
 	}
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{granted: added}, now)
+		p.finishRequest(w, t, sharedResult{granted: added})
 	}
 	switch {
 	case added:
@@ -262,7 +240,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 			w.Terms.WaitPolicy.granted(w.queue, w, now)
 		}
 		return Holds
-	case t.phase == Closed:
+	case p.closed:
 		return Shut
 	default:
 		return TooLate
@@ -272,10 +250,16 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 // GrantedAfterCancel records that a request for t was granted just after its call stopped waiting.
 // The grant is released when t ends.
 func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{})
 	p.markUncertain(t)
+}
+
+// answered records that a request of w for t has its reply. how is what the reply says about other readers.
+func (p *Lock) answered(w *Waiter, t *Acquisition, how sharedResult) {
+	t.pending--
+	p.inFlight--
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{}, time.Time{})
+		p.finishRequest(w, t, how)
 	}
 }
 

@@ -577,7 +577,7 @@ func TestUnheard(t *testing.T) {
 		t.Error("the tenure was given up before its answer, and no look settles it")
 	}
 	s.WillSend(own, 0, 0)
-	own.answered(&s.Lock)
+	s.answered(nil, own, sharedResult{})
 	if own.pending != 0 || s.inFlight != 0 {
 		t.Error("it is counted")
 	}

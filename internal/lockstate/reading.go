@@ -175,7 +175,7 @@ func (p *Lock) startRequest(w *Waiter, now time.Time) {
 
 // finishRequest records the reply to the request of w, a reader, for t. A grant admits the joiners,
 // and opens t to other readers. A refusal closes the open acquisition.
-func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now time.Time) {
+func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult) {
 	s := p.side(true)
 	if w == nil || w.own == nil {
 		if how.refused && t.Terms.Yield {

@@ -215,7 +215,7 @@ func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool
 	w, t := q.Waiter, q.As
 	switch {
 	case t.taken, t.phase == Offered, t.phase == Held:
-		t.answered(p) // it has or had the lock: its end also removes what the entry left
+		p.answered(nil, t, sharedResult{}) // it has or had the lock: its end also removes what the entry left
 		return false
 	case !t.Lives(), w.queue == nil, w.Acquisition != t:
 		return p.LateReply(nil, t, true)
