@@ -198,7 +198,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	o.users++
 	if !h.Fixed {
 		t.longest = max(t.longest, p.rules.Lease)
-		if t.renewed++; t.renewed == 1 && !t.grant.alive {
+		if t.renewed++; !t.grant.alive {
 			t.grant.alive = true
 			p.emit(Effect{Kind: Renew, Acquisition: t})
 		}
@@ -261,21 +261,18 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 	return t.owners > 1 && h.By.holds == 1 && p.remove(t, h)
 }
 
-// End removes all holds of t, and ends t if it lives. It returns the holds, how many owners they had,
-// and the phase that t was in before.
-func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, owners int, before Phase) {
+// End removes all holds of t, and ends t if it lives. It returns the holds, and the phase that t was in
+// before.
+func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 	ended, before = t.holds, t.phase
 	t.holds = nil
-	if len(ended) > 0 {
-		owners = t.owners
-	}
 	for _, h := range ended {
 		h.By.lose(t)
 	}
 	if t.Lives() {
 		p.end(t, how)
 	}
-	return ended, owners, before
+	return ended, before
 }
 
 // end ends t. The caller removes the holds.

@@ -80,14 +80,14 @@ func TestEnd(t *testing.T) {
 	first, h := s.reads(&readTerms, 1)
 	second := new(Hold)
 	s.JoinOpen(first, second, 2, true)
-	ended, owners, before := s.End(first, Lost)
-	if len(ended) != 2 || owners != 2 || before != Held || first.Phase() != Lost || first.HoldsInRedis() != 0 {
-		t.Errorf("%d holds of %d owners, in phase %d", len(ended), owners, before)
+	ended, before := s.End(first, Lost)
+	if len(ended) != 2 || before != Held || first.Phase() != Lost || first.HoldsInRedis() != 0 {
+		t.Errorf("%d holds, in phase %d", len(ended), before)
 	}
 	if h.By.Acquisition() != nil || second.By.Acquisition() != nil || s.side(true).open != nil {
 		t.Error("they read still")
 	}
-	if ended, owners, before = s.End(first, Closed); ended != nil || owners != 0 || before != Lost || first.Phase() != Lost {
+	if ended, before = s.End(first, Closed); ended != nil || before != Lost || first.Phase() != Lost {
 		t.Error("it ended twice")
 	}
 	if left, _ := s.Unlock(first, h, s.now, nil); left != NotThere {

@@ -79,11 +79,10 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 // sendStep returns the Step of a waiter that sends its request now.
 func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
-	l := w.queue
-	if l != nil && !w.once && w.Terms.Tickets() {
+	if l := w.queue; !w.once && w.Terms.Tickets() {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
-	if step.Acquisition != nil && sibling != nil {
+	if sibling != nil {
 		step.Acquisition.grant.writes = true
 	}
 	return step
@@ -189,12 +188,8 @@ func (p *Lock) Refuses(c *Terms) bool {
 	return p.Queue(c).Outage().Replied() || p.side(c.Reads).held != nil
 }
 
-// Failed records that w's latest request failed with err.
-func (w *Waiter) Failed(err error) {
-	if w.queue != nil {
-		w.queue.outage.failed(w.sentAt, err)
-	}
-}
+// Failed records that the latest request of w, which is in a queue, failed with err.
+func (w *Waiter) Failed(err error) { w.queue.outage.failed(w.sentAt, err) }
 
 // Outcome is the result of Granted.
 type Outcome uint8

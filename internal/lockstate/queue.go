@@ -180,15 +180,12 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	}
 	i := slices.Index(l.waiters, w)
 	l.waiters = slices.Delete(l.waiters, i, i+1)
+	w.queue = nil // a request or an entry of w may have no reply yet
 	switch {
 	case len(l.waiters) == 0:
-		if l.inRedis {
-			w.queue = nil
-		}
 		l.end()
 		return
 	case l.inRedis:
-		w.queue = nil // an entry of w may have no reply yet
 		l.skip(w)
 		return
 	case i > 0:
@@ -265,11 +262,11 @@ func (l *Queue) notify() {
 	}
 }
 
-// startTimer has TimerFired called after a poll interval, if this process has the lock. Until then
+// startTimer has TimerFired called after a poll interval, because this process has the lock. Until then
 // the first waiter sends nothing. After that it must send a request, because the lock may be lost
 // without a notification.
 func (l *Queue) startTimer(now time.Time) {
-	if !l.when.timerRunning && l.side.held != nil && !l.inRedis {
+	if !l.when.timerRunning && !l.inRedis {
 		l.when.timerRunning, l.when.hadTimer = true, true
 		l.side.p.emit(Effect{Kind: StartTimer, Queue: l, Due: now.Add(l.when.pace)})
 	}

@@ -76,11 +76,11 @@ func TestArm(t *testing.T) {
 		t.Error("it asks twice")
 	}
 	s.Quit(w, s.now)
-	if all := s.done(); len(all) != 1 || all[0].Kind != StartTimer || w.queue.waiters[0].Leads() {
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartTimer || s.Queue(&plainTerms).waiters[0].Leads() {
 		t.Errorf("%+v", all)
 	}
 	s.NoLongerHeld(held)
-	if len(s.wakes()) != 1 || !w.queue.waiters[0].Leads() {
+	if len(s.wakes()) != 1 || !s.Queue(&plainTerms).waiters[0].Leads() {
 		t.Error("the lock has no holder, and the first does not know")
 	}
 	s.NoLongerHeld(held)

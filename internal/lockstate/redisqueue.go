@@ -323,7 +323,7 @@ func (p *Lock) onFairRelease(l *Queue, as *Acquisition, i ReleaseResult, now tim
 			return true
 		}
 	}
-	if i.Broke || !i.Done {
+	if !i.Done {
 		l.Notify() // the next owner may have been granted the lock, or the lock may be free
 	}
 	return false

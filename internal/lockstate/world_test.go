@@ -909,7 +909,7 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 
 // lost ends an acquisition, because its lease expired or the server no longer has it.
 func (w *world) lost(p *proc, t *Acquisition) {
-	ended, _, before := p.place.End(t, Lost)
+	ended, before := p.place.End(t, Lost)
 	if !before.Lives() {
 		return
 	}
@@ -965,7 +965,7 @@ func (w *world) closes(p *proc) {
 	p.closed = true
 	held := p.place.Close()
 	for _, t := range held {
-		ended, _, before := p.place.End(t, Closed)
+		ended, before := p.place.End(t, Closed)
 		w.act(p)
 		for _, h := range ended {
 			h.Of.(*call).ended(h)

@@ -80,7 +80,7 @@ func (t *acquisition) watch() *watchdog.Lease {
 // reconcile it and call s.sender.Done. Otherwise Close reconciles it.
 func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.Hold, before lockstate.Phase, counted bool) {
 	t.at.lock()
-	ended, _, before = t.at.state.End(&t.Acquisition, how)
+	ended, before = t.at.state.End(&t.Acquisition, how)
 	if counted = before.Lives() && how == lockstate.Lost && !t.at.state.IsClosed(); counted {
 		t.s.sender.Add()
 	}
