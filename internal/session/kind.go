@@ -116,7 +116,7 @@ func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
 }
 
-// Spec is one lock: a kind, a name and options. It is immutable, except for at.
+// Spec is one lock: a kind, a name and options. It is immutable.
 type Spec struct {
 	*Kind
 	Name    string          // without the key prefix
@@ -128,7 +128,6 @@ type Spec struct {
 	id      lockID
 	channel string          // the channel on which waiters are notified; of a kind with a heartbeat, those of this client
 	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
-	at      *entry          // caches the entry, which may have been removed from the table. Guarded by lockTable.mu
 	terms   lockstate.Terms // for package lockstate
 }
 

@@ -44,12 +44,12 @@ const idleEntries = 512
 // entry is the state of one lock, and its mutex. The methods of package lockstate do no I/O and require the mutex.
 // Methods of entry, acquisition and subscriptions lock it themselves, unless documented otherwise.
 type entry struct {
-	s *Session // set once
+	s  *Session // set once
+	id lockID   // set once
 
 	// Guarded by lockTable.mu.
-	id         lockID // zero if it is not in lockTable.known
-	users      int    // number of calls that use the entry
-	remembered bool   // it is in lockTable.remembered
+	users      int  // number of calls that use the entry
+	remembered bool // it is in lockTable.remembered
 
 	mu        sync.Mutex
 	state     lockstate.Lock  // guarded by mu
@@ -72,14 +72,11 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 		return nil, lock.ErrClosed
 	}
 	s.sender.Add()
-	id, at := spec.id, spec.at
-	if at == nil || at.s != s || at.id != id {
-		if at = all.known[id]; at == nil {
-			at = &entry{s: s, id: id}
-			at.state.Init(&all.rules, at)
-			all.known[id] = at
-		}
-		spec.at = at
+	at := all.known[spec.id]
+	if at == nil {
+		at = &entry{s: s, id: spec.id}
+		at.state.Init(&all.rules, at)
+		all.known[spec.id] = at
 	}
 	at.users++
 	return at, nil
@@ -144,7 +141,6 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	switch {
 	case at.state.Idle(now), all.closed && at.state.Unused():
 		delete(all.known, at.id)
-		at.id = lockID{}
 	case at.state.Unused() && !at.remembered:
 		at.remembered = true
 		all.remembered = append(all.remembered, at)
