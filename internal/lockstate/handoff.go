@@ -155,14 +155,14 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 		offered = p.onRelease(l, i, now)
 	case mine && !i.Aside.IsZero():
 		l.YieldUntil(i.Aside)
-		l.notify()
+		l.Notify()
 	case mine && i.Done:
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 		l.Subscribe(ticket.Terms, i.Sent) // notifications may be lost until the subscription is confirmed, which triggers a request
 	}
 	if l != nil && !i.Done {
 		l.when.sendAt = time.Time{}
-		l.notify()
+		l.Notify()
 	}
 	if over {
 		// The release may have granted the lock after the command that reconciled the ticket.

@@ -81,21 +81,21 @@ func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.
 // refused records that the queue is subscribed from now on. A release between the request and the subscription is not
 // notified, so the confirmation of the subscription triggers another request.
 func (onlyFirst) refused(l *Queue, w *Waiter, r Refusal, now time.Time) {
-	switch {
-	case r.NoPubSub && l.subscribed:
+	if r.NoPubSub && l.subscribed {
 		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
-	case r.Confirmed && !r.NoPubSub:
-		pace := max(l.when.pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
-		l.when.sendAt, l.when.pollWithoutPubSub = dueWithin(now, r.Left, pace), 0
-	default:
-		l.when.sendAt, l.when.pollWithoutPubSub = l.due(now, r.Left), 0
+	} else {
+		pace := l.when.pace
+		if r.Confirmed && !r.NoPubSub {
+			pace = max(pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
+		}
+		l.when.sendAt, l.when.pollWithoutPubSub = due(now, r.Left, pace), 0
 	}
 	l.Subscribe(w.Terms, r.Sent)
 }
 
 func (onlyFirst) granted(l *Queue, w *Waiter, now time.Time) {
 	if l.subscribed {
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 	} else {
 		l.when.sendAt = time.Time{} // the next waiter must send a request, so that the queue subscribes
 	}

@@ -243,23 +243,11 @@ func (l *Queue) wake(w *Waiter) { l.side.p.emit(Effect{Kind: Wake, Waiter: w}) }
 // activate makes the first waiter use Next, because it may have to send a request or take an offer.
 func (l *Queue) activate() {
 	if l.active {
-		l.notify()
+		l.Notify()
 		return
 	}
 	l.active = true
 	l.wake(l.waiters[0])
-}
-
-// notify records a notification: a reason for the queue to send a request or a heartbeat.
-func (l *Queue) notify() {
-	l.when.notified = true
-	switch {
-	case l.side == nil:
-	case l.heartbeat.on:
-		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
-	case l.active:
-		l.wake(l.waiters[0])
-	}
 }
 
 // startTimer has TimerFired called after a poll interval, because this process has the lock. Until then
@@ -281,25 +269,25 @@ func (l *Queue) TimerFired() {
 	}
 }
 
-// due returns when to retry, if Redis reported that nothing happens before left has passed. A
+// due returns when to retry, at the latest after pace. Redis reported that nothing happens before left has passed; a
 // negative left means unknown.
-func (l *Queue) due(now time.Time, left time.Duration) time.Time {
-	return dueWithin(now, left, l.when.pace)
-}
-
-// dueWithin is due with a poll interval.
-func dueWithin(now time.Time, left, pace time.Duration) time.Time {
+func due(now time.Time, left, pace time.Duration) time.Time {
 	if left >= 0 {
 		pace = min(left+time.Millisecond, pace)
 	}
 	return now.Add(pace)
 }
 
-// Notify handles a notification: a message, or the confirmation of a subscription. The queue may have
-// ended in the meantime.
+// Notify records a notification, which is a reason for the queue to send a request or a heartbeat: a message, or the
+// confirmation of a subscription. The queue may have ended in the meantime.
 func (l *Queue) Notify() {
-	if l.side != nil {
-		l.notify()
+	l.when.notified = true
+	switch {
+	case l.side == nil:
+	case l.heartbeat.on:
+		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
+	case l.active:
+		l.wake(l.waiters[0])
 	}
 }
 
@@ -338,7 +326,7 @@ func (p *Lock) Free(c *Terms) {
 	}
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
-			l.notify()
+			l.Notify()
 		}
 	}
 }

@@ -260,13 +260,8 @@ func (p *Lock) Joined(w *Waiter, now time.Time) {
 	}
 }
 
-// IsJoined reports whether w waits for another reader's request, and when that request was sent.
-func (w *Waiter) IsJoined() (sent time.Time, ok bool) {
-	if w.joined == nil {
-		return time.Time{}, false
-	}
-	return w.joined.sent, true
-}
+// IsJoined reports whether w waits for another reader's request.
+func (w *Waiter) IsJoined() bool { return w.joined != nil }
 
 // leaveRequest makes w leave the request that it joined. If that request has already admitted w,
 // leaveRequest returns the hold of w.

@@ -279,8 +279,8 @@ func TestRide(t *testing.T) {
 		if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
 			t.Fatalf("%+v", step)
 		}
-		if at, rides := rider.IsJoined(); !rides || at != sent {
-			t.Fatalf("it rides: %t, with a question sent at %v", rides, at)
+		if !rider.IsJoined() || rider.joined.sent != sent {
+			t.Errorf("it does not ride along: %+v", rider.joined)
 		}
 		s.done()
 		return s, w, asked, rider
@@ -299,7 +299,7 @@ func TestRide(t *testing.T) {
 		if step := s.next(rider); step.Do != Share || step.Hold != rider.Prepared {
 			t.Errorf("%+v", step)
 		}
-		if _, rides := rider.IsJoined(); rides {
+		if rider.IsJoined() {
 			t.Error("it rides along still")
 		}
 	})

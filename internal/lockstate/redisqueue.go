@@ -70,7 +70,7 @@ func (r *Round) Enters() (n int) {
 // enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := l.due(now, r.Left); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
+	if due := due(now, r.Left, l.when.pace); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
 		l.when.sendAt = due // a new waiter can make the next heartbeat earlier, never later
 		l.wakeHeartbeat(w.Terms)
 	}
@@ -84,7 +84,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 		case l.heartbeat.early == w.Acquisition.Name:
 			p.Wakeup(w)
 		case r.Sent.Before(l.heartbeat.notified):
-			l.notify() // w was not in the heartbeat that a notification triggered after w's request was sent
+			l.Notify() // w was not in the heartbeat that a notification triggered after w's request was sent
 		}
 	}
 	if r.Own && !w.queued.own {
@@ -148,7 +148,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	var enter []*Waiter
 	switch {
 	case ready:
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 		for _, w := range l.waiters {
 			switch {
 			case w.queued.as != nil:
@@ -245,7 +245,7 @@ func (w *Waiter) Queued() *Acquisition { return w.queued.as }
 // negative, that is a poll interval. The reply to an entry can make the next heartbeat earlier, never
 // later.
 func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
-	if due := l.due(now, left); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
+	if due := due(now, left, l.when.pace); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
 		l.when.sendAt = due
 		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
 	}

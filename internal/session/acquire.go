@@ -15,7 +15,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // Lock waits until the lock is acquired, ctx is canceled, or the wait of spec times out.
@@ -434,12 +433,4 @@ func (s *Session) notReentered(t *acquisition, v luascripts.Verdict) error {
 	cause := s.gone(t, v)
 	t.lease.Lose(cause)
 	return fmt.Errorf("%w: %w", lock.ErrLost, cause)
-}
-
-// goneBy returns the cause of a loss that the server reported with verdict v.
-func goneBy(v luascripts.Verdict) error {
-	if v == luascripts.Foreign {
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
-	}
-	return watchdog.ErrGone
 }

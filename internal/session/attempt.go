@@ -308,13 +308,10 @@ func (a *attempt) wakeup() {
 	a.at.unlock()
 }
 
-// ended returns the error of an attempt whose wait ended with err between two requests.
+// ended returns the error of an attempt whose wait ended with err between two requests. It is err itself if the cause is
+// unknown.
 func (a *attempt) ended(err error) error {
-	return a.s.ended(a.at, a.owner, a.spec, err)
-}
-
-// ended returns the error of a call for o whose wait ended with err. It is err itself if the cause is unknown.
-func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) error {
+	s, at, spec := a.s, a.at, a.spec
 	if err == lock.ErrClosed {
 		return err
 	}
@@ -322,7 +319,7 @@ func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) er
 	_, late := err.(command.NoReply) // takeTurn timed out
 	at.lock()
 	defer at.unlock()
-	if t := o.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited for Redis
+	if t := a.owner.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited for Redis
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}

@@ -249,9 +249,8 @@ func (s *Session) allGone(ts []*acquisition) []error {
 // lock, the cause names the operator. The audit record has the name, so no message is needed. The caller is registered
 // with the sender.
 func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
-	cause := goneBy(v)
 	if v == luascripts.Foreign {
-		return cause
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
 	since, key := locked(t.at, t.Since), keys.Forced(s.KeyPrefix+t.spec.Name)
 	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
@@ -259,7 +258,7 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	}))
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
 	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
-		return cause
+		return watchdog.ErrGone
 	}
 	return forceUnlocked{note.Operator()}
 }

@@ -116,7 +116,9 @@ func (t *acquisition) Due() {
 	for _, h := range running {
 		cause := context.Cause(h.caller)
 		s.report.warn("lock held by work still running after cancellation", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
-		s.tellStillRunning(h, cause)
+		if s.Observer != nil {
+			h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
+		}
 	}
 	for _, h := range over {
 		s.expire(h)
@@ -157,7 +159,9 @@ func (s *Session) expire(h *hold) {
 	if why == lock.ErrAbandoned {
 		canceled := context.Cause(h.caller)
 		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
-		s.tellAbandoned(h, canceled)
+		if s.Observer != nil {
+			h.tell(s.Observer.Abandoned, lock.Event{Err: canceled})
+		}
 	}
 	if remains != lockstate.OwnerHolds { // otherwise its owner still has the lock
 		s.report.lost(t.spec, why)

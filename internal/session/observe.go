@@ -85,8 +85,7 @@ func (a *attempt) tellBehind() {
 		return
 	}
 	a.at.lock()
-	_, joining := a.w.IsJoined()
-	behind := !joining && !a.w.Leads()
+	behind := !a.w.IsJoined() && !a.w.Leads()
 	if a.spec.terms.WaitPolicy == lockstate.FairQueue {
 		behind = a.w.Queued() != nil
 	}
@@ -198,27 +197,6 @@ func (h *hold) tellDraining() {
 	h.mu.Unlock()
 	if drains {
 		h.tell(c.s.Observer.Draining, lock.Event{Err: context.Cause(h.caller)})
-	}
-}
-
-// tellStillRunning notifies the observer that the work under h is still running, long after its context was canceled.
-func (s *Session) tellStillRunning(h *hold, cause error) {
-	if s.Observer != nil {
-		h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
-	}
-}
-
-// tellAbandoned notifies the observer that h was not unlocked in time after its context was canceled.
-func (s *Session) tellAbandoned(h *hold, cause error) {
-	if s.Observer != nil {
-		h.tell(s.Observer.Abandoned, lock.Event{Err: cause})
-	}
-}
-
-// tellHandedOff notifies the observer that the Unlock of h handed off the lock.
-func (s *Session) tellHandedOff(h *hold) {
-	if s.Observer != nil {
-		h.tell(s.Observer.HandedOff, lock.Event{})
 	}
 }
 

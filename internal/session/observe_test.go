@@ -405,7 +405,6 @@ func TestObserver_costsNothing(t *testing.T) {
 			var c *call
 			c.tellFailed(lock.ErrNotAcquired)
 			w.a.tellEnd(h, nil)
-			w.a.tellHandedOff(h)
 			w.a.tellEnded(h.acquisition().Holds(), nil)
 			h.acquisition().Renewed(time.Time{}, 0)
 			h.acquisition().Unrenewed(nil, 0)

@@ -54,7 +54,9 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 	switch {
 	case passed:
 		s.done(at)
-		s.tellHandedOff(h)
+		if s.Observer != nil {
+			h.tell(s.Observer.HandedOff, lock.Event{})
+		}
 	case remains == lockstate.SharersHold: // other readers joined after drop
 		s.done(at)
 	case !wait:
