@@ -72,30 +72,26 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		s.CheckEvictionOnce()
 	}
 	failure := s.sender.Explain(err)
+	failed := false
 	var lost []*acquisition
-	for j := range r.order {
-		if err == nil && replies[j].Err == nil && replies[j].Verdict == luascripts.Gone {
-			lost = append(lost, r.acquisitions[j])
-		}
-	}
-	var causes []error
-	if len(lost) > 0 {
-		causes = s.allGone(lost)
-	}
+	var at []int // their indices in the batch
 	for j, i := range r.order {
-		e := failure
 		switch {
 		case err != nil:
-		case len(lost) > 0 && lost[0] == r.acquisitions[j]:
-			e, lost, causes = causes[0], lost[1:], causes[1:]
+			errs[i] = failure
+		case replies[j].Err == nil && replies[j].Verdict == luascripts.Gone:
+			lost, at = append(lost, r.acquisitions[j]), append(at, i)
 		default:
-			e = s.renewed(replies[j])
+			errs[i] = s.renewed(replies[j])
 		}
-		if e != nil {
-			errs = withError(errs, len(batch), i, e)
+		failed = failed || errs[i] != nil
+	}
+	if len(lost) > 0 {
+		for k, cause := range s.allGone(lost) {
+			errs[at[k]] = cause
 		}
 	}
-	if errs != nil {
+	if failed {
 		s.unrenewed(r.acquisitions, r.order, errs)
 	}
 	return errs
@@ -103,11 +99,11 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 
 // choose adds the acquisitions of the batch that need a renewal to r, and returns errors for the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
-	s := r.s
+	errs = make([]error, len(batch))
 	for i := range batch {
 		r.order = append(r.order, i)
 	}
-	if s.sliced() { // locks in the same slot share a script
+	if r.s.sliced() { // locks in the same slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
 		})
@@ -117,7 +113,7 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 		if r.take(batch[i].(*acquisition)) {
 			taken = append(taken, i)
 		} else {
-			errs = withError(errs, len(batch), i, errUntaken)
+			errs[i] = errUntaken
 		}
 	}
 	r.order = taken
@@ -184,15 +180,6 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 
 // errUntaken is the error of a renewal of an Offered acquisition. A lock that no waiter has claimed is not renewed.
 var errUntaken = errors.New("not claimed yet")
-
-// withError sets errs[i] to err and returns errs. If errs is nil, it allocates n errors.
-func withError(errs []error, n, i int, err error) []error {
-	if errs == nil {
-		errs = make([]error, n)
-	}
-	errs[i] = err
-	return errs
-}
 
 // renewed converts the reply to a renewal into an error for the watchdog.
 func (s *Session) renewed(r luascripts.Renewed) error {
