@@ -118,13 +118,10 @@ func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool
 // nextToRead is Next for a reader.
 func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
 	if w.joined != nil {
-		step, over := p.joinedStep(w, sibling, now)
-		if !over || step.Do != Send {
+		if step := p.joinedStep(w, sibling, now); step.Do != Send {
 			return step
 		}
-		return p.share(w, sibling, limit, now)
-	}
-	if ready, due := w.next(now); !ready {
+	} else if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
 	return p.share(w, sibling, limit, now)
@@ -224,17 +221,17 @@ func (p *Lock) closeToReaders(t *Acquisition) {
 	}
 }
 
-// joinedStep returns the Step of a waiter that joined a request. over says that the request has
-// finished, or w stopped waiting for it.
-func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step, over bool) {
+// joinedStep returns the Step of a waiter that joined a request. It is Send if the reply says nothing
+// about w.
+func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step) {
 	f := w.joined
 	if !f.finished {
 		if now.Before(w.until) {
-			return Step{Do: Wait, Due: w.until}, false
+			return Step{Do: Wait, Due: w.until}
 		}
 		w.leaveRequest()
 		w.until = time.Time{}
-		return Step{Do: Fail, Sent: f.sent}, true
+		return Step{Do: Fail, Sent: f.sent}
 	}
 	w.joined = nil
 	switch {
@@ -246,10 +243,10 @@ func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step 
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
 		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
-		return Step{Do: Send}, true
+		return Step{Do: Send}
 	}
 	w.until, w.alone = time.Time{}, false
-	return step, true
+	return step
 }
 
 // Joined records that w joined another reader's acquisition, without its own reply.

@@ -153,7 +153,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 			switch {
 			case w.queued.as != nil:
 				r.Waiters = append(r.Waiters, Queuing{Waiter: w, As: w.queued.as})
-			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(retryBefore)):
+			case !w.queued.sent || w.sentAt.Before(retryBefore):
 				enter = append(enter, w)
 			}
 		}
@@ -192,7 +192,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 // each waiter that was to enter.
 func (l *Queue) HeartbeatDone(r Round, err error) {
 	if r.enters {
-		if l.heartbeat.entries--; l.side != nil && len(l.heartbeat.coming) > 0 {
+		if l.heartbeat.entries--; len(l.heartbeat.coming) > 0 {
 			l.wakeHeartbeat(l.heartbeat.coming[0].Terms)
 		}
 	}
