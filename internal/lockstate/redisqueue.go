@@ -59,14 +59,6 @@ type Round struct {
 	enters  bool // it has an entry
 }
 
-// Enters returns how many waiters of r enter the queue.
-func (r *Round) Enters() (n int) {
-	for n < len(r.Waiters) && r.Waiters[len(r.Waiters)-1-n].Enters {
-		n++
-	}
-	return n
-}
-
 // enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p

@@ -202,15 +202,15 @@ func (s *Session) hearAgain() {
 		})
 		for _, all := range held {
 			for batch := range slices.Chunk(all, batchSize) {
-				s.ask(batch)
+				s.ask(batch, "")
 			}
 		}
 	}()
 }
 
-// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others.
-// The caller is registered with the sender.
-func (s *Session) ask(batch []*acquisition) {
+// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others. by
+// is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
+func (s *Session) ask(batch []*acquisition, by string) {
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	questions := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
@@ -225,7 +225,11 @@ func (s *Session) ask(batch []*acquisition) {
 	}
 	var lost []*acquisition
 	for i, r := range replies {
-		if r.Err == nil && r.Verdict == luascripts.Gone {
+		switch {
+		case r.Err != nil || r.Verdict != luascripts.Gone:
+		case by != "":
+			batch[i].watch().Lose(forceUnlocked{by})
+		default:
 			lost = append(lost, batch[i])
 		}
 	}
@@ -266,18 +270,8 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 // onForcedUnlock handles a message that the lock of owner was force-unlocked. It verifies the message with Redis, and
 // ends the holds if it is true. The caller is registered with the sender.
 func (s *Session) onForcedUnlock(owner, by string) {
-	t := s.search(func(t *acquisition) bool { return t.Name == owner })
-	if t == nil {
-		return
-	}
-	question := locked(t.at, t.renewal)
-	// A renewal never shortens a lease, so this one changes nothing.
-	renewed, _, _ := command.Send[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
-		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
-		return r, r.Err
-	}))
-	if renewed.Verdict == luascripts.Gone { // without a reply there is no verdict
-		t.watch().Lose(forceUnlocked{by})
+	if t := s.search(func(t *acquisition) bool { return t.Name == owner }); t != nil {
+		s.ask([]*acquisition{t}, by)
 	}
 }
 
