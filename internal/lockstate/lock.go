@@ -42,8 +42,9 @@ import (
 
 // Rules are the settings that all locks of a client share.
 type Rules struct {
-	Lease time.Duration // the lease of a hold that is renewed
-	Poll  time.Duration // how often a queue retries without a notification
+	Lease     time.Duration // the lease of a hold that is renewed
+	Poll      time.Duration // how often a queue retries without a notification
+	OpTimeout time.Duration // how long a call waits for the reply to one request
 
 	// Ticket makes a ticket for a queue.
 	Ticket func(*Lock, *Terms, time.Time) *Acquisition

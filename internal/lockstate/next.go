@@ -34,11 +34,10 @@ type Step struct {
 }
 
 // Next returns what the call of w does now. sibling is the acquisition of the same owner on the other
-// side of the lock, or nil. limit is how long a call waits for a reply. If the Step says Send, the
-// caller calls WillSend and sends the request.
-func (p *Lock) Next(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+// side of the lock, or nil. If the Step says Send, the caller calls WillSend and sends the request.
+func (p *Lock) Next(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.Terms.Reads {
-		return p.nextToRead(w, sibling, limit, now)
+		return p.nextToRead(w, sibling, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}

@@ -50,6 +50,7 @@ type Waiter struct {
 	Owner       *Owner
 	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the ticket of the queue
 	Of          any          // set by the session: the subscription of SubscribeOwner
+	Deadline    time.Time    // when the call stops waiting for replies, if it makes one attempt; otherwise zero
 	Tells       bool         // its call is woken when the queue has entered it in the Redis queue, to notify its observer
 
 	queue *Queue    // nil if it is in none

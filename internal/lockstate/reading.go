@@ -1,6 +1,7 @@
 package lockstate
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -116,7 +117,7 @@ func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool
 }
 
 // nextToRead is Next for a reader.
-func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.joined != nil {
 		if step := p.joinedStep(w, sibling, now); step.Do != Send {
 			return step
@@ -124,18 +125,18 @@ func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, 
 	} else if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	return p.share(w, sibling, limit, now)
+	return p.share(w, sibling, now)
 }
 
 // share returns the Step of a reader that must send a request. The reader may instead join an open
 // acquisition or another reader's request.
-func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) share(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.Acquisition.Turn != nil && sibling == nil {
 		if t := p.Open(w.Terms, w.Acquisition.Came, now); t != nil {
 			w.reason = true // it sends a request if that acquisition turns out to have ended
 			return Step{Do: Join, Acquisition: t}
 		}
-		if p.joinRequest(w, limit, now) {
+		if p.joinRequest(w, now) {
 			return Step{Do: Wait, Due: w.until}
 		}
 		p.startRequest(w, now)
@@ -147,11 +148,11 @@ func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now t
 // must be in flight, and its reply must be valid for w. A reader whose own request has an unknown
 // outcome sends another one: Redis may have admitted it, so its hold would keep writers out while it
 // waits behind them.
-func (p *Lock) joinRequest(w *Waiter, limit time.Duration, now time.Time) bool {
+func (p *Lock) joinRequest(w *Waiter, now time.Time) bool {
 	s := p.side(true)
 	f := s.request
 	if w.until.IsZero() {
-		w.until = now.Add(limit)
+		w.until = cmp.Or(w.Deadline, now.Add(p.rules.OpTimeout))
 	}
 	if f == nil || w.alone || w.Acquisition.uncertain || f.refusals != s.refusals || !f.t.canShare(w.Terms) || w.Acquisition.Came.After(f.t.Came.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
 		return false

@@ -321,7 +321,7 @@ func TestRide(t *testing.T) {
 	t.Run("refused, and its owner writes", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.Next(rider, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+		if step := s.Next(rider, s.tenure(&writeTerms), s.now); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -435,7 +435,7 @@ func TestRide_alone(t *testing.T) {
 		s.asks(s.reader(&readTerms, 1))
 		writes := s.tenure(&writeTerms)
 		w := s.reader(&readTerms, 2)
-		if step := s.Next(w, writes, opTime, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
+		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -583,7 +583,7 @@ func TestReadOn(t *testing.T) {
 	if all := s.wakes(); len(all) != 1 || all[0] != w {
 		t.Fatal("it is not woken")
 	}
-	if s.Next(w, w.Owner.Sibling(), opTime, s.now).Do != Send {
+	if s.Next(w, w.Owner.Sibling(), s.now).Do != Send {
 		t.Error("it does not ask")
 	}
 	s.Quit(w, s.now)
@@ -595,7 +595,7 @@ func TestReadOn(t *testing.T) {
 	s.refused(s.reader(&readTerms, 2))
 	writes, _ := s.take(&writeTerms, 1)
 	w = s.stand(&readTerms, 1)
-	if w.Owner.Sibling() != writes || s.Next(w, writes, opTime, s.now).Do != Send {
+	if w.Owner.Sibling() != writes || s.Next(w, writes, s.now).Do != Send {
 		t.Error("a writer stands behind the waiters for its lock")
 	}
 }
@@ -608,7 +608,7 @@ func TestReadOn_isNotForOthers(t *testing.T) {
 	s.take(&writeTerms, 1)
 	w := s.reader(&readTerms, 1)
 	w.reason = true
-	step := s.Next(w, w.Owner.Sibling(), opTime, s.now)
+	step := s.Next(w, w.Owner.Sibling(), s.now)
 	s.WillSend(step.Acquisition, leaseTime, 0)
 	s.done()
 	s.lets(w, step.Acquisition)
@@ -668,7 +668,7 @@ func TestLand_besideAWrite(t *testing.T) {
 	written, _ := s.take(&writeTerms, 9)
 	w := s.reader(&readTerms, 9)
 	w.reason = true
-	if step := s.Next(w, written, opTime, s.now); step.Do != Send {
+	if step := s.Next(w, written, s.now); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(w.Acquisition, leaseTime, leaseTime)
@@ -688,7 +688,7 @@ func TestLand_once(t *testing.T) {
 	asked := s.asks(w)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	w.reason = true
-	if step := s.Next(w, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+	if step := s.Next(w, s.tenure(&writeTerms), s.now); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(asked, leaseTime, leaseTime)

@@ -17,7 +17,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
-	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
 	return s
 }
 
@@ -71,7 +71,7 @@ func (s *stage) tries(c *Terms, number uint64) *Waiter {
 }
 
 // next returns what the call of w does now.
-func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
+func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, s.now) }
 
 // asks lets w send a request now.
 func (s *stage) asks(w *Waiter) *Acquisition {

@@ -230,7 +230,7 @@ func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb
 
 func newWorld(c *cast) *world {
 	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
-	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
 	for range c.procs {
 		p := new(proc)
 		p.place.Init(&w.rules, nil)
@@ -530,7 +530,7 @@ func (w *world) look(c *call) {
 		beside = c.o.Sibling()
 	}
 	rode := c.w.joined
-	step := p.Next(c.w, beside, opTime, w.now)
+	step := p.Next(c.w, beside, w.now)
 	switch step.Do {
 	case Wait:
 		w.tellRide(c, rode)

@@ -228,6 +228,7 @@ func (a *attempt) join() (first bool) {
 	a.owner, first = p.Enter(terms.Reads, a.number, false), true
 	if a.limit > 0 {
 		a.w, first = p.Try(terms, a.owner, a.now)
+		a.w.Deadline = a.began.Add(a.limit)
 	} else {
 		a.w = p.Join(terms, a.owner, a.now)
 	}

@@ -140,10 +140,8 @@ func (a *attempt) next() (lockstate.Step, error) {
 	for {
 		over := a.waiting.Err() // without the mutex: the context is the caller's
 		var sibling *lockstate.Acquisition
-		var limit time.Duration // how long to wait for the reply to another reader's request
 		if a.spec.Sibling != nil {
 			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
-			limit = cmp.Or(a.timeLeft(), a.s.OpTimeout)
 		}
 		a.at.lock()
 		if a.at.state.IsClosed() {
@@ -156,7 +154,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 		if a.spec.Sibling != nil {
 			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
 		}
-		step := a.at.state.Next(a.w, sibling, limit, a.now)
+		step := a.at.state.Next(a.w, sibling, a.now)
 		switch step.Do {
 		case lockstate.Send:
 			a.prepare(&step)
