@@ -51,6 +51,9 @@ func (g *lingering) tenure() time.Duration { return max(g.linger, MinTenure) }
 // Lingers reports whether t may be kept after its last hold, as far as its grant decides.
 func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
 
+// PassCount returns how often the lock was handed off in this process before t had it.
+func (t *Acquisition) PassCount() int { return t.grant.passes }
+
 // WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
@@ -94,7 +97,6 @@ func (p *Lock) keep(t *Acquisition) {
 	s := &p.sides[0]
 	t.phase = Kept
 	s.held, s.kept = t, t
-	p.referenced = true // the timer and the release refer to the state
 }
 
 // keepFor sets when t, which is Kept, is released.

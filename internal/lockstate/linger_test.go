@@ -25,7 +25,7 @@ func (s *stage) keepsAs(t *Acquisition, subscribed bool, requests int) (*Acquisi
 	for range requests - 1 {
 		s.WillSend(t, c.Lease, 0)
 		s.WillLinger(t, subscribed)
-		t.answered(&s.Lock)
+		s.Lock.answered(nil, t, sharedResult{})
 	}
 	s.WillSend(t, c.Lease, 0)
 	s.WillLinger(t, subscribed)
@@ -114,7 +114,7 @@ func TestTakeKept(t *testing.T) {
 		first, h := s.keeps(terms, true, 1)
 		since := s.now.Add(-time.Millisecond)
 		kept := s.kept(h)
-		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() || s.Unreferenced() {
+		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() {
 			t.Fatalf("%+v", kept)
 		}
 		if all := s.Offered(); len(all) != 1 || all[0] != kept || len(s.Held()) != 0 {

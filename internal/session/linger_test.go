@@ -50,7 +50,7 @@ func (w *world) keeps(k *Kind, opts ...lock.Option) lock.Hold {
 func (w *world) kept(k *Kind, want bool) {
 	w.Helper()
 	synctest.Wait()
-	at := w.a.find(w.a.NewSpec(k, "orders", nil).id())
+	at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
 	kept := false
 	if at != nil {
 		at.lock()
@@ -536,7 +536,7 @@ func TestLinger_fencing(t *testing.T) {
 				continue
 			}
 			before := w.keeps(k, lock.WithLinger(10*time.Second), lock.WithFencing())
-			at := w.a.find(w.a.NewSpec(k, "orders", nil).id())
+			at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
 			time.Sleep(time.Second)
 			n := 1
 			for ; n <= 2*MaxLingerSpare; n++ {
