@@ -87,10 +87,7 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 }
 
 // readersHere reports whether a call or a hold of this process uses the side of the readers.
-func (p *Lock) readersHere() bool {
-	s := &p.sides[1]
-	return len(s.owners) > 0 || len(s.queues) > 0 || s.open != nil || s.requests > 0
-}
+func (p *Lock) readersHere() bool { return len(p.sides[1].owners) > 0 }
 
 // keep makes t Kept. PassTo calls it.
 func (p *Lock) keep(t *Acquisition) {
@@ -148,7 +145,7 @@ func (t *Acquisition) TokenDue() time.Time {
 func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 	s := &p.sides[0]
 	t := p.Kept()
-	if t == nil || !c.canTake(t) || t.Terms.Sided && p.readersHere() {
+	if t == nil || !c.canTake(t) || p.readersHere() {
 		return nil
 	}
 	s.kept = nil

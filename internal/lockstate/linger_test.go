@@ -103,6 +103,9 @@ func TestMayKeep(t *testing.T) {
 			if held.Lives() {
 				t.Error("the tenure that was given back lives")
 			}
+			if offered := s.Offered(); !test.may && len(offered) > 0 {
+				t.Errorf("offered: %v", offered)
+			}
 		})
 	}
 }
@@ -126,6 +129,9 @@ func TestTakeKept(t *testing.T) {
 		}
 		if again := s.TakeKept(terms, s.owner(terms, 3), s.now); again != nil {
 			t.Error("it is taken twice")
+		}
+		if held := s.side(false).held; (held == kept) != terms.Passes {
+			t.Errorf("a lock that is not handed off is offered to waiters: %v", held)
 		}
 		next := new(Hold)
 		if !s.Add(kept, o, next) {
@@ -277,15 +283,16 @@ func TestTokenDue(t *testing.T) {
 // A release lets others come first after an attempt of another client, or when the tenure is over and others may listen.
 func TestYieldsAfter(t *testing.T) {
 	for name, c := range map[string]struct {
-		terms *Terms
-		tries bool
-		waits bool
-		heard bool
-		held  time.Duration
-		want  bool
+		terms     *Terms
+		tries     bool
+		waits     bool
+		listeners bool
+		held      time.Duration
+		want      bool
 	}{
 		"nothing":                      {keptPlain, false, false, false, 2 * MinTenure, false},
 		"an attempt":                   {keptPlain, true, false, false, time.Millisecond, true},
+		"an attempt and a waiter":      {keptPlain, true, true, false, time.Millisecond, true},
 		"an attempt, without it":       {&plainTerms, true, false, false, time.Millisecond, true},
 		"others listen":                {keptPlain, false, false, true, MinTenure, true},
 		"others listen, and too early": {keptPlain, false, false, true, MinTenure - 1, false},
@@ -304,7 +311,7 @@ func TestYieldsAfter(t *testing.T) {
 			if c.waits {
 				s.Wanted(false)
 			}
-			if got := s.YieldsAfter(held, c.heard, held.Since().Add(c.held)); got != c.want {
+			if got := s.YieldsAfter(held, c.listeners, held.Since().Add(c.held)); got != c.want {
 				t.Errorf("%t, want %t", got, c.want)
 			}
 			if c.tries && s.YieldsAfter(held, false, held.Since()) && c.terms != keptWrite {

@@ -37,7 +37,7 @@ var mutants = []mutant{
 		"p.inFlight > 0 || p.readersHere()):", "p.inFlight > 0):",
 	}, {
 		"internal/lockstate/linger.go",
-		"t.Terms.Sided && p.readersHere()", "false",
+		"!c.canTake(t) || p.readersHere() {", "!c.canTake(t) {",
 	}}},
 	{"a release of what is gone goes on", "plain", []edit{{
 		"luascripts/include_give.lua",
