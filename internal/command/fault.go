@@ -105,7 +105,7 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 // MayPass reports whether a call with little time should retry a command that failed with err. A
 // read-only replica is worth a retry only if Sentinel or a cluster can name the new master.
 func (s *Sender) MayPass(err error) bool {
-	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
+	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.Redis.Mode() == rueidis.ClientModeStandalone)
 }
 
 // IsReadOnly reports whether err says that the server is a read-only replica.
@@ -116,10 +116,10 @@ func IsReadOnly(err error) bool {
 
 // Address returns the address of the server, or "" if there are several.
 func (s *Sender) Address() string {
-	if s.rdb.Mode() == rueidis.ClientModeCluster {
+	if s.Redis.Mode() == rueidis.ClientModeCluster {
 		return ""
 	}
-	nodes := s.rdb.Nodes()
+	nodes := s.Redis.Nodes()
 	for addr := range nodes {
 		if len(nodes) == 1 {
 			return addr
