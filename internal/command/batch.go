@@ -20,7 +20,7 @@ const (
 	batchesNear = 2
 	batchesMost = 32
 	paceNear    = 500 * time.Microsecond // the pause if the round trip is at most this long
-	paceParts   = 8                      // otherwise the pause is this fraction of the round trip
+	paceParts   = 16                     // otherwise the pause is this fraction of the round trip
 	tripSlow    = 1024                   // the fraction by which the measured round trip grows towards a longer one
 )
 
