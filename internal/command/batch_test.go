@@ -517,13 +517,13 @@ func TestTogether_followsInItsTime(t *testing.T) {
 		"one is answered": {
 			{0, 0}, {1, 1}, // up to the maximum in flight at any time
 			{2, 1 + pace},
-			{75 * ms, 75 * ms},
-			{79 * ms, 75*ms + pace}, // not at the first reply, after 80 ms
+			{77 * ms, 77 * ms},
+			{79 * ms, 77*ms + pace}, // not at the first reply, after 80 ms
 		},
 		"one goes before the pacer looks": {
 			{0, 0}, {1, 1},
-			{75 * ms, 75 * ms},
-			{76 * ms, 80*ms + 1}, // only one is in flight now
+			{78 * ms, 78 * ms},
+			{79 * ms, 80*ms + 1}, // only one is in flight now
 			{81 * ms, 80*ms + 1 + pace},
 		},
 	} {

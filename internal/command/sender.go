@@ -98,6 +98,7 @@ type Sender struct {
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
 	s := &Sender{Config: c, Redis: rdb, began: time.Now(), closing: make(chan struct{}), jobs: make(chan job)}
+	s.unused.New = func() any { return newRequest(luascripts.Change{}) }
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
@@ -169,10 +170,7 @@ func (s *Sender) Close(ctx context.Context) error {
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
 func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	r, _ := s.unused.Get().(*request[luascripts.Change])
-	if r == nil {
-		r = newRequest(luascripts.Change{})
-	}
+	r := s.unused.Get().(*request[luascripts.Change])
 	reply := c.Batch(&r.R)
 	if reply == nil {
 		s.unused.Put(r)
@@ -305,8 +303,9 @@ func (s *Sender) deadline(limit time.Duration) <-chan struct{} {
 	return d.passed
 }
 
-// Idlers is the Idle of a sender that is shut in the end. Waking one, with its stack grown, costs half as much as starting a new one: without idle goroutines,
-// one caller with a server nearby acquires a fifth fewer locks.
+// Idlers is the Idle of a sender that is shut in the end. Waking an idle goroutine, with its stack
+// grown, costs half as much as starting a new one. Without them, one caller with a server nearby
+// acquires a fifth fewer locks.
 const Idlers = 8
 
 // job is the work of one goroutine of the sender.
@@ -317,19 +316,14 @@ func (s *Sender) do(j job) {
 	select {
 	case s.jobs <- j:
 	default:
-		s.start(j)
+		s.work.Go(func() {
+			for j != nil {
+				j.run()
+				j = nil // do not keep j alive while the goroutine waits
+				j = s.nextJob()
+			}
+		})
 	}
-}
-
-// start runs j in a new goroutine.
-func (s *Sender) start(j job) {
-	s.work.Go(func() {
-		for j != nil {
-			j.run()
-			j = nil // do not keep j alive while the goroutine waits
-			j = s.nextJob()
-		}
-	})
 }
 
 // nextJob waits for the next job. It returns nil if the goroutine must end, because enough others
@@ -404,30 +398,24 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 // last and err are the errors of the two copies. Down takes up to limit.
 func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error) bool {
 	switch {
-	case !RefusedTwice(last, err):
+	case !refuses(last) || !refuses(err):
 		return false
 	case s.Redis.Mode() != rueidis.ClientModeCluster:
 		return true
 	}
-	down, answered, _ := sendAlone[bool](ctx, s, min(limit, s.Timeout/4), nil, Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.Redis), nil }))
+	down, answered, _ := sendAlone[bool](ctx, s, min(limit, s.Timeout/4), nil, Func[bool](func(ctx context.Context) (bool, error) {
+		nodes := s.Redis.Nodes()
+		answers := make(chan bool, len(nodes))
+		for _, node := range nodes {
+			go func() { answers <- refuses(node.Do(ctx, node.B().Ping().Build()).Error()) }()
+		}
+		all := true
+		for range nodes {
+			all = <-answers && all
+		}
+		return all, nil
+	}))
 	return answered && down
-}
-
-// RefusedTwice reports whether both errors say that the server refused the connection.
-func RefusedTwice(last, err error) bool { return refuses(last) && refuses(err) }
-
-// AllRefuse reports whether every node of the cluster that rdb knows refuses connections.
-func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
-	nodes := rdb.Nodes()
-	answers := make(chan bool, len(nodes))
-	for _, node := range nodes {
-		go func() { answers <- refuses(node.Do(ctx, node.B().Ping().Build()).Error()) }()
-	}
-	all := true
-	for range nodes {
-		all = <-answers && all
-	}
-	return all
 }
 
 // refuses reports whether err says that the server refused the connection.
@@ -437,7 +425,12 @@ func refuses(err error) bool {
 }
 
 // Sleep sleeps for d. It returns an error if ctx is canceled or the sender is shut first.
-func (s *Sender) Sleep(ctx context.Context, d time.Duration) error {
+func (s *Sender) Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, s.closing) }
+
+// Sleep sleeps for d. It reports false if ctx is canceled first.
+func Sleep(ctx context.Context, d time.Duration) bool { return sleep(ctx, d, nil) == nil }
+
+func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -445,20 +438,8 @@ func (s *Sender) Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.closing:
+	case <-closing:
 		return lock.ErrClosed
-	}
-}
-
-// Sleep sleeps for d. It reports false if ctx is canceled first.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
