@@ -132,9 +132,8 @@ func (b *Batcher[R]) run() {
 	var w batch[R]
 	for b.next(&w) {
 		if len(w.sent) > 0 {
-			began := time.Now()
 			replied := b.exec(w.sent)
-			b.measure(time.Since(began), replied)
+			b.measure(time.Since(w.began), replied)
 		}
 		for _, r := range w.requests {
 			if !r.answer() && r.late != nil {
@@ -154,6 +153,7 @@ func (b *Batcher[R]) run() {
 type batch[R any] struct {
 	requests []*request[R]
 	sent     []*R // of requests, without those whose callers have left
+	began    time.Time
 }
 
 // next fills w from the queue. It returns false, and the worker ends, if the queue is empty or other
@@ -165,7 +165,8 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	if b.workers--; !b.mayLocked() {
 		return false
 	}
-	b.latest = time.Now()
+	w.began = time.Now()
+	b.latest = w.began
 	size := 0
 	for _, r := range b.queue {
 		if size += b.size(&r.R); len(w.requests) > 0 && size > b.most {

@@ -316,14 +316,19 @@ func (s *Sender) do(j job) {
 	select {
 	case s.jobs <- j:
 	default:
-		s.work.Go(func() {
-			for j != nil {
-				j.run()
-				j = nil // do not keep j alive while the goroutine waits
-				j = s.nextJob()
-			}
-		})
+		s.start(j)
 	}
+}
+
+// start runs j in a new goroutine, which does not keep j alive while it waits for the next job.
+func (s *Sender) start(j job) {
+	s.work.Go(func() {
+		for j != nil {
+			j.run()
+			j = nil
+			j = s.nextJob()
+		}
+	})
 }
 
 // nextJob waits for the next job. It returns nil if the goroutine must end, because enough others
