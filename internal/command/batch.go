@@ -131,9 +131,9 @@ func (b *Batcher[R]) pace() {
 func (b *Batcher[R]) run() {
 	var w batch[R]
 	for b.next(&w) {
-		if len(w.sent) > 0 {
-			replied := b.exec(w.sent)
-			b.measure(time.Since(w.began), replied)
+		w.took = 0
+		if len(w.sent) > 0 && b.exec(w.sent) {
+			w.took = time.Since(w.began)
 		}
 		for _, r := range w.requests {
 			if !r.answer() && r.late != nil {
@@ -154,6 +154,7 @@ type batch[R any] struct {
 	requests []*request[R]
 	sent     []*R // of requests, without those whose callers have left
 	began    time.Time
+	took     time.Duration // until the replies; 0 if there were none
 }
 
 // next fills w from the queue. It returns false, and the worker ends, if the queue is empty or other
@@ -162,6 +163,11 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	w.requests, w.sent = w.requests[:0], w.sent[:0]
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.trip == 0 || 0 < w.took && w.took < b.trip {
+		b.trip = w.took
+	} else if w.took > 0 {
+		b.trip += (w.took - b.trip) / tripSlow
+	}
 	if b.workers--; !b.mayLocked() {
 		return false
 	}
@@ -183,19 +189,6 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 		b.s.do(b)
 	}
 	return true
-}
-
-// measure records the duration of a batch with a reply.
-func (b *Batcher[R]) measure(took time.Duration, replied bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case !replied: // the duration is not a round trip
-	case b.trip == 0 || took < b.trip:
-		b.trip = took
-	default:
-		b.trip += (took - b.trip) / tripSlow
-	}
 }
 
 // Changes of plain locks are the requests of one batcher for each node.

@@ -324,6 +324,7 @@ func TestTogether_measuresAnswers(t *testing.T) {
 			fails = number%2 == 1
 			_, _, _ = await(t.Context(), s, timeout, step{number: number})
 		}
+		synctest.Wait()
 		if got := s.batcherOf(0).trip; got != trip {
 			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
 		}
@@ -429,6 +430,7 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 			if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
 				t.Errorf("%t, %v", answered, err)
 			}
+			synctest.Wait()
 			return s.batcherOf(0).trip
 		}
 		if got := send(); got != far1 {
