@@ -21,6 +21,7 @@ const (
 	batchesMost = 32
 	paceNear    = 500 * time.Microsecond // the pause if the round trip is at most this long
 	paceParts   = 16                     // otherwise the pause is this fraction of the round trip
+	sweepParts  = 16                     // the sweep runs after this fraction of the timeout
 	tripSlow    = 1024                   // the fraction by which the measured round trip grows towards a longer one
 )
 
@@ -38,16 +39,21 @@ type Batcher[R any] struct {
 	mu      sync.Mutex    // guards the fields below
 	queue   []*request[R] // to be sent, in the order of arrival
 	workers int           // the number of goroutines that send batches, or are about to
+	under   []*batch[R]   // batches in flight
 	latest  time.Time     // when the latest batch was sent
 	trip    time.Duration // the shortest recent round trip
-	pacing  bool          // a timer runs, and then sends one more batch
+
+	pacing   bool // a timer runs, and then sends one more batch
+	sweeping bool // a timer runs, and then ends the waits of overdue callers
 }
 
 // request is one request of a batcher.
 type request[R any] struct {
 	waiter
-	R    R
-	late func() // receives the reply if the caller has left; set before that; nil ignores the reply
+	R     R
+	limit time.Duration // how long the caller waits at most; 0 if it has its own timer or no limit
+	due   time.Time     // about when it has waited for limit; zero before the first sweep
+	late  func()        // receives the reply if the caller has left; set before that; nil ignores the reply
 }
 
 func newRequest[R any](r R) *request[R] { return &request[R]{waiter: newWaiter(), R: r} }
@@ -82,7 +88,12 @@ func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 // add queues r for the next batch.
 func (b *Batcher[R]) add(r *request[R]) {
 	b.mu.Lock()
+	r.due = time.Time{}
 	b.queue = append(b.queue, r)
+	if r.limit > 0 && !b.sweeping {
+		b.sweeping = true
+		time.AfterFunc(b.s.Timeout/sweepParts, b.sweep)
+	}
 	sends := b.mayLocked()
 	b.mu.Unlock()
 	if sends {
@@ -129,12 +140,11 @@ func (b *Batcher[R]) pace() {
 
 // run sends batches until the queue is empty, or other workers suffice. A worker runs it.
 func (b *Batcher[R]) run() {
-	var w batch[R]
-	for b.next(&w) {
-		w.took = 0
-		if len(w.sent) > 0 && b.exec(w.sent) {
-			w.took = time.Since(w.began)
-		}
+	w := new(batch[R])
+	w.requests, w.sent = w.oneRequest[:0], w.oneSent[:0]
+	for b.next(w) {
+		replied := len(w.sent) > 0 && b.exec(w.sent)
+		b.replied(w, replied)
 		for _, r := range w.requests {
 			if !r.answer() && r.late != nil {
 				r.late()
@@ -154,7 +164,10 @@ type batch[R any] struct {
 	requests []*request[R]
 	sent     []*R // of requests, without those whose callers have left
 	began    time.Time
-	took     time.Duration // until the replies; 0 if there were none
+
+	// The memory for one request, because a process often has only one.
+	oneRequest [1]*request[R]
+	oneSent    [1]*R
 }
 
 // next fills w from the queue. It returns false, and the worker ends, if the queue is empty or other
@@ -163,11 +176,6 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	w.requests, w.sent = w.requests[:0], w.sent[:0]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.trip == 0 || 0 < w.took && w.took < b.trip {
-		b.trip = w.took
-	} else if w.took > 0 {
-		b.trip += (w.took - b.trip) / tripSlow
-	}
 	if b.workers--; !b.mayLocked() {
 		return false
 	}
@@ -188,7 +196,50 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	if b.queue = b.queue[:rest]; b.mayLocked() { // they did not fit
 		b.s.do(b)
 	}
+	b.under = append(b.under, w)
 	return true
+}
+
+// replied removes w from the batches in flight. If there was a reply, it measures the round trip.
+func (b *Batcher[R]) replied(w *batch[R], replied bool) {
+	took := time.Since(w.began)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.Index(b.under, w)
+	b.under = slices.Delete(b.under, i, i+1)
+	switch {
+	case !replied:
+	case b.trip == 0 || took < b.trip:
+		b.trip = took
+	default:
+		b.trip += (took - b.trip) / tripSlow
+	}
+}
+
+// sweep ends the waits of callers that have waited for their limit, as long as there are requests. A
+// timer for each request would cost a client with many goroutines a tenth of its CPU time.
+func (b *Batcher[R]) sweep() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, slack := time.Now(), b.s.Timeout/sweepParts
+	sweep := func(all []*request[R]) {
+		for _, r := range all {
+			switch {
+			case r.limit == 0:
+			case r.due.IsZero():
+				r.due = now.Add(r.limit - 2*slack) // it came since the last sweep, and the next sweep may be as much too late
+			case now.After(r.due) && !r.overdue.Swap(true):
+				r.done <- struct{}{}
+			}
+		}
+	}
+	sweep(b.queue)
+	for _, w := range b.under {
+		sweep(w.requests)
+	}
+	if b.sweeping = len(b.queue)+len(b.under) > 0; b.sweeping {
+		time.AfterFunc(slack, b.sweep)
+	}
 }
 
 // Changes of plain locks are the requests of one batcher for each node.

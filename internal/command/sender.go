@@ -87,9 +87,6 @@ type Sender struct {
 	jobs chan job     // set once: hands work to an idle goroutine
 	idle atomic.Int32 // the number of goroutines that wait for jobs
 
-	began     time.Time // set once
-	deadlines [2 * deadlineParts]atomic.Pointer[deadline]
-
 	sending  atomic.Int32 // the number of unbatched commands without a reply
 	batchers sync.Map     // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
 	unused   sync.Pool    // *request[luascripts.Change]; clients do not share it, because a channel must not leave its testing/synctest bubble
@@ -97,7 +94,7 @@ type Sender struct {
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, Redis: rdb, began: time.Now(), closing: make(chan struct{}), jobs: make(chan job)}
+	s := &Sender{Config: c, Redis: rdb, closing: make(chan struct{}), jobs: make(chan job)}
 	s.unused.New = func() any { return newRequest(luascripts.Change{}) }
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
@@ -176,16 +173,23 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 		s.unused.Put(r)
 		return sendAlone[T](ctx, s, limit, nil, c)
 	}
+	if r.limit = 0; limit > s.Timeout/2 {
+		r.limit, limit = limit, 0
+	}
 	s.batcherOf(r.R.Slot).add(r)
-	if err = r.await(ctx, s, limit, nil); err != nil {
+	err = r.await(ctx, s, limit, nil)
+	if err == nil && r.overdue.Load() {
+		err = NoReply{After: s.Timeout}
+	}
+	if err != nil {
 		r.late = func() { c.Late(reply(&r.R), r.R.Err) }
 		if !r.over.Swap(true) {
 			return value, false, err
 		}
-		<-r.done // the reply came at the same time
+		return reply(&r.R), true, r.R.Err // it came at the same time
 	}
 	value, err = reply(&r.R), r.R.Err
-	r.R, r.late = luascripts.Change{}, nil
+	r.R = luascripts.Change{}
 	r.over.Store(false)
 	s.unused.Put(r)
 	return value, true, err
@@ -245,18 +249,21 @@ func (f *flight[T, C]) run() {
 
 // waiter is the caller of a command.
 type waiter struct {
-	done chan struct{} // set once, cap 1: receives a token after the reply, unless the caller has left
-	over atomic.Bool   // the reply arrived or the caller left, whichever came first
+	done    chan struct{} // set once, cap 2: receives a token after the reply, unless the caller has left, and another if it is overdue
+	over    atomic.Bool   // the reply arrived or the caller left, whichever came first
+	overdue atomic.Bool   // a batcher ended the wait
 }
 
-func newWaiter() waiter { return waiter{done: make(chan struct{}, 1)} }
+func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
 
-// await returns nil when the reply has arrived. Otherwise it says why the wait ended. The caller has
-// left if it then sets over before the reply does.
+// await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
+// caller has left if it then sets over before the reply does.
 func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
-	var passed <-chan struct{}
+	var passed <-chan time.Time
 	if limit > 0 {
-		passed = s.deadline(limit)
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		passed = t.C
 	}
 	select {
 	case <-w.done:
@@ -277,30 +284,6 @@ func (w *waiter) answer() bool {
 	}
 	w.done <- struct{}{}
 	return true
-}
-
-// deadline is a timer that commands share. With a timer for each, a batched command would cost the
-// client a third more CPU time.
-type deadline struct {
-	at     time.Duration // since the sender began
-	passed chan struct{} // closed at that time
-}
-
-// deadlineParts is the number of deadlines in one timeout: a command ends up to this fraction of its
-// limit early.
-const deadlineParts = 16
-
-// deadline returns a channel that is closed when limit has passed, or a little earlier.
-func (s *Sender) deadline(limit time.Duration) <-chan struct{} {
-	at := time.Since(s.began) + limit
-	place := &s.deadlines[int(at/(s.Timeout/deadlineParts))%len(s.deadlines)]
-	if d := place.Load(); d != nil && d.at <= at && at-d.at < limit/deadlineParts {
-		return d.passed
-	}
-	d := &deadline{at, make(chan struct{})}
-	time.AfterFunc(limit, func() { close(d.passed) })
-	place.Store(d)
-	return d.passed
 }
 
 // Idlers is the Idle of a sender that is shut in the end. Waking an idle goroutine, with its stack
