@@ -43,8 +43,9 @@ type Batcher[R any] struct {
 	latest  time.Time     // when the latest batch was sent
 	trip    time.Duration // the shortest recent round trip
 
-	pacing   bool // a timer runs, and then sends one more batch
-	sweeping bool // a timer runs, and then ends the waits of overdue callers
+	pacer    *time.Timer // sends one more batch after a pause; nil before the first pause
+	pacing   bool        // the pacer runs
+	sweeping bool        // a timer runs, and then ends the waits of overdue callers
 }
 
 // request is one request of a batcher.
@@ -118,7 +119,11 @@ func (b *Batcher[R]) mayLocked() bool {
 		if wait := pace - time.Since(b.latest); wait > 0 {
 			b.pacing = true
 			b.s.Add() // until pace has run
-			time.AfterFunc(wait, b.pace)
+			if b.pacer == nil {
+				b.pacer = time.AfterFunc(wait, b.pace)
+			} else {
+				b.pacer.Reset(wait)
+			}
 			return false
 		}
 	}
@@ -173,7 +178,6 @@ type batch[R any] struct {
 // next fills w from the queue. It returns false, and the worker ends, if the queue is empty or other
 // workers suffice.
 func (b *Batcher[R]) next(w *batch[R]) bool {
-	w.requests, w.sent = w.requests[:0], w.sent[:0]
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.workers--; !b.mayLocked() {
@@ -181,7 +185,8 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	}
 	w.began = time.Now()
 	b.latest = w.began
-	size := 0
+	size, most := 0, min(len(b.queue), b.most)
+	w.requests, w.sent = slices.Grow(w.requests[:0], most), slices.Grow(w.sent[:0], most)
 	for _, r := range b.queue {
 		if size += b.size(&r.R); len(w.requests) > 0 && size > b.most {
 			break
