@@ -182,8 +182,7 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 		err = NoReply{After: s.Timeout}
 	}
 	if err != nil {
-		r.late = func() { c.Late(reply(&r.R), r.R.Err) }
-		if !r.over.Swap(true) {
+		if leaves[T](r, c, reply) {
 			return value, false, err
 		}
 		return reply(&r.R), true, r.R.Err // it came at the same time
@@ -193,6 +192,13 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	r.over.Store(false)
 	s.unused.Put(r)
 	return value, true, err
+}
+
+// leaves makes the caller of r leave. It reports false if the reply came first. In Send itself, its
+// closure would move each call to the heap.
+func leaves[T any, C Call[T]](r *request[luascripts.Change], c C, reply func(*luascripts.Change) T) bool {
+	r.late = func() { c.Late(reply(&r.R), r.R.Err) }
+	return !r.over.Swap(true)
 }
 
 // Ask calls f, which sends a command, and waits for its results. It returns early if ctx is canceled,
