@@ -36,6 +36,8 @@ type Batcher[R any] struct {
 	most int                             // set once: the maximum size of a batch of several requests
 	drop func(*R) bool                   // set once: see NewBatcher
 
+	unused sync.Pool // *batch[R]
+
 	mu      sync.Mutex    // guards the fields below
 	queue   []*request[R] // to be sent, in the order of arrival
 	workers int           // the number of goroutines that send batches, or are about to
@@ -145,8 +147,11 @@ func (b *Batcher[R]) pace() {
 
 // run sends batches until the queue is empty, or other workers suffice. A worker runs it.
 func (b *Batcher[R]) run() {
-	w := new(batch[R])
-	w.requests, w.sent = w.oneRequest[:0], w.oneSent[:0]
+	w, _ := b.unused.Get().(*batch[R])
+	if w == nil {
+		w = new(batch[R])
+	}
+	defer b.unused.Put(w)
 	for b.next(w) {
 		replied := len(w.sent) > 0 && b.exec(w.sent)
 		b.replied(w, replied)
@@ -169,10 +174,6 @@ type batch[R any] struct {
 	requests []*request[R]
 	sent     []*R // of requests, without those whose callers have left
 	began    time.Time
-
-	// The memory for one request, because a process often has only one.
-	oneRequest [1]*request[R]
-	oneSent    [1]*R
 }
 
 // next fills w from the queue. It returns false, and the worker ends, if the queue is empty or other
