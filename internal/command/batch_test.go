@@ -696,9 +696,11 @@ func inBatches(t *testing.T, f func(t *testing.T, d *doubling, b *Batcher[double
 }
 
 // While two batches are in flight, the requests of other callers collect. They are sent next, in
-// order of arrival, as many together as fit.
+// order of arrival, as many together as fit. Those that do not fit follow after a pause, and do not
+// wait for a reply.
 func TestBatcher_size(t *testing.T) {
 	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+		began := time.Now()
 		var callers sync.WaitGroup
 		for _, n := range []int{1, 2, 3, 4, 5, 11, 6} {
 			callers.Go(func() {
@@ -709,8 +711,8 @@ func TestBatcher_size(t *testing.T) {
 			synctest.Wait()
 		}
 		callers.Wait()
-		if got := fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" {
-			t.Errorf("sent %v", got)
+		if took, got := time.Since(began), fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" || took != time.Second+4*paceNear {
+			t.Errorf("sent %v in %v", got, took)
 		}
 	})
 }
