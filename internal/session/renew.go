@@ -29,8 +29,8 @@ type nodes struct {
 // sliced reports whether the server is a cluster.
 func (s *Session) sliced() bool { return s.nodes.sliced }
 
-// node returns the node of a slot, or 0 without a cluster. It does not block. At most once per renewal interval, it starts a goroutine that
-// refreshes the table.
+// node returns the node of a slot, or 0 without a cluster. It does not block. At most once per renewal interval, it starts
+// a goroutine that refreshes the table.
 func (s *Session) node(slot uint16) uint16 {
 	if !s.sliced() {
 		return 0
