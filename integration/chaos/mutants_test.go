@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
-		"if did then return", "if did and left < 0 then return", "standalone", saysOpen,
+		"did = carried_out(redis.call('ZSCORE', calls, counted), 1)", "did = false", "standalone", saysOpen,
 	},
 	{
 		"a wait group does not wait for a lost member", "latch/waitgroup.go",
