@@ -1,6 +1,5 @@
 -- semaphore_release: an owner gives its permits back, or leaves the queue.
--- include: reply, time, semaphore
--- later: semaphore_queue
+-- later: semaphore_give
 --
 -- KEYS[1]   free    string how many permits are free
 -- KEYS[2]   leases  zset   permit -> ms until which it is held
@@ -28,37 +27,20 @@ for i = 1, #ARGV - 5 do
   ids[i] = id
 end
 
-local value, held, answer = stock(free, leases)
-if not held and answer ~= -4 then return answer end
-local have = {}
-if held then
-  for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
-    if at then have[#have + 1] = ids[i] end
+-- Mostly no owner is in the queue. To make all the functions takes longer than to give a permit back then. What fails here has changed
+-- nothing, and is an answer there.
+local text = redis.pcall('GET', free)
+local value = type(text) == 'string' and (text == '0' or string.find(text, '^[1-9]'))
+local none = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', alive) == 0
+-- mutant: never: speed
+if none and leave == '0' and #ids == 1 then
+  local now_free = redis.pcall('INCRBY', free, 1)
+  if type(now_free) == 'number' then
+    if redis.pcall('ZREM', leases, ids[1]) == 1 then
+      redis.pcall(publish, change, '0' .. now_free) -- as announce does
+      return 1
+    end
+    redis.call('INCRBY', free, -1)
   end
 end
-local verdict = held and (#have == #ids and 1 or -2) or -4 -- mutant: operand 6: a reply has true as 1
-if leave == '1' then
-  if held then redis.call('ZREM', leases, '') end -- no such member: a replica, whose data may be old, refuses it
-  return verdict
-end
-
-local long = redis.call('LLEN', queue)
-local waited = depart(queue, alive, owner, long)
-if failed(waited) then return waited end
-if not value then -- deleted by hand: the next acquisition counts what is held
-  if #have > 0 then redis.call('ZREM', leases, unpack(have)) end
-  return verdict
-end
-local now_free, living, dropped = value + #have, {}, 0
-if now_free > 0 and long - waited > 0 then -- mutant: always, operand, border: speed
-  living, dropped = later().queued(queue, alive, clock(), true)
-end
-if #have > 0 then
-  redis.call('INCRBY', free, #have) -- after ZREM, a first write that memory limits let through
-  redis.call('ZREM', leases, unpack(have))
-end
-if waited == 1 or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
--- mutant: always, border: speed
-if #living > 0 then later().spread(channel, publish, living, now_free, value) end
-if #have > 0 then announce(change, publish, now_free) end
-return verdict
+return later().put_back(free, leases, queue, alive, owner, ids, leave, channel, change, publish)

@@ -68,7 +68,7 @@ var mutants = []mutant{
 		"  if left == 0 then\n", "  if left % 20 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a semaphore has one permit more when it is empty", "luascripts/semaphore_acquire.lua",
+		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_take.lua",
 		"value >= ahead + #missing and", "value + 1 >= ahead + #missing and", "standalone", saysPermits + "|" + saysLeft,
 	},
 	{
