@@ -13,7 +13,8 @@
 -- ARGV[5]   channel text   the channel of a client begins with it (include_semaphore)
 -- ARGV[6]   change  text   where Redisson's clients listen
 -- ARGV[7]   publish text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[i+7] id      text   each permit that it takes
+-- ARGV[8]   id      text   a permit that it takes
+-- ARGV[i+8] other   text   each other permit that it takes
 --
 -- Returns "0" when the owner has all its permits now.
 -- Returns {n, 0}: others have the permits or are before this owner, and for n ms nothing will happen by
@@ -27,31 +28,31 @@
 -- its place, and the call counts as a heartbeat.
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, stay, total = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local channel, change, publish = ARGV[5], ARGV[6], ARGV[7]
-local ids = {}
-for i = 1, #ARGV - 7 do
-  local id = ARGV[i + 7]
-  ids[i] = id
-end
+local channel, change, publish, id = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 -- Most permits are free, and no owner is in the queue. To make all the functions takes longer than to take such a permit. What
 -- fails here has changed nothing, and is an answer there.
-local id, text, held = ids[1], redis.pcall('GET', free), redis.pcall('ZCARD', leases)
+local text, held = redis.pcall('GET', free), redis.pcall('ZCARD', leases)
 local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
-local none = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', alive) == 0
 -- mutant: never: speed
-if none and #ids == 1 and (total == 0 or value + held == total) then
-  local first = held > 0 and redis.call('ZRANGE', leases, 0, 0)[1] -- of another size in a zset of the application
+if value and #ARGV == 8 and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
+  local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
   -- mutant: never: speed
   if not first or #first == 16 and not redis.pcall('ZSCORE', leases, id) then
     local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore of Redisson's may have an expiry
-    if type(redis.pcall('INCRBY', free, -1)) == 'number' then
+    if type(redis.pcall('INCRBY', free, '-1')) == 'number' then
       if redis.pcall('ZADD', leases, time[1] * 1000 + math.floor(time[2] / 1000) + lease, id) == 1 then
         if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
         return '0'
       end
-      redis.call('INCRBY', free, 1)
+      redis.call('INCRBY', free, '1')
     end
   end
+end
+
+local ids = {id}
+for i = 1, #ARGV - 8 do
+  local other = ARGV[i + 8]
+  ids[i + 1] = other
 end
 return later().permitted(free, leases, queue, alive, owner, ids, lease, stay, total, channel, change, publish)

@@ -11,7 +11,8 @@
 -- ARGV[3]   channel text   the channel of a client begins with it (include_semaphore)
 -- ARGV[4]   change  text   where Redisson's clients listen
 -- ARGV[5]   publish text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[i+5] id      text   each permit of the owner
+-- ARGV[6]   id      text   a permit of the owner
+-- ARGV[i+6] other   text   each other permit of the owner
 --
 -- Returns 1 when the owner has all its permits, or had them before this call.
 -- Returns -2 when it has not all of them: they were lost, it only waited, or an earlier copy of this call gave
@@ -20,12 +21,7 @@
 --
 -- The waiters that can take their permits then are told. Safe to repeat, and it never touches another owner's permit.
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, leave, channel, change, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local ids = {}
-for i = 1, #ARGV - 5 do
-  local id = ARGV[i + 5]
-  ids[i] = id
-end
+local owner, leave, channel, change, publish, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 -- Mostly no owner is in the queue. To make all the functions takes longer than to give a permit back then. What fails here has changed
 -- nothing, and is an answer there.
@@ -33,14 +29,20 @@ local text = redis.pcall('GET', free)
 local value = type(text) == 'string' and (text == '0' or string.find(text, '^[1-9]'))
 local none = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', alive) == 0
 -- mutant: never: speed
-if none and leave == '0' and #ids == 1 then
-  local now_free = redis.pcall('INCRBY', free, 1)
+if none and leave == '0' and #ARGV == 6 then
+  local now_free = redis.pcall('INCRBY', free, '1')
   if type(now_free) == 'number' then
-    if redis.pcall('ZREM', leases, ids[1]) == 1 then
+    if redis.pcall('ZREM', leases, id) == 1 then
       redis.pcall(publish, change, '0' .. now_free) -- as announce does
       return 1
     end
-    redis.call('INCRBY', free, -1)
+    redis.call('INCRBY', free, '-1')
   end
+end
+
+local ids = {id}
+for i = 1, #ARGV - 6 do
+  local other = ARGV[i + 6]
+  ids[i + 1] = other
 end
 return later().put_back(free, leases, queue, alive, owner, ids, leave, channel, change, publish)
