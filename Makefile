@@ -78,10 +78,10 @@ programs: server ## the tests of the tool with its browser, of what judges from 
 	@set -e; for m in $(filter-out integration/,$(LONG)); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
 	cd contrib/leaseholdprom && go test -count=1 -timeout 5m ./...
 
-# Its tests wait more than they work, so half of them run beside the other half.
+# Its tests wait more than they work, so they run in several processes, and the packages below beside them.
 integration: server ## several processes, clusters, Sentinels, histories
-	@sh scripts/halves.sh integration '^Test[A-G]'
-	cd integration && go test -count=1 -timeout 25m $$(go list ./... | tail -n +2)
+	@(cd integration && go test -count=1 -timeout 25m $$(go list ./... | tail -n +2)) & below=$$!; result=0; \
+	sh scripts/parts.sh integration '^TestConformance' '^Test[A-G]' || result=$$?; wait $$below || result=$$?; exit $$result
 
 race: ## the engine and every kind under the race detector (needs a C compiler)
 	@sh scripts/redis-server.sh

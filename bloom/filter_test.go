@@ -309,10 +309,10 @@ func TestAdd_afterDelete(t *testing.T) {
 }
 
 // A filter is made anew again and again, while others add to it. The bits of an Add that came after a Delete are gone before Init
-// gives up, which in virtual time does not depend on how busy the machine is.
+// gives up. On a busy machine that can take longer, so only in virtual time Init must succeed the first time.
 func TestInit_whileOthersAdd(t *testing.T) {
 	t.Parallel()
-	test := func(t *testing.T, rdb rueidis.Client) {
+	test := func(t *testing.T, rdb rueidis.Client, again bool) {
 		made(t, open(rdb, "f"), 500, 0.01)
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
@@ -339,7 +339,11 @@ func TestInit_whileOthersAdd(t *testing.T) {
 			if err := f.Delete(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if created, err := f.Init(t.Context(), 500, 0.01); !created || err != nil {
+			created, err := f.Init(t.Context(), 500, 0.01)
+			for again && errors.Is(err, bloom.ErrConfigLost) {
+				created, err = f.Init(t.Context(), 500, 0.01)
+			}
+			if !created || err != nil {
 				t.Errorf("made anew: %v, %v", created, err)
 				break
 			}
@@ -347,10 +351,10 @@ func TestInit_whileOthersAdd(t *testing.T) {
 		close(stop)
 		wg.Wait()
 	}
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, redistest.Start(t).Client(t)) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, redistest.Start(t).Client(t), true) })
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(t, redistest.NewMini(t).Client(t)) })
+		synctest.Test(t, func(t *testing.T) { test(t, redistest.NewMini(t).Client(t), false) })
 	})
 }
 

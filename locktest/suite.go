@@ -28,9 +28,9 @@ type Harness struct {
 	// tests take several times as long.
 	Watchdog time.Duration
 
-	// Waiters returns the number of queued waiters of the lock called name, for locks with a queue
-	// on the server. Inspect returns this number. RunFair needs Waiters. Without it, Run does not
-	// know the order of arrival, and gives each waiter a moment.
+	// Waiters returns the number of queued waiters of the lock called name. For locks with a queue on
+	// the server, Inspect returns this number. RunFair needs Waiters. Without it, Run assumes that a
+	// waiter is queued 30 ms after its first call of Done on its context.
 	Waiters func(ctx context.Context, name string) (int, error)
 
 	semaphore *SemaphoreHarness // of RunSemaphore

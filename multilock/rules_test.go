@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +22,45 @@ import (
 type user []*client.Client
 
 func newUser(t *testing.T, servers ...*redistest.Server) (u user) {
+	return newUserWith(t, servers, kindtest.Fast...)
+}
+
+func newUserWith(t *testing.T, servers []*redistest.Server, opts ...client.Option) (u user) {
 	for _, s := range servers {
-		u = append(u, kindtest.NewClient(t, s.Client(t), kindtest.Fast...))
+		u = append(u, kindtest.NewClient(t, s.Client(t), opts...))
 	}
 	return u
+}
+
+// waiters counts the calls that wait, by the name of the lock.
+type waiters struct {
+	mu sync.Mutex
+	n  map[string]int // guarded by mu
+}
+
+// observer returns an observer that counts.
+func (w *waiters) observer() lock.Observer {
+	add := func(name string, n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.n[name] += n
+	}
+	ends := func(_ context.Context, e lock.Event) {
+		if e.Waited > 0 {
+			add(e.Name, -1)
+		}
+	}
+	return lock.Observer{
+		Waiting:  func(_ context.Context, e lock.Event) { add(e.Name, 1) },
+		Acquired: ends, NotAcquired: ends, TimedOut: ends, Canceled: ends, Unavailable: ends, Failed: ends,
+	}
+}
+
+// count implements locktest.Harness.Waiters: a call waits for one of the locks at a time.
+func (w *waiters) count(_ context.Context, name string) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.n[name] + w.n[name+":b"] + w.n[name+":c"], nil
 }
 
 // together, on one server, takes all by one script.
@@ -98,7 +134,8 @@ func (h singleHold) Token() uint64 { return h.token }
 func TestRules(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
-	a, b := newUser(t, servers...), newUser(t, servers...)
+	waiting := &waiters{n: make(map[string]int)}
+	a, b := newUserWith(t, servers, append([]client.Option{client.WithObserver(waiting.observer())}, kindtest.Fast...)...), newUser(t, servers...)
 	t.Cleanup(func() { // when all subtests are over
 		for _, s := range servers {
 			kindtest.SoonEmpty(t, s)
@@ -114,8 +151,8 @@ func TestRules(t *testing.T) {
 		return true
 	}
 	for name, h := range map[string]locktest.Harness{
-		"together": {New: a.together, Other: b.together, Watchdog: kindtest.WatchdogTimeout},
-		"apart":    {New: a.apart, Other: b.apart, Watchdog: kindtest.WatchdogTimeout},
+		"together": {New: a.together, Other: b.together, Watchdog: kindtest.WatchdogTimeout, Waiters: waiting.count},
+		"apart":    {New: a.apart, Other: b.apart, Watchdog: kindtest.WatchdogTimeout, Waiters: waiting.count},
 		"quorum":   {New: a.quorum, Other: b.quorum, Watchdog: kindtest.WatchdogTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs the tests of a package in several processes beside each other: one for each expression, with the tests that match it and
+# no expression before it, and one for the others.
+#
+#	sh scripts/parts.sh integration '^TestConformance' '^Test[A-G]'
+#
+# It prints what each says when all have ended, and fails if one of them does.
+set -eu
+dir=$(mktemp -d)
+parts=
+trap 'rm -rf "$dir"' EXIT
+trap 'for pid in $parts; do kill "$pid" 2>/dev/null || true; done; exit 130' INT TERM
+
+cd "$1"
+shift
+go test -c -o "$dir/tests" .
+taken=
+# part NAME RUN runs the tests that match, and were not taken before.
+part() {
+	"$dir/tests" -test.run "$2" ${taken:+-test.skip "$taken"} -test.timeout 25m >"$dir/$1.log" 2>&1 &
+	parts="$parts $!"
+	taken="${taken:+$taken|}$2"
+}
+n=0
+for tests; do
+	n=$((n + 1))
+	part $n "$tests"
+done
+part $((n + 1)) .
+result=0
+for pid in $parts; do wait "$pid" || result=$?; done
+cat "$dir"/*.log
+exit "$result"
