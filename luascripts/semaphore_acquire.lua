@@ -34,7 +34,7 @@ local channel, change, publish, id = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 -- fails here has changed nothing, and is an answer there.
 local text, held = redis.pcall('GET', free), redis.pcall('ZCARD', leases)
 local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
--- mutant: never: speed
+-- mutant: never, operand 6: speed
 if value and #ARGV == 8 and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
   local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
   -- mutant: never: speed

@@ -1201,6 +1201,11 @@ func TestSemaphore_transcript(t *testing.T) {
 		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = -4
 		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -4
 		GET f = 1
+		DEL p
+		SET p x
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = -4
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -4
+		GET f = 1
 
 		# the queue, or the deadlines of its owners, were deleted by hand
 		DEL p
