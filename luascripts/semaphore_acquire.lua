@@ -29,30 +29,37 @@
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, stay, total = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local channel, change, publish, id = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-
--- Most permits are free, and no owner is in the queue. To make all the functions takes longer than to take such a permit. What
--- fails here has changed nothing, and is an answer there.
-local text, held = redis.pcall('GET', free), redis.pcall('ZCARD', leases)
-local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
--- mutant: never, operand 6: speed
-if value and #ARGV == 8 and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
-  local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
-  -- mutant: never: speed
-  if not first or #first == 16 and not redis.pcall('ZSCORE', leases, id) then
-    local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore of Redisson's may have an expiry
-    if type(redis.pcall('INCRBY', free, '-1')) == 'number' then
-      if redis.pcall('ZADD', leases, time[1] * 1000 + math.floor(time[2] / 1000) + lease, id) == 1 then
-        if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
-        return '0'
-      end
-      redis.call('INCRBY', free, '1')
-    end
-  end
-end
-
 local ids = {id}
 for i = 1, #ARGV - 8 do
   local other = ARGV[i + 8]
   ids[i + 1] = other
+end
+
+-- Most permits are free, and no owner is in the queue. To make all the functions takes longer than to take such a permit. What
+-- fails here has changed nothing, and is an answer there.
+local n, text, held = #ids, redis.pcall('GET', free), redis.pcall('ZCARD', leases)
+local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
+-- mutant: never, operand 6: speed
+if value and value >= n and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
+  local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
+  local had = false
+  if first then
+    for _, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do had = had or at end
+  end
+  -- mutant: never: speed
+  if not had and (not first or #first == 16) then
+    local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore of Redisson's may have an expiry
+    if type(redis.pcall('INCRBY', free, -n)) == 'number' then
+      local score, denied = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + lease), false
+      for _, each in ipairs(ids) do
+        denied = denied or redis.pcall('ZADD', leases, score, each) ~= 1 -- mutant: operand 1: what is denied for one is denied for each
+      end
+      if not denied then
+        if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
+        return '0'
+      end
+      redis.call('INCRBY', free, n)
+    end
+  end
 end
 return later().permitted(free, leases, queue, alive, owner, ids, lease, stay, total, channel, change, publish)

@@ -22,27 +22,28 @@
 -- The waiters that can take their permits then are told. Safe to repeat, and it never touches another owner's permit.
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, leave, channel, change, publish, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-
--- Mostly no owner is in the queue. To make all the functions takes longer than to give a permit back then. What fails here has changed
--- nothing, and is an answer there.
-local text = redis.pcall('GET', free)
-local value = type(text) == 'string' and (text == '0' or string.find(text, '^[1-9]'))
-local none = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', alive) == 0
--- mutant: never: speed
-if none and leave == '0' and #ARGV == 6 then
-  local now_free = redis.pcall('INCRBY', free, '1')
-  if type(now_free) == 'number' then
-    if redis.pcall('ZREM', leases, id) == 1 then
-      redis.pcall(publish, change, '0' .. now_free) -- as announce does
-      return 1
-    end
-    redis.call('INCRBY', free, '-1')
-  end
-end
-
 local ids = {id}
 for i = 1, #ARGV - 6 do
   local other = ARGV[i + 6]
   ids[i + 1] = other
+end
+
+-- Mostly no owner is in the queue. To make all the functions takes longer than to give a permit back then. What fails here has changed
+-- nothing, and is an answer there.
+local n, text = #ids, redis.pcall('GET', free)
+local value = type(text) == 'string' and (text == '0' or string.find(text, '^[1-9]'))
+local none = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', alive) == 0
+-- mutant: never: speed
+if none and leave == '0' then
+  local now_free = redis.pcall('INCRBY', free, n)
+  if type(now_free) == 'number' then
+    local had = redis.pcall('ZREM', leases, unpack(ids))
+    if type(had) ~= 'number' then had = 0 end
+    if had < n then now_free = redis.call('INCRBY', free, had - n) end -- mutant: always, border: speed
+    if had > 0 then
+      redis.pcall(publish, change, '0' .. now_free) -- as announce does
+      return had == n and 1 or -2
+    end
+  end
 end
 return later().put_back(free, leases, queue, alive, owner, ids, leave, channel, change, publish)

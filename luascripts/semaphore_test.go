@@ -1207,6 +1207,33 @@ func TestSemaphore_transcript(t *testing.T) {
 		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -4
 		GET f = 1
 
+		# several free permits
+		DEL p
+		SET f 3
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH a^16 b^16 = 0
+		GET f = 1
+		semaphore_acquire [f p q v n] $b:1:2 1000 0 0 ch cg PUBLISH c^16 d^16 = [1000 0]
+		ZREM p b^16
+		SET f 2
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH b^16 a^16 = 0
+		GET f = 1
+		ZREM p b^16
+		SET f 2
+		published = []
+		semaphore_release [f p q v n] $a:1:2 0 ch cg PUBLISH a^16 b^16 = -2
+		published = [cg~03]
+		GET f = 3
+		EXISTS p = 0
+		without ZADD
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH a^16 b^16 = !NOPERM
+		without
+		GET f = 3
+		semaphore_acquire [f p q v n] $a:1:3 1000 0 3 ch cg PUBLISH a^16 b^16 c^16 = 0
+		GET f = 0
+		semaphore_release [f p q v n] $a:1:3 0 ch cg PUBLISH a^16 b^16 c^16 = 1
+		published = [cg~03]
+		SET f 1
+
 		# the queue, or the deadlines of its owners, were deleted by hand
 		DEL p
 		ZADD v 1 $c:1:1
