@@ -39,12 +39,13 @@ end
 -- fails here has changed nothing, and is an answer there.
 local n, text, held = #ids, redis.pcall('GET', free), redis.pcall('ZCARD', leases)
 local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
--- mutant: never, operand 6: speed
+-- mutant: never, operand 6, border: speed
 if value and value >= n and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
+  -- mutant: always, operand 1, border: speed
   local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
   local had = false
-  if first then
-    for _, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do had = had or at end
+  if first then -- mutant: always: speed
+    for _, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do had = had or at end -- mutant: operand 1: ZADD then finds the first
   end
   -- mutant: never: speed
   if not had and (not first or #first == 16) then
