@@ -31,32 +31,24 @@ type lane struct {
 	front   *batch   // the batch in flight that they wait for; nil if there is none, or only overdue ones
 	next    instant  // the next slice is not renewed early before then
 	early   int      // how many leases of the current slice remain to be renewed early
-	spare   *batch   // for reuse; nil if there is none
 }
 
-// batch is the leases of one call of renew. It is reused for the next call.
+// batch is the leases of one call of renew.
 type batch struct {
 	sent     instant
 	leases   []*Lease
 	subjects []Subject     // of leases, in the same order
 	over     chan struct{} // closed when the batch is answered and all subjects are notified
-	news     []news
-}
-
-// news is the result of a batch for one subject.
-type news struct {
-	subject Subject
-	until   time.Time     // the new end of the lease, if lost and err are nil
-	left    time.Duration // the lease time that remained
-	err     error         // why the renewal failed
-	lost    func()        // notifies the subject of the loss; nil if the lease was not lost
 }
 
 // laneLocked returns the lane of a group.
 func (w *Watchdog) laneLocked(g Group) *lane {
 	ln := w.lanes[g]
 	if ln == nil {
-		interval := w.interval(g)
+		interval := w.lease / 3
+		if g.Within > 0 {
+			interval = min(interval, g.Within)
+		}
 		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
@@ -91,7 +83,7 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
 		d = min(d, left)
-		if ln.front == nil && ln.due.len() > w.most { // more than one batch: spread the renewals
+		if ln.front == nil && len(ln.due) > w.most { // more than one batch: spread the renewals
 			d = min(d, max(left-ln.ahead, ln.next.left(n)))
 		}
 	}
@@ -104,19 +96,14 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
 		return nil
 	}
-	total := ln.due.len() + len(ln.waiting)
+	total := len(ln.due) + len(ln.waiting)
 	slice := (total/sliceCount/w.most + 1) * w.most // whole batches
 	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(slice))
 	ln.early = 0
 	if len(ln.waiting) == 0 {
 		ln.early = slice
 	}
-	b := ln.spare
-	ln.spare = nil
-	if b == nil {
-		b = &batch{}
-	}
-	return ln.fillLocked(w, n, b)
+	return ln.fillLocked(w, n)
 }
 
 // goOnLocked returns the batch after b. It returns nil if no lease is waiting or due soon, and the
@@ -128,17 +115,16 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	if ln.front == nil {
 		l := ln.due.first()
 		if len(ln.waiting) > 0 || l != nil && (ln.early > 0 || l.renewAt.left(n) <= ln.slack) {
-			return ln.fillLocked(w, n, b)
+			return ln.fillLocked(w, n)
 		}
 	}
-	ln.spare = b
 	return nil
 }
 
-// fillLocked fills b with the waiting leases and those that are due soon. It returns nil if there are
+// fillLocked returns a batch of the waiting leases and those that are due soon, or nil if there are
 // none.
-func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
-	b.sent, b.over = n, make(chan struct{})
+func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
+	b := &batch{sent: n, over: make(chan struct{})}
 	most := w.most
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
@@ -159,7 +145,6 @@ func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	}
 	ln.early -= len(b.leases)
 	if len(b.leases) == 0 {
-		ln.spare = b
 		return nil
 	}
 	ln.front = b
@@ -174,7 +159,6 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	if g := l.subject.Group(); l.until.passed(b.sent) {
 		l.renewAt = l.until // turn will end it
 	} else if g != ln.group {
-		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
 	} else if l.alive {
 		l.under = b.over
@@ -190,9 +174,11 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 		errs := w.renew(w.ctx, b.subjects)
 
 		w.mu.Lock()
-		b.answeredLocked(w, now(), errs)
+		news := b.answeredLocked(w, now(), errs)
 		w.mu.Unlock()
-		b.tell()
+		for _, tell := range news {
+			tell()
+		}
 		close(b.over)
 
 		w.mu.Lock()
@@ -204,8 +190,8 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 	}
 }
 
-// answeredLocked records the replies to b.
-func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
+// answeredLocked records the replies to b. It returns the functions that notify the subjects.
+func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []func()) {
 	var last instant
 	var shown time.Time // most leases have the same end
 	for i, l := range b.leases {
@@ -217,46 +203,29 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 		if errs != nil {
 			err = errs[i]
 		}
+		subject, left := l.subject, l.until.left(n)
 		switch {
 		case l.until.passed(n):
 			l.err = err
-			b.news = append(b.news, news{lost: l.loseLocked(n, l.expiredLocked())})
+			news = append(news, l.loseLocked(n, l.expiredLocked()))
 		case errors.Is(err, ErrGone):
-			b.news = append(b.news, news{lost: l.loseLocked(n, err)})
+			news = append(news, l.loseLocked(n, err))
 		case err != nil:
 			l.err = err
 			l.renewAt = n.add(w.retry)
 			w.placeLocked(l)
-			b.news = append(b.news, news{subject: l.subject, left: l.until.left(n), err: err})
+			news = append(news, func() { subject.Unrenewed(err, left) })
 		default:
 			l.err = nil
-			left := l.until.left(n)
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
 			if l.until != last {
 				last, shown = l.until, l.untilLocked()
 			}
 			l.shown = shown
-			b.news = append(b.news, news{subject: l.subject, until: shown, left: left})
+			until := shown
+			news = append(news, func() { subject.Renewed(until, left) })
 		}
 	}
-	clear(b.leases)
-	clear(b.subjects)
-	b.leases, b.subjects = b.leases[:0], b.subjects[:0]
-}
-
-// tell notifies the subjects of the results of b.
-func (b *batch) tell() {
-	for _, n := range b.news {
-		switch {
-		case n.lost != nil:
-			n.lost()
-		case n.err != nil:
-			n.subject.Unrenewed(n.err, n.left)
-		default:
-			n.subject.Renewed(n.until, n.left)
-		}
-	}
-	clear(b.news)
-	b.news = b.news[:0]
+	return news
 }

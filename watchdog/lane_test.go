@@ -460,7 +460,7 @@ func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A hundred thousand leases are renewed with almost no allocation.
+// A renewal allocates no more than the function that notifies its subject, and a few for each batch.
 func TestLane_allocatesLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, passes = 10_000, 5
@@ -476,8 +476,8 @@ func TestLane_allocatesLittle(t *testing.T) {
 		time.Sleep(passes * interval)
 		synctest.Wait()
 		runtime.ReadMemStats(&after)
-		if n := float64(after.Mallocs-before.Mallocs) / (many * passes); n > 0.03 {
-			t.Errorf("%.2f allocations for each renewal, want none but a few for each batch", n)
+		if n := float64(after.Mallocs-before.Mallocs) / (many * passes); n > 1.5 {
+			t.Errorf("%.2f allocations for each renewal, want one and a few for each batch", n)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -53,10 +54,9 @@ type Lease struct {
 	shown   time.Time     // the value of until that was last returned; zero if none was
 	callAt  instant       // when to call Due; noTime if not at all
 	renewAt instant       // when the next renewal is due, if alive
-	lane    *lane         // the lane that renews it; nil until alive is true for the first time
+	lane    *lane         // the lane that renews it; set before alive is true for the first time
 	under   chan struct{} // closed when the renewal in flight has ended; nil if there is none
 	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
-	isDue   bool          // it is in lane.due; otherwise in w.ends
 	alive   bool          // it is to be renewed
 	waiting bool          // it is in lane.waiting
 	over    bool          // stopped or lost
@@ -158,8 +158,8 @@ func (l *Lease) KeepAlive(on bool) {
 	if l.over || l.alive == on {
 		return
 	}
-	l.alive = on
-	l.renewAt = now().add(l.w.interval(l.subject.Group()))
+	l.alive, l.lane = on, l.w.laneLocked(l.subject.Group())
+	l.renewAt = now().add(l.lane.interval)
 	l.w.placeLocked(l)
 }
 
@@ -239,7 +239,9 @@ func (l *Lease) endLocked(cause error) {
 	l.over, l.err = true, cause
 	l.mono.Store(0)
 	l.wall.Store(0)
-	l.w.removeLocked(l)
+	if l.queue != nil {
+		heap.Remove(l.queue, l.index)
+	}
 }
 
 // expiredLocked returns the cause of an expiry. It includes the error of the latest renewal, if there
@@ -262,11 +264,6 @@ func (l *Lease) trustLocked(until instant) {
 	l.until, l.shown = until, time.Time{}
 	l.mono.Store(int64(until.mono))
 	l.wall.Store(until.wall)
-}
-
-// renewsLocked reports whether the next event of l is a renewal.
-func (l *Lease) renewsLocked() bool {
-	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until) && l.renewAt.before(l.callAt)
 }
 
 // endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.

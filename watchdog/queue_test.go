@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -18,36 +19,39 @@ func TestQueue(t *testing.T) {
 		at := func() time.Duration { now += 3; return time.Duration(now + r.Int64N(disorder)) }
 		check := func() {
 			t.Helper()
-			if q.len() != len(in) {
-				t.Fatalf("seed %d: %d leases, want %d", seed, q.len(), len(in))
+			if len(q) != len(in) {
+				t.Fatalf("seed %d: %d leases, want %d", seed, len(q), len(in))
 			}
-			first, last := q.first(), q.last()
+			first := q.first()
 			if len(in) == 0 {
-				if first != nil || last != nil {
-					t.Fatalf("seed %d: an empty queue has %v and %v", seed, first, last)
+				if first != nil {
+					t.Fatalf("seed %d: an empty queue has %v", seed, first)
 				}
 				return
 			}
 			least := slices.MinFunc(in, func(a, b *Lease) int { return int(a.at - b.at) })
-			if first == nil || first.at != least.at || !slices.Contains(in, first) || !slices.Contains(in, last) {
-				t.Fatalf("seed %d: %v is the first and %v the last, want %v", seed, first, last, least.at)
+			if first == nil || first.at != least.at || !slices.Contains(in, first) {
+				t.Fatalf("seed %d: %v is the first, want %v", seed, first, least.at)
 			}
 		}
 		for range 600 {
 			switch n := r.IntN(10); {
 			case n < 5 || len(in) == 0:
-				l := &Lease{inQueue: inQueue{index: inNone}}
-				q.put(l, at())
+				l := new(Lease)
+				l.at = at()
+				heap.Push(&q, l)
 				in = append(in, l)
 			case n < 7:
-				q.move(in[r.IntN(len(in))], at())
+				l := in[r.IntN(len(in))]
+				l.at = at()
+				heap.Fix(&q, l.index)
 			default:
 				i := r.IntN(len(in))
 				if n == 9 {
 					i = slices.Index(in, q.first())
 				}
-				q.remove(in[i])
-				if in[i].index != inNone || in[i].next != nil || in[i].prev != nil {
+				heap.Remove(&q, in[i].index)
+				if in[i].queue != nil {
 					t.Fatalf("seed %d: %+v was taken out", seed, in[i].inQueue)
 				}
 				in = slices.Delete(in, i, i+1)
@@ -59,7 +63,7 @@ func TestQueue(t *testing.T) {
 			if seed%2 == 1 {
 				l = in[r.IntN(len(in))]
 			}
-			q.remove(l)
+			heap.Remove(&q, l.index)
 			i := slices.Index(in, l)
 			in = slices.Delete(in, i, i+1)
 			check()

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -71,15 +72,16 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 
 // WatchIn is Watch with memory for the lease, which must be unused. It returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
-	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, inNone
+	l.w, l.subject, l.alive, l.callAt = w, s, alive, noTime
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
-	if alive { // otherwise KeepAlive sets it
-		l.renewAt = start.add(min(w.interval(s.Group()), d/3))
-	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if alive { // otherwise KeepAlive sets it
+		l.lane = w.laneLocked(s.Group())
+		l.renewAt = start.add(min(l.lane.interval, d/3))
+	}
 	w.watched = true
 	if w.closed {
 		l.endLocked(ErrStopped)
@@ -93,24 +95,13 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	return l
 }
 
-// interval returns the time from one renewal of a group's leases to the next.
-func (w *Watchdog) interval(g Group) time.Duration {
-	if g.Within > 0 {
-		return min(w.lease/3, g.Within)
-	}
-	return w.lease / 3
-}
-
 // Close ends every watch without calling a subject, and waits for the goroutines.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
-	for l := w.ends.last(); l != nil; l = w.ends.last() {
-		l.endLocked(ErrStopped)
-	}
-	for _, ln := range w.lanes {
-		for l := ln.due.last(); l != nil; l = ln.due.last() {
-			l.endLocked(ErrStopped)
+	for _, q := range w.queuesLocked() {
+		for n := len(*q); n > 0; n = len(*q) {
+			(*q)[n-1].endLocked(ErrStopped) // the last is cheap to remove
 		}
 	}
 	w.mu.Unlock()
@@ -119,14 +110,22 @@ func (w *Watchdog) Close() {
 }
 
 // Len returns the number of leases under watch.
-func (w *Watchdog) Len() int {
+func (w *Watchdog) Len() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.ends.len()
-	for _, ln := range w.lanes {
-		n += ln.due.len()
+	for _, q := range w.queuesLocked() {
+		n += len(*q)
 	}
 	return n
+}
+
+// queuesLocked returns all queues. Each lease under watch is in one of them.
+func (w *Watchdog) queuesLocked() []*queue {
+	all := []*queue{&w.ends}
+	for _, ln := range w.lanes {
+		all = append(all, &ln.due)
+	}
+	return all
 }
 
 // run calls turn whenever something is due.
@@ -190,23 +189,15 @@ func (w *Watchdog) turn() time.Duration {
 
 // placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
 func (w *Watchdog) placeLocked(l *Lease) {
-	was, isDue := l.isDue, l.renewsLocked()
-	if was != isDue {
-		w.removeLocked(l)
+	due, q := l.endsLocked(), &w.ends
+	if l.alive && !l.waiting && l.under == nil && l.renewAt.before(due) {
+		due, q = l.renewAt, &l.lane.due
 	}
-	l.isDue = isDue
-	due := l.endsLocked()
-	if isDue {
-		due = l.renewAt
-		if l.lane == nil {
-			l.lane = w.laneLocked(l.subject.Group())
-		}
+	if l.queue != nil {
+		heap.Remove(l.queue, l.index)
 	}
-	if l.index == inNone {
-		w.queueLocked(l).put(l, due.mono)
-	} else {
-		w.queueLocked(l).move(l, due.mono)
-	}
+	l.at = due.mono
+	heap.Push(q, l)
 	w.wakeLocked(due)
 }
 
@@ -219,18 +210,4 @@ func (w *Watchdog) wakeLocked(due instant) {
 		default:
 		}
 	}
-}
-
-func (w *Watchdog) removeLocked(l *Lease) {
-	if l.index != inNone {
-		w.queueLocked(l).remove(l)
-	}
-}
-
-// queueLocked returns the queue that l is in or belongs to.
-func (w *Watchdog) queueLocked(l *Lease) *queue {
-	if l.isDue {
-		return &l.lane.due
-	}
-	return &w.ends
 }

@@ -97,14 +97,8 @@ func (t *Acquisition) Owner() *Owner { return t.owner }
 // Token returns the fencing token of t, or 0 before the grant.
 func (t *Acquisition) Token() uint64 { return t.grant.token }
 
-// PassCount returns how often the lock was handed off in this process before t had it.
-func (t *Acquisition) PassCount() int { return t.grant.passes }
-
 // Since returns when this process acquired the lock, or the zero time if it did not.
 func (t *Acquisition) Since() time.Time { return t.grant.since }
-
-// Owners returns the number of owners that have holds of t.
-func (t *Acquisition) Owners() int { return t.owners }
 
 // Holds returns the holds of t. The slice is valid until the next event.
 func (t *Acquisition) Holds() []*Hold { return t.holds }
@@ -189,21 +183,6 @@ func (t *Acquisition) Reconciling() (holds int) {
 	return holds
 }
 
-// willSend records that a request for t is about to be sent. The request asks for this lease. It may
-// leave an entry in Redis that lives for waiterTimeout.
-func (t *Acquisition) willSend(p *Lock, lease, waiterTimeout time.Duration) {
-	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
-	t.pending++
-	t.sends = min(t.sends+1, 2)
-	p.inFlight++
-}
-
-// answered records that a request for t has its reply.
-func (t *Acquisition) answered(p *Lock) {
-	t.pending--
-	p.inFlight--
-}
-
 // Add records h as a hold of o. It reports false if t is no longer the acquisition of o, because t
 // has ended or o has released all its holds of t.
 func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
@@ -219,7 +198,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	o.users++
 	if !h.Fixed {
 		t.longest = max(t.longest, p.rules.Lease)
-		if t.renewed++; t.renewed == 1 && !t.grant.alive {
+		if t.renewed++; !t.grant.alive {
 			t.grant.alive = true
 			p.emit(Effect{Kind: Renew, Acquisition: t})
 		}
@@ -282,21 +261,18 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 	return t.owners > 1 && h.By.holds == 1 && p.remove(t, h)
 }
 
-// End removes all holds of t, and ends t if it lives. It returns the holds, how many owners they had,
-// and the phase that t was in before.
-func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, owners int, before Phase) {
+// End removes all holds of t, and ends t if it lives. It returns the holds, and the phase that t was in
+// before.
+func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 	ended, before = t.holds, t.phase
 	t.holds = nil
-	if len(ended) > 0 {
-		owners = t.owners
-	}
 	for _, h := range ended {
 		h.By.lose(t)
 	}
 	if t.Lives() {
 		p.end(t, how)
 	}
-	return ended, owners, before
+	return ended, before
 }
 
 // end ends t. The caller removes the holds.
@@ -336,6 +312,5 @@ func (p *Lock) NoLongerHeld(t *Acquisition) {
 
 // release makes the session reconcile t, which has ended.
 func (p *Lock) release(t *Acquisition) {
-	p.referenced = true // reconciling refers to t
 	p.emit(Effect{Kind: Release, Acquisition: t})
 }

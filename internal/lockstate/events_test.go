@@ -320,7 +320,7 @@ func (w *world) checkPlace(p *proc) {
 		if k.p != p || k.copy {
 			continue
 		}
-		flying += k.round.Enters()
+		flying += k.round.enterings()
 		if k.errand != toAsk {
 			continue
 		}

@@ -155,14 +155,14 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 		offered = p.onRelease(l, i, now)
 	case mine && !i.Aside.IsZero():
 		l.YieldUntil(i.Aside)
-		l.notify()
+		l.Notify()
 	case mine && i.Done:
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 		l.Subscribe(ticket.Terms, i.Sent) // notifications may be lost until the subscription is confirmed, which triggers a request
 	}
-	if l != nil && (i.Broke || !i.Done) {
+	if l != nil && !i.Done {
 		l.when.sendAt = time.Time{}
-		l.notify()
+		l.Notify()
 	}
 	if over {
 		// The release may have granted the lock after the command that reconciled the ticket.
@@ -192,13 +192,13 @@ func (t *Acquisition) takesOver(token uint64, now time.Time) {
 	t.grant.token, t.grant.since, t.grant.alive, t.counted = token, now, true, 1
 }
 
-// take returns the offered acquisition, which w takes, or nil if there is none for w. If the queue is
-// in Redis, any waiter may call it; otherwise only the first.
+// take returns the acquisition that is offered to the queue, if w takes it; otherwise nil. If the queue
+// is in Redis, any waiter may call it; otherwise only the first.
 func (w *Waiter) take(now time.Time) *Acquisition {
 	l := w.queue
 	p := l.side.p
 	t := l.hand.offered
-	if t == nil || l.inRedis && l.hand.to != w {
+	if l.inRedis && l.hand.to != w {
 		return nil
 	}
 	l.hand.offered, l.hand.to = nil, nil

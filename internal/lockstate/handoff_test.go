@@ -30,7 +30,7 @@ func TestMayPass(t *testing.T) {
 		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
 		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a question is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
-		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); t.answered(&s.Lock) }, may: true},
+		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
 		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
 		"two holds stand":             {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
 		"one hold stands again":       {change: func(s *stage, t *Acquisition) { t.WillChange(s.now); t.Count(1) }, may: true},
@@ -90,7 +90,7 @@ func TestPassTo(t *testing.T) {
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
 		t.Error("the first of the line is not woken")
 	}
-	if next.Name != first.Name || next.Token() != first.Token()+1 || next.PassCount() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.grant.passes != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
 	}
 	if all := s.Offered(); len(all) != 1 || all[0] != next {
@@ -116,7 +116,7 @@ func TestPassTo(t *testing.T) {
 	}
 	s.Quit(w, s.now)
 	s.stand(&plainTerms, 3)
-	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.grant.passes != 2 {
 		t.Errorf("%+v", third)
 	}
 }
@@ -470,11 +470,11 @@ func TestAdopt(t *testing.T) {
 	})
 	t.Run("an attempt of its own", func(t *testing.T) {
 		s := newStage(t)
-		w := s.waiter(&plainTerms, 2)
-		w.Acquisition = s.tenure(&plainTerms)
-		if !s.Try(w, s.now) {
+		w, first := s.Try(&plainTerms, s.owner(&plainTerms, 2), s.now)
+		if !first {
 			t.Fatal("others are ahead")
 		}
+		w.Acquisition = s.tenure(&plainTerms)
 		if own := s.asks(w); own != w.Acquisition || w.queue.hand.ticket != nil {
 			t.Error("it asks in the name of the line")
 		}

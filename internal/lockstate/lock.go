@@ -42,8 +42,9 @@ import (
 
 // Rules are the settings that all locks of a client share.
 type Rules struct {
-	Lease time.Duration // the lease of a hold that is renewed
-	Poll  time.Duration // how often a queue retries without a notification
+	Lease     time.Duration // the lease of a hold that is renewed
+	Poll      time.Duration // how often a queue retries without a notification
+	OpTimeout time.Duration // how long a call waits for the reply to one request
 
 	// Ticket makes a ticket for a queue.
 	Ticket func(*Lock, *Terms, time.Time) *Acquisition
@@ -99,14 +100,13 @@ func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 // owners, acquisitions, holds, queues and waiters. The session applies the effects with Drain before
 // it unlocks that mutex.
 type Lock struct {
-	Of         any     // set by the session: its table entry
-	rules      *Rules  // set once
-	sides      [2]side // 1 for reading, 0 for everything else
-	closed     bool
-	inFlight   int      // the number of requests without a reply
-	referenced bool     // a goroutine of the session may refer to the state while it is unused
-	removing   bool     // a RemoveServed effect or the command that it led to is pending
-	effects    []Effect // to be applied by Drain
+	Of       any     // set by the session: its table entry
+	rules    *Rules  // set once
+	sides    [2]side // 1 for reading, 0 for everything else
+	closed   bool
+	inFlight int      // the number of requests without a reply
+	removing bool     // a RemoveServed effect or the command that it led to is pending
+	effects  []Effect // to be applied by Drain
 }
 
 // side is the state of one side of a lock.
@@ -114,7 +114,6 @@ type side struct {
 	p          *Lock
 	owners     map[uint64]*Owner
 	queues     []*Queue
-	spare      *Queue       // its field only was returned by Waiter; Join will use it
 	held       *Acquisition // Held or Offered: has the lock in this process; only for a kind that hands off
 	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
 	reading
@@ -227,25 +226,12 @@ func (p *Lock) Idle(now time.Time) bool {
 	return !now.Before(p.sides[0].yieldUntil) && !now.Before(p.sides[1].yieldUntil) && p.Unused()
 }
 
-// Unreferenced reports whether nothing refers to the idle state. After Reset it can be reused for
-// another lock.
-func (p *Lock) Unreferenced() bool { return p.inFlight == 0 && !p.referenced }
-
-// Reset prepares an idle state, which was removed from the lock table, for reuse.
-func (p *Lock) Reset() {
-	for i := range p.sides {
-		p.sides[i].yieldUntil = time.Time{}
-	}
-	p.closed = false
-}
-
 // Owner is one owner in this process on one side of a lock. It lives while a call or a hold needs it.
 type Owner struct {
 	Number uint64 // set once: the number in the context
 
 	// Turn is the right to send commands for this owner. Its capacity is 1, and a call has the turn
-	// while its token is in the channel. It is nil before the first Enter: a reader that joins sends
-	// nothing, and no other call uses an owner from EnterNew yet.
+	// while its token is in the channel. It is nil while only one call uses the owner.
 	Turn chan struct{}
 
 	side        *side        // set once
@@ -255,23 +241,17 @@ type Owner struct {
 	waiter      *Waiter      // the waiter for the owner's first read hold; nil if there is none
 }
 
-// Enter returns the owner with this number, and creates it if necessary. Each Enter needs a Leave.
-func (p *Lock) Enter(reads bool, number uint64) *Owner {
+// Enter returns the owner with this number, and creates it if necessary. shared says that other calls
+// may use the owner; it then has a Turn. Each Enter needs a Leave.
+func (p *Lock) Enter(reads bool, number uint64, shared bool) *Owner {
 	s := p.side(reads)
 	o := s.owners[number]
 	if o == nil {
 		o = s.newOwner(number, nil)
 	}
-	if o.Turn == nil {
+	if shared && o.Turn == nil {
 		o.Turn = make(chan struct{}, 1)
 	}
-	o.users++
-	return o
-}
-
-// EnterNew is Enter for an owner that no other call uses. It creates no Turn.
-func (p *Lock) EnterNew(reads bool, number uint64) *Owner {
-	o := p.side(reads).newOwner(number, nil)
 	o.users++
 	return o
 }
@@ -289,7 +269,7 @@ func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	return o
 }
 
-// Leave ends an Enter or EnterNew.
+// Leave ends an Enter.
 func (o *Owner) Leave() {
 	if o.users--; o.users == 0 {
 		delete(o.side.owners, o.Number)

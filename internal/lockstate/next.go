@@ -34,22 +34,21 @@ type Step struct {
 }
 
 // Next returns what the call of w does now. sibling is the acquisition of the same owner on the other
-// side of the lock, or nil. limit is how long a call waits for a reply. If the Step says Send, the
-// caller calls WillSend and sends the request.
-func (p *Lock) Next(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+// side of the lock, or nil. If the Step says Send, the caller calls WillSend and sends the request.
+func (p *Lock) Next(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.Terms.Reads {
-		return p.nextToRead(w, sibling, limit, now)
+		return p.nextToRead(w, sibling, now)
 	}
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	if !w.once && w.Terms.Passes {
+	if !w.once && w.queue.hand.offered != nil {
 		if t := w.take(now); t != nil {
 			return Step{Do: Take, Acquisition: t}
 		}
-		if w.Acquisition != nil && !w.Acquisition.Lives() {
-			return Step{Do: Restart}
-		}
+	}
+	if w.Acquisition != nil && !w.Acquisition.Lives() {
+		return Step{Do: Restart}
 	}
 	return p.sendStep(w, sibling, now)
 }
@@ -68,8 +67,10 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 		}
 	}
 	if ready {
-		w.retryAt = time.Time{}
-		w.SentAt(now)
+		w.retryAt, w.sentAt = time.Time{}, now
+		if w.queue != nil {
+			w.queue.outage.sent(now)
+		}
 	}
 	return ready, due
 }
@@ -77,29 +78,23 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 // sendStep returns the Step of a waiter that sends its request now.
 func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
-	l := w.queue
-	if l != nil && !w.once && w.Terms.Tickets() {
+	if l := w.queue; !w.once && w.Terms.Tickets() {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
-	if step.Acquisition != nil && sibling != nil {
+	if sibling != nil {
 		step.Acquisition.grant.writes = true
 	}
 	return step
-}
-
-// SentAt records that w sent a request, or joined another reader's request, at sent.
-func (w *Waiter) SentAt(sent time.Time) {
-	w.sentAt = sent
-	if w.queue != nil {
-		w.queue.outage.sent(sent)
-	}
 }
 
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
 // leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
 // Refused, Failed, RolledBack, GrantedAfterCancel and LateReply.
 func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
-	t.willSend(p, lease, waiterTimeout)
+	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
+	t.pending++
+	t.sends = min(t.sends+1, 2)
+	p.inFlight++
 }
 
 // Refusal is a reply that other owners have the lock.
@@ -114,13 +109,10 @@ type Refusal struct {
 
 // Refused records that Redis refused a request of w for t, because other owners have the lock.
 func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{refused: true, left: r.Left})
 	t.traced = t.traced || r.Trace
 	if !t.Lives() {
 		p.release(t) // the request may have queued t again after t was reconciled
-	}
-	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{refused: true, left: r.Left}, now)
 	}
 	p.Waits(w, r, now)
 }
@@ -142,12 +134,9 @@ func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
 // Failed records that a request of w for t failed with err. mayHaveRun says that the server may have
 // executed the request, or may still do so.
 func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{err: err})
 	if mayHaveRun {
 		p.markUncertain(t)
-	}
-	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{err: err}, time.Time{})
 	}
 }
 
@@ -163,7 +152,7 @@ func (p *Lock) RolledBack(w *Waiter, t *Acquisition, confirmed bool, err error) 
 // receives the reply. Readers that joined the request send their own.
 func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{}, time.Time{})
+		p.finishRequest(w, t, sharedResult{})
 	}
 }
 
@@ -171,12 +160,11 @@ func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 // the script may have written: it granted the lock, queued the waiter, or failed with an unknown
 // outcome. LateReply reports whether the caller must reconcile t.
 func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool) {
-	t.answered(p)
+	p.answered(nil, t, sharedResult{})
 	if !wrote {
 		return false
 	}
 	if !t.MarkUncertain() {
-		p.referenced = true
 		return true
 	}
 	if w != nil && w.queue != nil {
@@ -199,12 +187,8 @@ func (p *Lock) Refuses(c *Terms) bool {
 	return p.Queue(c).Outage().Replied() || p.side(c.Reads).held != nil
 }
 
-// Failed records that w's latest request failed with err.
-func (w *Waiter) Failed(err error) {
-	if w.queue != nil {
-		w.queue.outage.failed(w.sentAt, err)
-	}
-}
+// Failed records that the latest request of w, which is in a queue, failed with err.
+func (w *Waiter) Failed(err error) { w.queue.outage.failed(w.sentAt, err) }
 
 // Outcome is the result of Granted.
 type Outcome uint8
@@ -219,45 +203,29 @@ const (
 // late says that the reply took longer than the lease is trusted. That is irrelevant if t was already
 // known to have the lock.
 func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint64, late bool, now time.Time) Outcome {
-	t.answered(p)
+	t.pending--
+	p.inFlight--
 	known := w.adopt(t, o)
-	s := p.side(t.Terms.Reads)
 	switch {
 	case known:
 		t.grant.token = max(t.grant.token, token) // other owners may have had the lock since the release that offered it
-	case late:
-		t.MarkUncertain() // the grant is released when t ends
-		if t.Terms.Reads {
-			p.finishRequest(w, t, sharedResult{}, now)
+	case !late && !p.closed && t.Lives():
+		t.grant.token, t.grant.since, t.counted, t.grant.alive = token, now, 1, !t.Terms.Fixed
+		t.phase, t.owner = Held, o
+		o.hold(t)
+		if t.Terms.Sided && !t.Terms.Reads {
+			p.wakeReader(t)
 		}
-		return TooLate
-	default:
-		t.grant.token, t.grant.since, t.counted = token, now, 1
-		t.grant.alive = !t.Terms.Fixed
-		if p.closed {
-			t.MarkUncertain()
-			if t.Terms.Reads {
-				p.finishRequest(w, t, sharedResult{}, now)
-			}
-			return Shut
-		}
-		if t.Lives() {
-			t.phase, t.owner = Held, o
-			o.hold(t)
-			if t.Terms.Sided && !t.Terms.Reads {
-				p.wakeReader(t)
-			}
-			if t.Terms.Passes {
-				s.held = t
-			}
+		if t.Terms.Passes {
+			p.side(t.Terms.Reads).held = t
 		}
 	}
 	added := p.Add(t, o, h)
 	if !added && !known {
-		t.MarkUncertain()
+		t.MarkUncertain() // the grant is released when t ends
 	}
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{granted: added}, now)
+		p.finishRequest(w, t, sharedResult{granted: added})
 	}
 	switch {
 	case added:
@@ -266,7 +234,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 			w.Terms.WaitPolicy.granted(w.queue, w, now)
 		}
 		return Holds
-	case t.phase == Closed:
+	case p.closed:
 		return Shut
 	default:
 		return TooLate
@@ -276,10 +244,16 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 // GrantedAfterCancel records that a request for t was granted just after its call stopped waiting.
 // The grant is released when t ends.
 func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
-	t.answered(p)
+	p.answered(w, t, sharedResult{})
 	p.markUncertain(t)
+}
+
+// answered records that a request of w for t has its reply. how is what the reply says about other readers.
+func (p *Lock) answered(w *Waiter, t *Acquisition, how sharedResult) {
+	t.pending--
+	p.inFlight--
 	if t.Terms.Reads {
-		p.finishRequest(w, t, sharedResult{}, time.Time{})
+		p.finishRequest(w, t, how)
 	}
 }
 

@@ -26,7 +26,10 @@ func (q *Outage) sent(sent time.Time) {
 
 // replied records the reply to the request that was sent at sent.
 func (q *Outage) replied(sent time.Time) {
-	q.repliedTo, q.err, q.from = later(q.repliedTo, sent), nil, time.Time{}
+	if sent.After(q.repliedTo) {
+		q.repliedTo = sent
+	}
+	q.err, q.from = nil, time.Time{}
 	if q.latest.After(q.repliedTo) {
 		q.from = q.latest // the latest request has no reply yet
 	}
@@ -57,11 +60,3 @@ func (q *Outage) Lasts(now time.Time, overdue time.Duration) (time.Duration, err
 
 // Replied reports whether any request of the queue had a reply. It is false for a nil Outage.
 func (q *Outage) Replied() bool { return q != nil && !q.repliedTo.IsZero() }
-
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}

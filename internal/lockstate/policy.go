@@ -63,18 +63,39 @@ func (onlyFirst) wakesOnUnlock() bool     { return true }
 func (onlyFirst) tryQueues() bool         { return true }
 func (onlyFirst) inRedis() bool           { return false }
 
-func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (bool, time.Time) {
+func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if !w.leads() {
 		return false, time.Time{}
 	}
-	return l.next(now)
+	if now.Before(l.when.yieldUntil) {
+		l.when.notified = false // the lock is free, but for other processes
+		if l.when.sendAt.IsZero() || l.when.sendAt.After(l.when.yieldUntil) {
+			l.when.sendAt = l.when.yieldUntil // never postpone a request that is due earlier
+		}
+	}
+	ready = l.when.notified || l.hand.offered != nil || l.when.sendAt.IsZero() || !now.Before(l.when.sendAt)
+	l.when.notified = false // one request answers all earlier notifications
+	return ready, l.when.sendAt
 }
 
-func (onlyFirst) refused(l *Queue, w *Waiter, r Refusal, now time.Time) { l.refused(w, r, now) }
+// refused records that the queue is subscribed from now on. A release between the request and the subscription is not
+// notified, so the confirmation of the subscription triggers another request.
+func (onlyFirst) refused(l *Queue, w *Waiter, r Refusal, now time.Time) {
+	if r.NoPubSub && l.subscribed {
+		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
+	} else {
+		pace := l.when.pace
+		if r.Confirmed && !r.NoPubSub {
+			pace = max(pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
+		}
+		l.when.sendAt, l.when.pollWithoutPubSub = due(now, r.Left, pace), 0
+	}
+	l.Subscribe(w.Terms, r.Sent)
+}
 
 func (onlyFirst) granted(l *Queue, w *Waiter, now time.Time) {
 	if l.subscribed {
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 	} else {
 		l.when.sendAt = time.Time{} // the next waiter must send a request, so that the queue subscribes
 	}
@@ -82,24 +103,21 @@ func (onlyFirst) granted(l *Queue, w *Waiter, now time.Time) {
 
 func (onlyFirst) retry(l *Queue, w *Waiter, due time.Time) { l.when.sendAt = due }
 
-type allAtOnce struct{}
+type allAtOnce struct{ onlyFirst }
 
 func (allAtOnce) sendsAtOnce(l *Queue) bool { return !l.refusedLast }
 func (allAtOnce) wakesOnUnlock() bool       { return false }
 func (allAtOnce) tryQueues() bool           { return false }
-func (allAtOnce) inRedis() bool             { return false }
 
-func (allAtOnce) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
+func (p allAtOnce) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if w.Acquisition.uncertain && !w.leads() {
 		// A delayed duplicate of its request may be granted. Other owners would wait until that lease
 		// expires.
 		due = w.sentAt.Add(l.when.pace)
 		return !now.Before(due), due
 	}
-	return onlyFirst{}.next(l, w, now)
+	return p.onlyFirst.next(l, w, now)
 }
-
-func (allAtOnce) refused(l *Queue, w *Waiter, r Refusal, now time.Time) { l.refused(w, r, now) }
 
 func (allAtOnce) granted(l *Queue, w *Waiter, now time.Time) {
 	l.refusedLast = false
@@ -139,35 +157,6 @@ func (fairQueue) inRedis() bool             { return true }
 
 func (fairQueue) next(l *Queue, w *Waiter, _ time.Time) (bool, time.Time) {
 	return l.hand.to == w, time.Time{}
-}
-
-// next reports whether the first waiter of l must send a request now, and otherwise when.
-func (l *Queue) next(now time.Time) (ready bool, due time.Time) {
-	if now.Before(l.when.yieldUntil) {
-		l.when.notified = false // the lock is free, but for other processes
-		if l.when.sendAt.IsZero() || l.when.sendAt.After(l.when.yieldUntil) {
-			l.when.sendAt = l.when.yieldUntil // never postpone a request that is due earlier
-		}
-	}
-	ready = l.when.notified || l.hand.offered != nil || l.when.sendAt.IsZero() || !now.Before(l.when.sendAt)
-	l.when.notified = false // one request answers all earlier notifications
-	return ready, l.when.sendAt
-}
-
-// refused records a refusal of w under a policy in which the queue sends requests. The queue is
-// subscribed from now on. A release between the request and the subscription is not notified, so the
-// confirmation of the subscription triggers another request.
-func (l *Queue) refused(w *Waiter, r Refusal, now time.Time) {
-	switch {
-	case r.NoPubSub && l.subscribed:
-		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
-	case r.Confirmed && !r.NoPubSub:
-		pace := max(l.when.pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
-		l.when.sendAt, l.when.pollWithoutPubSub = dueWithin(now, r.Left, pace), 0
-	default:
-		l.when.sendAt, l.when.pollWithoutPubSub = l.due(now, r.Left), 0
-	}
-	l.Subscribe(w.Terms, r.Sent)
 }
 
 const (

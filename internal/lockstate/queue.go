@@ -12,7 +12,7 @@ type Queue struct {
 	side          *side // nil once the queue has ended
 	key           QueueKey
 	waiters       []*Waiter // in the order of arrival
-	only          Waiter    // preallocated memory for the first waiter of a new queue
+	only          Waiter    // preallocated memory for the first waiter
 	active        bool      // the first waiter sends a request when there is a reason; otherwise it waits for this process's owner
 	refusedLast   bool      // the latest reply was a refusal
 	subscribed    bool      // its channels are subscribed, or about to be
@@ -45,11 +45,12 @@ type hand struct {
 
 // Waiter is a call that waits for a lock, or makes one attempt.
 type Waiter struct {
-	Wake        chan struct{} // made by the session with capacity 1: a token in it makes the call use Next again
+	Wake        chan struct{} // its capacity is 1: a token in it makes the call use Next again
 	Terms       *Terms        // what it requests
 	Owner       *Owner
 	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the ticket of the queue
 	Of          any          // set by the session: the subscription of SubscribeOwner
+	Deadline    time.Time    // when the call stops waiting for replies, if it makes one attempt; otherwise zero
 	Tells       bool         // its call is woken when the queue has entered it in the Redis queue, to notify its observer
 
 	queue *Queue    // nil if it is in none
@@ -91,46 +92,36 @@ func (l *Queue) Outage() *Outage {
 // Queue returns the queue of w, or nil if it is in none.
 func (w *Waiter) Queue() *Queue { return w.queue }
 
-// Since returns when w came.
-func (w *Waiter) Since() time.Time { return w.since }
-
 // First reports whether w is the first waiter of its queue.
 func (w *Waiter) First() bool { return w.queue != nil && w.queue.waiters[0] == w }
 
 // leads reports whether w is the first waiter of an active queue.
 func (w *Waiter) leads() bool { return w.First() && w.queue.active }
 
-// Waiter returns a waiter for these terms, for Join or Try. If that will make a new queue, the waiter
-// is memory of the queue.
-func (p *Lock) Waiter(c *Terms, once bool) *Waiter {
+// Join makes a call of o wait in the queue of these terms, and returns its waiter. Redis admits a reader
+// whose owner writes immediately, so such a reader sends a request whatever its position: waiters ahead of it may
+// wait for that same owner.
+func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 	s := p.side(c.Reads)
-	if s.queue(c) != nil || once && !c.WaitPolicy.tryQueues() {
-		return new(Waiter)
-	}
-	if s.spare == nil {
-		s.spare = s.p.rules.queue()
-	}
-	return &s.spare.only
-}
-
-// Join appends w to the queue of its terms.
-func (p *Lock) Join(w *Waiter, now time.Time) {
-	s := p.side(w.Terms.Reads)
-	l := s.queue(w.Terms)
+	l := s.queue(c)
+	var w *Waiter
 	if l == nil {
-		l = s.newQueue(w.Terms)
+		l = s.newQueue(c)
+		w = &l.only
+	} else {
+		w = newWaiter()
 	}
-	w.queue, w.since = l, now
-	if len(l.waiters) == 0 {
-		l.active = s.held == nil
+	w.Terms, w.Owner, w.since, w.queue = c, o, now, l
+	if c.Reads {
+		o.waiter, w.reason = w, o.Sibling() != nil
 	}
-	if w.Terms.WaiterTimeout > 0 {
-		most := w.Terms.WaiterTimeout / 3 // so that its entry in Redis does not expire
+	if c.WaiterTimeout > 0 {
+		most := c.WaiterTimeout / 3 // so that its entry in Redis does not expire
 		l.when.pace, l.when.confirmedPace = min(l.when.pace, most), min(l.when.confirmedPace, most)
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
-	case w.Terms.WaitPolicy.sendsAtOnce(l):
+	case c.WaitPolicy.sendsAtOnce(l):
 		w.reason = true
 	case l.inRedis:
 		l.enter(w)
@@ -138,31 +129,37 @@ func (p *Lock) Join(w *Waiter, now time.Time) {
 	if s.held != nil {
 		l.startTimer(now)
 	}
+	return w
 }
 
-// Try makes w a single attempt. It reports false if the policy queues single attempts, and other
-// waiters are ahead of w.
-func (p *Lock) Try(w *Waiter, now time.Time) bool {
-	w.since, w.reason, w.once = now, true, true
-	if !w.Terms.WaitPolicy.tryQueues() {
-		return true
+// Try makes a call of o a single attempt, and returns its waiter. It reports false if the policy queues
+// single attempts, and other waiters are ahead.
+func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
+	if c.WaitPolicy.tryQueues() {
+		w = p.Join(c, o, now)
+		first = w.First()
+	} else {
+		w, first = newWaiter(), true
+		w.Terms, w.Owner, w.since = c, o, now
 	}
-	p.Join(w, now)
-	return w.First()
+	w.reason, w.once = true, true
+	return w, first
 }
+
+func newWaiter() *Waiter { return &Waiter{Wake: make(chan struct{}, 1)} }
 
 // confirmedPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
 // what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
 // than an offer lasts, so that a lost message does not waste the offer.
 const confirmedPolls = 2
 
+// newQueue returns a queue for waiters with these terms. Its first waiter is its field only.
 func (s *side) newQueue(c *Terms) *Queue {
-	l := s.spare
-	s.spare = nil
+	l, _ := s.p.rules.queues.Get().(*Queue)
 	if l == nil {
-		l = s.p.rules.queue()
+		l = &Queue{only: *newWaiter()}
 	}
-	l.side, l.key, l.inRedis = s, c.QueueKey, c.WaitPolicy.inRedis()
+	l.side, l.key, l.inRedis, l.active = s, c.QueueKey, c.WaitPolicy.inRedis(), s.held == nil
 	l.when.pace, l.when.confirmedPace, l.when.yieldUntil = s.p.rules.Poll, confirmedPolls*s.p.rules.Poll, s.yieldUntil
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
@@ -184,15 +181,12 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	}
 	i := slices.Index(l.waiters, w)
 	l.waiters = slices.Delete(l.waiters, i, i+1)
+	w.queue = nil // a request or an entry of w may have no reply yet
 	switch {
 	case len(l.waiters) == 0:
-		if l.inRedis {
-			w.queue = nil
-		}
 		l.end()
 		return
 	case l.inRedis:
-		w.queue = nil // an entry of w may have no reply yet
 		l.skip(w)
 		return
 	case i > 0:
@@ -230,14 +224,6 @@ func (l *Queue) end() {
 	}
 }
 
-// queue returns an unused queue.
-func (r *Rules) queue() *Queue {
-	if l, _ := r.queues.Get().(*Queue); l != nil {
-		return l
-	}
-	return new(Queue)
-}
-
 // Ended reports whether l has ended.
 func (l *Queue) Ended() bool { return l.side == nil }
 
@@ -258,30 +244,18 @@ func (l *Queue) wake(w *Waiter) { l.side.p.emit(Effect{Kind: Wake, Waiter: w}) }
 // activate makes the first waiter use Next, because it may have to send a request or take an offer.
 func (l *Queue) activate() {
 	if l.active {
-		l.notify()
+		l.Notify()
 		return
 	}
 	l.active = true
 	l.wake(l.waiters[0])
 }
 
-// notify records a notification: a reason for the queue to send a request or a heartbeat.
-func (l *Queue) notify() {
-	l.when.notified = true
-	switch {
-	case l.side == nil:
-	case l.heartbeat.on:
-		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
-	case l.active:
-		l.wake(l.waiters[0])
-	}
-}
-
-// startTimer has TimerFired called after a poll interval, if this process has the lock. Until then
+// startTimer has TimerFired called after a poll interval, because this process has the lock. Until then
 // the first waiter sends nothing. After that it must send a request, because the lock may be lost
 // without a notification.
 func (l *Queue) startTimer(now time.Time) {
-	if !l.when.timerRunning && l.side.held != nil && !l.inRedis {
+	if !l.when.timerRunning && !l.inRedis {
 		l.when.timerRunning, l.when.hadTimer = true, true
 		l.side.p.emit(Effect{Kind: StartTimer, Queue: l, Due: now.Add(l.when.pace)})
 	}
@@ -296,25 +270,25 @@ func (l *Queue) TimerFired() {
 	}
 }
 
-// due returns when to retry, if Redis reported that nothing happens before left has passed. A
+// due returns when to retry, at the latest after pace. Redis reported that nothing happens before left has passed; a
 // negative left means unknown.
-func (l *Queue) due(now time.Time, left time.Duration) time.Time {
-	return dueWithin(now, left, l.when.pace)
-}
-
-// dueWithin is due with a poll interval.
-func dueWithin(now time.Time, left, pace time.Duration) time.Time {
+func due(now time.Time, left, pace time.Duration) time.Time {
 	if left >= 0 {
 		pace = min(left+time.Millisecond, pace)
 	}
 	return now.Add(pace)
 }
 
-// Notify handles a notification: a message, or the confirmation of a subscription. The queue may have
-// ended in the meantime.
+// Notify records a notification, which is a reason for the queue to send a request or a heartbeat: a message, or the
+// confirmation of a subscription. The queue may have ended in the meantime.
 func (l *Queue) Notify() {
-	if l.side != nil {
-		l.notify()
+	l.when.notified = true
+	switch {
+	case l.side == nil:
+	case l.heartbeat.on:
+		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
+	case l.active:
+		l.wake(l.waiters[0])
 	}
 }
 
@@ -353,7 +327,7 @@ func (p *Lock) Free(c *Terms) {
 	}
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
-			l.notify()
+			l.Notify()
 		}
 	}
 }

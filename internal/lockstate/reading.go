@@ -1,6 +1,7 @@
 package lockstate
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -60,9 +61,6 @@ type joiner struct {
 	alone    bool           // it sends its own request: the joined one was refused, but this one may be granted
 }
 
-// setOpen makes t the acquisition that readers may join; nil closes it.
-func (s *side) setOpen(t *Acquisition) { s.open = t }
-
 // canShare reports whether a reader with these terms can join t. The token counters must match. If
 // the reader waits behind writers, the request of t must have done so, too.
 func (t *Acquisition) canShare(c *Terms) bool {
@@ -96,16 +94,6 @@ func (p *Lock) writerWaits(c *Terms) bool {
 	return false
 }
 
-// WaitToRead records that w waits for its owner's first read hold. writes says that the owner holds
-// the write lock. Redis then admits w immediately, so w sends a request whatever its position:
-// waiters ahead of it may wait for that same owner.
-func (p *Lock) WaitToRead(w *Waiter, writes bool) {
-	w.Owner.waiter = w
-	if writes {
-		w.reason = true
-	}
-}
-
 // wakeReader wakes t's owner if it also waits to read: the writer may read immediately.
 func (p *Lock) wakeReader(t *Acquisition) {
 	if o := t.owner.other(); o != nil && o.waiter != nil {
@@ -129,29 +117,26 @@ func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool
 }
 
 // nextToRead is Next for a reader.
-func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.joined != nil {
-		step, over := p.joinedStep(w, sibling, now)
-		if !over || step.Do != Send {
+		if step := p.joinedStep(w, sibling, now); step.Do != Send {
 			return step
 		}
-		return p.share(w, sibling, limit, now)
-	}
-	if ready, due := w.next(now); !ready {
+	} else if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	return p.share(w, sibling, limit, now)
+	return p.share(w, sibling, now)
 }
 
 // share returns the Step of a reader that must send a request. The reader may instead join an open
 // acquisition or another reader's request.
-func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now time.Time) Step {
+func (p *Lock) share(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	if w.Acquisition.Turn != nil && sibling == nil {
 		if t := p.Open(w.Terms, w.Acquisition.Came, now); t != nil {
 			w.reason = true // it sends a request if that acquisition turns out to have ended
 			return Step{Do: Join, Acquisition: t}
 		}
-		if p.joinRequest(w, limit, now) {
+		if p.joinRequest(w, now) {
 			return Step{Do: Wait, Due: w.until}
 		}
 		p.startRequest(w, now)
@@ -163,11 +148,11 @@ func (p *Lock) share(w *Waiter, sibling *Acquisition, limit time.Duration, now t
 // must be in flight, and its reply must be valid for w. A reader whose own request has an unknown
 // outcome sends another one: Redis may have admitted it, so its hold would keep writers out while it
 // waits behind them.
-func (p *Lock) joinRequest(w *Waiter, limit time.Duration, now time.Time) bool {
+func (p *Lock) joinRequest(w *Waiter, now time.Time) bool {
 	s := p.side(true)
 	f := s.request
 	if w.until.IsZero() {
-		w.until = now.Add(limit)
+		w.until = cmp.Or(w.Deadline, now.Add(p.rules.OpTimeout))
 	}
 	if f == nil || w.alone || w.Acquisition.uncertain || f.refusals != s.refusals || !f.t.canShare(w.Terms) || w.Acquisition.Came.After(f.t.Came.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
 		return false
@@ -188,7 +173,7 @@ func (p *Lock) startRequest(w *Waiter, now time.Time) {
 
 // finishRequest records the reply to the request of w, a reader, for t. A grant admits the joiners,
 // and opens t to other readers. A refusal closes the open acquisition.
-func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now time.Time) {
+func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult) {
 	s := p.side(true)
 	if w == nil || w.own == nil {
 		if how.refused && t.Terms.Yield {
@@ -207,7 +192,7 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 	case how.granted && !t.grant.writes && !t.uncertain && t.pending == 0:
 		t.grant.latest = t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
 		if f.refusals == s.refusals && (s.open == nil || !t.grant.latest.Before(s.open.grant.latest)) {
-			s.setOpen(t)
+			s.open = t
 		}
 		for _, r := range f.joiners {
 			r.Owner.hold(t)
@@ -227,27 +212,27 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult, now ti
 // it.
 func (s *side) refuse() {
 	s.refusals++ // so that the grant of an earlier request does not open its acquisition
-	s.setOpen(nil)
+	s.open = nil
 }
 
 // closeToReaders closes t, which has ended, to readers.
 func (p *Lock) closeToReaders(t *Acquisition) {
 	if s := p.side(true); s.open == t {
-		s.setOpen(nil)
+		s.open = nil
 	}
 }
 
-// joinedStep returns the Step of a waiter that joined a request. over says that the request has
-// finished, or w stopped waiting for it.
-func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step, over bool) {
+// joinedStep returns the Step of a waiter that joined a request. It is Send if the reply says nothing
+// about w.
+func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step) {
 	f := w.joined
 	if !f.finished {
 		if now.Before(w.until) {
-			return Step{Do: Wait, Due: w.until}, false
+			return Step{Do: Wait, Due: w.until}
 		}
 		w.leaveRequest()
 		w.until = time.Time{}
-		return Step{Do: Fail, Sent: f.sent}, true
+		return Step{Do: Fail, Sent: f.sent}
 	}
 	w.joined = nil
 	switch {
@@ -259,10 +244,10 @@ func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step 
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
 		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
-		return Step{Do: Send}, true
+		return Step{Do: Send}
 	}
 	w.until, w.alone = time.Time{}, false
-	return step, true
+	return step
 }
 
 // Joined records that w joined another reader's acquisition, without its own reply.
@@ -273,13 +258,8 @@ func (p *Lock) Joined(w *Waiter, now time.Time) {
 	}
 }
 
-// IsJoined reports whether w waits for another reader's request, and when that request was sent.
-func (w *Waiter) IsJoined() (sent time.Time, ok bool) {
-	if w.joined == nil {
-		return time.Time{}, false
-	}
-	return w.joined.sent, true
-}
+// IsJoined reports whether w waits for another reader's request.
+func (w *Waiter) IsJoined() bool { return w.joined != nil }
 
 // leaveRequest makes w leave the request that it joined. If that request has already admitted w,
 // leaveRequest returns the hold of w.

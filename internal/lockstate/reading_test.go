@@ -158,8 +158,8 @@ func TestSeat(t *testing.T) {
 			if s.JoinOpen(first, seat, test.number, true) != test.joins {
 				t.Fatalf("the reader joins: %t", !test.joins)
 			}
-			if test.joins && (first.Owners() != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
-				t.Errorf("%d owners, %d holds in Redis", first.Owners(), first.HoldsInRedis())
+			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
+				t.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
 			}
 		})
 	}
@@ -279,8 +279,8 @@ func TestRide(t *testing.T) {
 		if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
 			t.Fatalf("%+v", step)
 		}
-		if at, rides := rider.IsJoined(); !rides || at != sent {
-			t.Fatalf("it rides: %t, with a question sent at %v", rides, at)
+		if !rider.IsJoined() || rider.joined.sent != sent {
+			t.Errorf("it does not ride along: %+v", rider.joined)
 		}
 		s.done()
 		return s, w, asked, rider
@@ -289,8 +289,8 @@ func TestRide(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		h := w.Prepared
 		s.lets(w, asked)
-		if asked.Owners() != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
-			t.Fatalf("%d owners", asked.Owners())
+		if asked.owners != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
+			t.Fatalf("%d owners", asked.owners)
 		}
 		s.give(h)
 		if !asked.Lives() {
@@ -299,7 +299,7 @@ func TestRide(t *testing.T) {
 		if step := s.next(rider); step.Do != Share || step.Hold != rider.Prepared {
 			t.Errorf("%+v", step)
 		}
-		if _, rides := rider.IsJoined(); rides {
+		if rider.IsJoined() {
 			t.Error("it rides along still")
 		}
 	})
@@ -321,7 +321,7 @@ func TestRide(t *testing.T) {
 	t.Run("refused, and its owner writes", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.Next(rider, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+		if step := s.Next(rider, s.tenure(&writeTerms), s.now); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -364,7 +364,7 @@ func TestRide(t *testing.T) {
 			t.Errorf("%+v", step)
 		}
 		s.lets(w, asked)
-		if asked.Owners() != 1 {
+		if asked.owners != 1 {
 			t.Error("it was let in after its time")
 		}
 	})
@@ -375,7 +375,7 @@ func TestRide(t *testing.T) {
 		}
 		s.Quit(rider, s.now)
 		s.lets(w, asked)
-		if asked.Owners() != 1 {
+		if asked.owners != 1 {
 			t.Error("it was let in after it had left")
 		}
 	})
@@ -397,8 +397,8 @@ func TestRide(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		asked.grant.writes = true
 		s.lets(w, asked)
-		if step := s.next(rider); asked.Owners() != 1 || step.Do != Send {
-			t.Errorf("%d owners, %+v", asked.Owners(), step)
+		if step := s.next(rider); asked.owners != 1 || step.Do != Send {
+			t.Errorf("%d owners, %+v", asked.owners, step)
 		}
 	})
 }
@@ -435,7 +435,7 @@ func TestRide_alone(t *testing.T) {
 		s.asks(s.reader(&readTerms, 1))
 		writes := s.tenure(&writeTerms)
 		w := s.reader(&readTerms, 2)
-		if step := s.Next(w, writes, opTime, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
+		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -464,7 +464,7 @@ func TestRide_two(t *testing.T) {
 		t.Errorf("%+v", step)
 	}
 	s.lets(second, two)
-	if step := s.next(rider); step.Do != Share || two.Owners() != 2 {
+	if step := s.next(rider); step.Do != Share || two.owners != 2 {
 		t.Errorf("%+v", step)
 	}
 }
@@ -549,9 +549,8 @@ func TestCameIn(t *testing.T) {
 	first := s.reader(hastyTerms, 1)
 	s.refused(first)
 	second := s.reader(hastyTerms, 2)
-	try := s.Waiter(hastyTerms, true)
-	try.Wake, try.Terms, try.Owner, try.Acquisition, try.Prepared = make(chan struct{}, 1), hastyTerms, s.owner(hastyTerms, 3), s.tenure(hastyTerms), new(Hold)
-	s.Try(try, s.now)
+	try, _ := s.Try(hastyTerms, s.owner(hastyTerms, 3), s.now)
+	try.Acquisition, try.Prepared = s.tenure(hastyTerms), new(Hold)
 	asked := s.asks(try)
 	s.Wakeup(first)
 	if step := s.next(first); step.Do != Wait {
@@ -584,7 +583,7 @@ func TestReadOn(t *testing.T) {
 	if all := s.wakes(); len(all) != 1 || all[0] != w {
 		t.Fatal("it is not woken")
 	}
-	if s.Next(w, w.Owner.Sibling(), opTime, s.now).Do != Send {
+	if s.Next(w, w.Owner.Sibling(), s.now).Do != Send {
 		t.Error("it does not ask")
 	}
 	s.Quit(w, s.now)
@@ -595,11 +594,8 @@ func TestReadOn(t *testing.T) {
 	s = newStage(t)
 	s.refused(s.reader(&readTerms, 2))
 	writes, _ := s.take(&writeTerms, 1)
-	w = s.waiter(&readTerms, 1)
-	w.Acquisition = s.tenure(&readTerms)
-	s.Join(w, s.now)
-	s.WaitToRead(w, true)
-	if w.Owner.Sibling() != writes || s.Next(w, writes, opTime, s.now).Do != Send {
+	w = s.stand(&readTerms, 1)
+	if w.Owner.Sibling() != writes || s.Next(w, writes, s.now).Do != Send {
 		t.Error("a writer stands behind the waiters for its lock")
 	}
 }
@@ -612,7 +608,7 @@ func TestReadOn_isNotForOthers(t *testing.T) {
 	s.take(&writeTerms, 1)
 	w := s.reader(&readTerms, 1)
 	w.reason = true
-	step := s.Next(w, w.Owner.Sibling(), opTime, s.now)
+	step := s.Next(w, w.Owner.Sibling(), s.now)
 	s.WillSend(step.Acquisition, leaseTime, 0)
 	s.done()
 	s.lets(w, step.Acquisition)
@@ -638,7 +634,7 @@ func TestDrop(t *testing.T) {
 	if left, _ := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
-	if !s.Drop(first, second) || first.Owners() != 1 {
+	if !s.Drop(first, second) || first.owners != 1 {
 		t.Error("Redis hears that one of two readers leaves")
 	}
 	if s.Drop(first, second) {
@@ -672,7 +668,7 @@ func TestLand_besideAWrite(t *testing.T) {
 	written, _ := s.take(&writeTerms, 9)
 	w := s.reader(&readTerms, 9)
 	w.reason = true
-	if step := s.Next(w, written, opTime, s.now); step.Do != Send {
+	if step := s.Next(w, written, s.now); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(w.Acquisition, leaseTime, leaseTime)
@@ -692,7 +688,7 @@ func TestLand_once(t *testing.T) {
 	asked := s.asks(w)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	w.reason = true
-	if step := s.Next(w, s.tenure(&writeTerms), opTime, s.now); step.Do != Send {
+	if step := s.Next(w, s.tenure(&writeTerms), s.now); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(asked, leaseTime, leaseTime)

@@ -59,18 +59,10 @@ type Round struct {
 	enters  bool // it has an entry
 }
 
-// Enters returns how many waiters of r enter the queue.
-func (r *Round) Enters() (n int) {
-	for n < len(r.Waiters) && r.Waiters[len(r.Waiters)-1-n].Enters {
-		n++
-	}
-	return n
-}
-
 // enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := l.due(now, r.Left); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
+	if due := due(now, r.Left, l.when.pace); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
 		l.when.sendAt = due // a new waiter can make the next heartbeat earlier, never later
 		l.wakeHeartbeat(w.Terms)
 	}
@@ -84,7 +76,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 		case l.heartbeat.early == w.Acquisition.Name:
 			p.Wakeup(w)
 		case r.Sent.Before(l.heartbeat.notified):
-			l.notify() // w was not in the heartbeat that a notification triggered after w's request was sent
+			l.Notify() // w was not in the heartbeat that a notification triggered after w's request was sent
 		}
 	}
 	if r.Own && !w.queued.own {
@@ -96,7 +88,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 // wakeHeartbeat makes the heartbeat goroutine call NextHeartbeat.
 func (l *Queue) wakeHeartbeat(c *Terms) {
 	p := l.side.p
-	l.heartbeat.on, p.referenced = true, true
+	l.heartbeat.on = true
 	p.emit(Effect{Kind: Heartbeat, Queue: l, Terms: c})
 }
 
@@ -148,12 +140,12 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	var enter []*Waiter
 	switch {
 	case ready:
-		l.when.sendAt = l.due(now, -1)
+		l.when.sendAt = now.Add(l.when.pace)
 		for _, w := range l.waiters {
 			switch {
 			case w.queued.as != nil:
 				r.Waiters = append(r.Waiters, Queuing{Waiter: w, As: w.queued.as})
-			case w.queued.enters && (!w.queued.sent || w.sentAt.Before(retryBefore)):
+			case !w.queued.sent || w.sentAt.Before(retryBefore):
 				enter = append(enter, w)
 			}
 		}
@@ -168,7 +160,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 		}
 		w.queued.sent, r.enters = true, true
 		w.sentAt = now
-		w.Acquisition.willSend(l.side.p, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
+		l.side.p.WillSend(w.Acquisition, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
 		r.Waiters = append(r.Waiters, Queuing{w, w.Acquisition, true})
 	}
 	if len(r.Waiters) > 0 {
@@ -192,7 +184,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 // each waiter that was to enter.
 func (l *Queue) HeartbeatDone(r Round, err error) {
 	if r.enters {
-		if l.heartbeat.entries--; l.side != nil && len(l.heartbeat.coming) > 0 {
+		if l.heartbeat.entries--; len(l.heartbeat.coming) > 0 {
 			l.wakeHeartbeat(l.heartbeat.coming[0].Terms)
 		}
 	}
@@ -215,7 +207,7 @@ func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool
 	w, t := q.Waiter, q.As
 	switch {
 	case t.taken, t.phase == Offered, t.phase == Held:
-		t.answered(p) // it has or had the lock: its end also removes what the entry left
+		p.answered(nil, t, sharedResult{}) // it has or had the lock: its end also removes what the entry left
 		return false
 	case !t.Lives(), w.queue == nil, w.Acquisition != t:
 		return p.LateReply(nil, t, true)
@@ -245,7 +237,7 @@ func (w *Waiter) Queued() *Acquisition { return w.queued.as }
 // negative, that is a poll interval. The reply to an entry can make the next heartbeat earlier, never
 // later.
 func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
-	if due := l.due(now, left); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
+	if due := due(now, left, l.when.pace); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
 		l.when.sendAt = due
 		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
 	}
@@ -323,7 +315,7 @@ func (p *Lock) onFairRelease(l *Queue, as *Acquisition, i ReleaseResult, now tim
 			return true
 		}
 	}
-	if i.Broke || !i.Done {
+	if !i.Done {
 		l.Notify() // the next owner may have been granted the lock, or the lock may be free
 	}
 	return false
@@ -368,7 +360,7 @@ const ServedPause = MaxPassTime
 
 // removeServedAt has RemoveServed called at due.
 func (p *Lock) removeServedAt(due time.Time) {
-	p.removing, p.referenced = true, true
+	p.removing = true
 	p.emit(Effect{Kind: RemoveServed, Due: due})
 }
 

@@ -17,7 +17,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
-	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
 	return s
 }
 
@@ -34,7 +34,7 @@ func (s *stage) tenure(c *Terms) *Acquisition {
 func (s *stage) pass(d time.Duration) { s.now = s.now.Add(d) }
 
 // owner returns an owner with this number.
-func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, number) }
+func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, number, true) }
 
 // take makes an owner acquire the lock, without waiting.
 func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
@@ -49,39 +49,29 @@ func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 
 // reader makes an owner wait to read.
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
-	w := s.waiter(c, number)
+	w := s.Join(c, s.owner(c, number), s.now)
 	w.Acquisition, w.Prepared = s.tenure(c), new(Hold)
-	s.Join(w, s.now)
-	s.WaitToRead(w, false)
-	return w
-}
-
-func (s *stage) waiter(c *Terms, number uint64) *Waiter {
-	w := s.Waiter(c, false)
-	w.Wake, w.Terms, w.Owner = make(chan struct{}, 1), c, s.owner(c, number)
 	return w
 }
 
 // stand makes an owner wait in the queue.
 func (s *stage) stand(c *Terms, number uint64) *Waiter {
-	w := s.waiter(c, number)
+	w := s.Join(c, s.owner(c, number), s.now)
 	if !c.Tickets() {
 		w.Acquisition = s.tenure(c)
 	}
-	s.Join(w, s.now)
 	return w
 }
 
 // tries makes an owner try once, in the queue.
 func (s *stage) tries(c *Terms, number uint64) *Waiter {
-	w := s.waiter(c, number)
+	w := s.Join(c, s.owner(c, number), s.now)
 	w.once = true
-	s.Join(w, s.now)
 	return w
 }
 
 // next returns what the call of w does now.
-func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
+func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, s.now) }
 
 // asks lets w send a request now.
 func (s *stage) asks(w *Waiter) *Acquisition {

@@ -230,7 +230,7 @@ func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb
 
 func newWorld(c *cast) *world {
 	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
-	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
 	for range c.procs {
 		p := new(proc)
 		p.place.Init(&w.rules, nil)
@@ -388,35 +388,25 @@ func (w *world) begin(c *call) {
 			return
 		}
 	}
-	c.o = p.Enter(c.terms.Reads, c.owner)
+	c.o = p.Enter(c.terms.Reads, c.owner, true)
 	c.o.Turn <- struct{}{}
 	c.entered = true
-	var writes *Acquisition
-	if c.terms.Reads {
-		writes = c.o.Sibling()
+	first := true
+	if c.how == tryLock {
+		c.w, first = p.Try(c.terms, c.o, w.now)
+	} else {
+		c.w = p.Join(c.terms, c.o, w.now)
 	}
-	c.w = p.Waiter(c.terms, c.how == tryLock)
-	if c.w.Wake == nil {
-		c.w.Wake = make(chan struct{}, 1)
-	}
-	c.w.Terms, c.w.Owner = c.terms, c.o
 	if c.how == tryLock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
 		c.w.Acquisition = c.t
 		w.names(c)
 		w.seated(c)
 	}
-	if c.how == tryLock {
-		if !p.Try(c.w, w.now) {
-			c.quit = true
-			w.part(c)
-			return
-		}
-	} else {
-		p.Join(c.w, w.now)
-		if c.terms.Reads {
-			p.WaitToRead(c.w, writes != nil)
-		}
+	if !first {
+		c.quit = true
+		w.part(c)
+		return
 	}
 	w.awake(c)
 }
@@ -540,7 +530,7 @@ func (w *world) look(c *call) {
 		beside = c.o.Sibling()
 	}
 	rode := c.w.joined
-	step := p.Next(c.w, beside, opTime, w.now)
+	step := p.Next(c.w, beside, w.now)
 	switch step.Do {
 	case Wait:
 		w.tellRide(c, rode)
@@ -919,7 +909,7 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 
 // lost ends an acquisition, because its lease expired or the server no longer has it.
 func (w *world) lost(p *proc, t *Acquisition) {
-	ended, _, before := p.place.End(t, Lost)
+	ended, before := p.place.End(t, Lost)
 	if !before.Lives() {
 		return
 	}
@@ -975,7 +965,7 @@ func (w *world) closes(p *proc) {
 	p.closed = true
 	held := p.place.Close()
 	for _, t := range held {
-		ended, _, before := p.place.End(t, Closed)
+		ended, before := p.place.End(t, Closed)
 		w.act(p)
 		for _, h := range ended {
 			h.Of.(*call).ended(h)

@@ -15,7 +15,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // Lock waits until the lock is acquired, ctx is canceled, or the wait of spec times out.
@@ -120,11 +119,14 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		*a = attempt{}
 		attempts.Put(a)
 	}()
-	*a = attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, number, !known), ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
+	*a = attempt{s: s, spec: spec, call: c, at: at, number: number, ctx: ctx, waiting: ctx, began: time.Now()}
 	a.now = a.began
-	defer a.done()
+	if known {
+		a.owner = at.enter(spec, number)
+		defer at.exit(a.owner)
+	}
 	if !wait || spec.Config.Once {
-		if known && at.acquires(a.owner) {
+		if known && locked(at, a.owner.Acquires) {
 			return nil, at.behind(spec) // another goroutine of this owner already waits for it
 		}
 		a.limit = s.OpTimeout
@@ -154,37 +156,23 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	return err
 }
 
-// enter returns the owner with this number; attempt.done calls its Leave. fresh is true if no other call uses the owner.
-func (at *entry) enter(spec *Spec, number uint64, fresh bool) *lockstate.Owner {
+// enter returns the owner with this number, which other calls may use. The caller calls exit.
+func (at *entry) enter(spec *Spec, number uint64) *lockstate.Owner {
 	at.lock()
 	defer at.unlock()
-	if fresh {
-		return at.state.EnterNew(spec.reads(), number)
-	}
-	return at.state.Enter(spec.reads(), number)
+	return at.state.Enter(spec.reads(), number, true)
 }
 
-// done removes the attempt from its queue, and its owner from the state.
-func (a *attempt) done() {
-	a.at.lock()
-	if a.w != nil {
-		a.at.state.Quit(a.w, a.now)
-	}
-	a.owner.Leave()
-	a.at.unlock()
-}
-
-// acquires reports whether another call of o waits for its first hold.
-func (at *entry) acquires(o *lockstate.Owner) bool {
+func (at *entry) exit(o *lockstate.Owner) {
 	at.lock()
 	defer at.unlock()
-	return o.Acquires()
+	o.Leave()
 }
 
 // inTurn takes the owner's turn, so that at most one command of the owner is in flight. If the owner has the lock,
 // inTurn re-enters it; otherwise it acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
-	if a.fresh {
+	if a.owner == nil { // no other call uses it
 		return a.first()
 	}
 	for {
@@ -208,7 +196,7 @@ func (a *attempt) oneTurn() (h *hold, err error) {
 			<-a.owner.Turn
 		}
 	}()
-	t := a.at.held(a.owner)
+	t := a.at.valid(a.owner.Acquisition)
 	if t == nil {
 		return a.first()
 	}
@@ -218,45 +206,74 @@ func (a *attempt) oneTurn() (h *hold, err error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first() (*hold, error) {
-	if !a.fresh && a.spec.Mode == lock.Write && a.at.sibling(a.owner) != nil {
+	if a.owner != nil && a.spec.Mode == lock.Write && a.at.valid(a.owner.Sibling) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	if !a.start() {
+	first := a.join()
+	defer a.leave()
+	if !first {
 		return nil, a.at.behind(a.spec)
 	}
-	if err := a.run(); err != nil {
+	if err := a.steps(); err != nil {
 		return nil, err
 	}
 	return a.h, nil
 }
 
-// start puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead.
-func (a *attempt) start() bool {
+// join puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead.
+func (a *attempt) join() (first bool) {
 	a.at.lock()
 	defer a.at.unlock()
-	a.w = a.newWaiter()
-	a.ownAcquisition()
+	p, terms := &a.at.state, &a.spec.terms
+	a.owner, first = p.Enter(terms.Reads, a.number, false), true
+	if a.limit > 0 {
+		a.w, first = p.Try(terms, a.owner, a.now)
+		a.w.Deadline = a.began.Add(a.limit)
+	} else {
+		a.w = p.Join(terms, a.owner, a.now)
+	}
+	a.w.Tells = a.call != nil
+	if a.limit > 0 || !terms.Tickets() {
+		a.ownAcquisition()
+	}
 	if len(a.at.releasing) > 0 {
 		a.releasing = slices.Clone(a.at.releasing)
 	}
-	if a.limit > 0 {
-		return a.at.state.Try(a.w, a.now)
-	}
-	a.at.state.Join(a.w, a.now)
-	if a.spec.reads() {
-		a.at.state.WaitToRead(a.w, a.owner.Sibling() != nil)
-	}
-	return true
+	return first
 }
 
-// ownAcquisition creates the acquisition of the attempt, unless the attempt uses the ticket of its queue. The caller
-// holds the mutex of the state.
-func (a *attempt) ownAcquisition() {
-	if a.limit == 0 && a.spec.terms.Tickets() {
-		return
+// leave removes the attempt from the queue, and its owner from the state. Without a hold, even because the observer or
+// the logger panicked or called runtime.Goexit, the attempt leaves nothing in Redis: its acquisition is abandoned, unless
+// the next waiter of the queue continues with it.
+func (a *attempt) leave() {
+	a.at.lock()
+	var admitted *lockstate.Hold
+	if a.h == nil {
+		admitted = a.giveUp()
 	}
-	a.t = a.at.newAcquisition(a.spec, a.now)
-	a.w.Acquisition = &a.t.Acquisition
+	a.at.state.Quit(a.w, a.now)
+	a.owner.Leave()
+	a.at.unlock()
+	if admitted != nil { // another reader's grant admitted it as the wait ended
+		s := a.s
+		s.sender.Go(func() { _ = s.unlock(context.Background(), admitted.Of.(*hold), true) })
+	}
+}
+
+// giveUp abandons the attempt's acquisition. It returns the hold that another reader's grant gave to the attempt, if
+// any. The caller holds the mutex of the state.
+func (a *attempt) giveUp() (admitted *lockstate.Hold) {
+	if a.t == nil {
+		return a.at.state.GiveUp(a.w, nil)
+	}
+	return a.at.state.GiveUp(a.w, &a.t.Acquisition)
+}
+
+// ownAcquisition creates the acquisition of an attempt that does not use the ticket of its queue. The caller holds the
+// mutex of the state.
+func (a *attempt) ownAcquisition() {
+	a.w.Acquisition = a.s.newAcquisition(&a.at.state, &a.spec.terms, a.now)
+	a.t = acquisitionOf(a.w.Acquisition)
 	if a.spec.terms.MayShare() {
 		h := new(hold) // used if another reader's grant admits it
 		h.init(a.ctx, false)
@@ -312,7 +329,7 @@ type reenterRequest struct {
 
 // Send sends the command, unless the acquisition has ended.
 func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
-	if !r.t.isLive() {
+	if !locked(r.t.at, r.t.Lives) {
 		return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 	}
 	*r.sent = time.Now()
@@ -322,7 +339,7 @@ func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 // Batched reports whether the request can be sent in a batch. It reports false if the acquisition has ended, so that
 // Send returns Gone.
 func (r reenterRequest) Batched() (node uint16, joins bool) {
-	if node, joins = r.t.s.batches(r.t.spec); joins && !r.t.isLive() {
+	if node, joins = r.t.s.batches(r.t.spec); joins && !locked(r.t.at, r.t.Lives) {
 		return 0, false
 	}
 	return node, joins
@@ -377,8 +394,10 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.reconcile(t, true) })
 		} else {
-			t.changeDone()
-			t.confirm()
+			a.at.lock()
+			t.ChangeDone()
+			t.unconfirmed--
+			a.at.unlock()
 		}
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
@@ -386,34 +405,33 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		h.init(a.ctx, a.spec.terms.Fixed)
 		a.at.lock()
 		added := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
-		a.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)
-			t.confirm()
-			t.count(holds + 1)
+			t.unconfirmed--
+			t.Count(holds + 1)
+		}
+		a.at.unlock()
+		if added {
 			return h, false, nil
 		}
 	}
-	switch phase := t.phase(); {
-	case phase.Lives():
-		if o.Value.Verdict == luascripts.Done { // Redis counted the hold, but the owner has left an acquisition that other readers share
-			s.sender.Go(func() { s.reconcile(t, false) })
-			return nil, false, errReleased
-		}
-	case phase == lockstate.Released:
-		return nil, false, errReleased
-	case phase == lockstate.Closed:
-		return nil, false, command.Final{Err: lock.ErrClosed}
-	}
-	cause := s.gone(t, o.Value.Verdict)
-	t.lease.Lose(cause)
-	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
+	return nil, false, s.notReentered(t, o.Value.Verdict)
 }
 
-// goneBy returns the cause of a loss that the server reported with verdict v.
-func goneBy(v luascripts.Verdict) error {
-	if v == luascripts.Foreign {
-		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
+// notReentered returns the error of a reentry that added no hold to t, although Redis replied with verdict v.
+func (s *Session) notReentered(t *acquisition, v luascripts.Verdict) error {
+	switch phase := locked(t.at, t.Phase); {
+	case phase.Lives():
+		if v == luascripts.Done { // Redis counted the hold, but the owner has left an acquisition that other readers share
+			s.sender.Go(func() { s.reconcile(t, false) })
+			return errReleased
+		}
+	case phase == lockstate.Released:
+		return errReleased
+	case phase == lockstate.Closed:
+		return command.Final{Err: lock.ErrClosed}
 	}
-	return watchdog.ErrGone
+	cause := s.gone(t, v)
+	t.lease.Lose(cause)
+	return fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }

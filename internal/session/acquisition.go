@@ -24,7 +24,8 @@ type acquisition struct {
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 
-	// unconfirmed is the number of extensions and reentries that Redis may have executed without confirming. Guarded by at.mu.
+	// unconfirmed is the number of extensions and reentries that Redis may have executed without confirming. A confirmation
+	// first extends the local lease: if that expired in between, the lock must be released in Redis. Guarded by at.mu.
 	unconfirmed int
 }
 
@@ -37,20 +38,16 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 	return t.Of.(*acquisition)
 }
 
-// newAcquisition returns an acquisition in its first phase, with a new owner string.
-func (at *entry) newAcquisition(spec *Spec, now time.Time) *acquisition {
-	t := &acquisition{s: at.s, at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
-	if spec.terms.MayShare() {
+// newAcquisition returns an acquisition in its first phase, with a new owner string. It implements
+// lockstate.Rules.Ticket.
+func (s *Session) newAcquisition(p *lockstate.Lock, c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
+	spec := c.Of.(*Spec)
+	t := &acquisition{s: s, at: p.Of.(*entry), spec: spec}
+	t.Of, t.Terms, t.Name, t.Came = t, c, s.newOwner(now, spec.Keys.Permits, spec.Mark), now
+	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
-	return t
-}
-
-// newTicket implements lockstate.Rules.Ticket: it returns the acquisition for which a queue sends requests. The
-// caller holds the mutex of the state.
-func (s *Session) newTicket(p *lockstate.Lock, c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
-	return &p.Of.(*entry).newAcquisition(c.Of.(*Spec), now).Acquisition
+	return &t.Acquisition
 }
 
 // turn returns the channel that serializes commands for t: the acquisition's own if readers can share t, otherwise
@@ -62,84 +59,11 @@ func (t *acquisition) turn(o *lockstate.Owner) chan struct{} {
 	return o.Turn
 }
 
-// isLive reports whether t has not ended.
-func (t *acquisition) isLive() bool {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Lives()
-}
-
-// phase returns the phase of t.
-func (t *acquisition) phase() lockstate.Phase {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Phase()
-}
-
-// isUncertain reports whether a request for t may still be executed.
-func (t *acquisition) isUncertain() bool {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Uncertain()
-}
-
 // endsByItself reports whether Redis expires the lock no later than the fixed lease of t. That is not guaranteed after
 // an unconfirmed extension or an offer with a longer lease. A writer whose owner also reads stays in Redis as long
-// as the reader.
+// as the reader. The caller holds the mutex of the state.
 func (t *acquisition) endsByItself() bool {
-	t.at.lock()
-	defer t.at.unlock()
 	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
-}
-
-// confirm records that the outcome of an extension or a reentry is known. The caller has extended the local lease before: if
-// that expired in between, the lock must be released in Redis.
-func (t *acquisition) confirm() {
-	t.at.lock()
-	defer t.at.unlock()
-	t.unconfirmed--
-}
-
-// since returns when this process was granted the lock, with a monotonic clock reading.
-func (t *acquisition) since() time.Time {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Since()
-}
-
-// served returns the owner strings that the release of t removes from the queue.
-func (t *acquisition) served() []string {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Served()
-}
-
-// markUncertain records that a request for t may still be executed.
-func (t *acquisition) markUncertain() {
-	t.at.lock()
-	defer t.at.unlock()
-	t.MarkUncertain()
-}
-
-// count records that Redis has n holds of t.
-func (t *acquisition) count(n int) {
-	t.at.lock()
-	defer t.at.unlock()
-	t.Count(n)
-}
-
-// changeDone records that no command that changes the number of holds in Redis is in flight.
-func (t *acquisition) changeDone() {
-	t.at.lock()
-	defer t.at.unlock()
-	t.ChangeDone()
-}
-
-// noLongerHeld records that t no longer has the lock.
-func (t *acquisition) noLongerHeld() {
-	t.at.lock()
-	defer t.at.unlock()
-	t.at.state.NoLongerHeld(&t.Acquisition)
 }
 
 // watch returns the lease of t. It needs the mutex because the watchdog may renew the lease before the goroutine that
@@ -156,7 +80,7 @@ func (t *acquisition) watch() *watchdog.Lease {
 // reconcile it and call s.sender.Done. Otherwise Close reconciles it.
 func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.Hold, before lockstate.Phase, counted bool) {
 	t.at.lock()
-	ended, _, before = t.at.state.End(&t.Acquisition, how)
+	ended, before = t.at.state.End(&t.Acquisition, how)
 	if counted = before.Lives() && how == lockstate.Lost && !t.at.state.IsClosed(); counted {
 		t.s.sender.Add()
 	}
@@ -176,7 +100,7 @@ func (t *acquisition) Lost(cause error) {
 	}
 	// A lease that is not renewed expires in Redis without a command, slightly later than here because clocks may differ.
 	// After an unconfirmed extension or an offer it can expire much later.
-	itself := len(ended) > 0 && t.endsByItself() && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
+	itself := len(ended) > 0 && locked(t.at, t.endsByItself) && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
 	defer t.afterLoss(cause, counted, itself) // deferred: the logger or the observer may panic
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
@@ -187,10 +111,13 @@ func (t *acquisition) Lost(cause error) {
 // afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.
 // counted is the result of end; itself is true if the lease expires in Redis without a command.
 func (t *acquisition) afterLoss(cause error, counted, itself bool) {
-	t.noLongerHeld()
+	t.at.lock()
+	t.at.state.NoLongerHeld(&t.Acquisition)
+	uncertain, served := t.Uncertain(), len(t.Served())
+	t.at.unlock()
 	t.s.mayBeFree(t.spec)
 	if counted {
-		if uncertain := t.isUncertain(); uncertain || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
+		if uncertain || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || served > 0 {
 			// Redis may still have the lock or some of its permits, or a delayed duplicate may acquire it again.
 			// Other clients would wait although no one holds the lock.
 			t.s.reconcile(t, uncertain)
@@ -222,7 +149,7 @@ func (t *acquisition) wrap(err error) error {
 
 // mayBeFree notifies the waiters for the lock in this process that it may be free.
 func (s *Session) mayBeFree(spec *Spec) {
-	at := s.find(spec.id())
+	at := s.find(spec.id)
 	if at == nil {
 		return
 	}
@@ -256,25 +183,11 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 	}
 }
 
-// held returns the acquisition of the owner; nil if the owner does not hold the lock. It checks the lease, and may
-// detect that the acquisition is lost.
-func (at *entry) held(o *lockstate.Owner) *acquisition {
-	at.lock()
-	t := acquisitionOf(o.Acquisition())
-	at.unlock()
+// valid returns an acquisition of an owner, as found by of; nil if there is none, or if it is lost. It checks the lease,
+// and may detect the loss.
+func (at *entry) valid(of func() *lockstate.Acquisition) *acquisition {
+	t := acquisitionOf(locked(at, of))
 	if t != nil && t.lease.Check() != nil {
-		return nil
-	}
-	return t
-}
-
-// sibling returns the owner's acquisition on the other side of the lock; nil if there is none. Like held, it checks
-// the lease.
-func (at *entry) sibling(o *lockstate.Owner) *acquisition {
-	at.lock()
-	t := acquisitionOf(o.Sibling())
-	at.unlock()
-	if t == nil || t.lease.Check() != nil {
 		return nil
 	}
 	return t

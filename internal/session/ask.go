@@ -2,8 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -52,18 +50,10 @@ func (a *attempt) prepare(step *lockstate.Step) {
 }
 
 func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
-	if q.Replicas == 0 {
-		return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
+	if q.Replicas > 0 {
+		return q.sendToReplicas(ctx)
 	}
-	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
-	within := q.ReplicaTimeout + q.s.OpTimeout
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
-	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
-		err = command.NoReply{After: within}
-	}
-	return reply, err
+	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
 }
 
 // Batched reports whether the request can be sent in a batch.
@@ -117,7 +107,7 @@ func (a *attempt) send() error {
 	a.now = time.Now()
 	resent := answered && q.resent(a.now)
 	if resent {
-		a.t.markUncertain()
+		locked(a.at, a.t.MarkUncertain)
 	}
 	switch {
 	case !answered:
@@ -159,9 +149,10 @@ func (a *attempt) failed(mayHaveRun bool, err error) error {
 	return err
 }
 
-// granted creates the first hold. It fails if the wait has ended, too few replicas confirmed the grant, or grant fails.
+// granted records the grant, and creates the first hold. It fails if the wait has ended, if too few replicas confirmed
+// the grant, if the reply came too late for the lease, or if the session is closed.
 func (a *attempt) granted(reply luascripts.Acquired) error {
-	q := &a.request
+	q, t, lease := &a.request, a.t, a.spec.terms.Lease
 	if err := a.waiting.Err(); err != nil {
 		a.at.lock()
 		a.at.state.GrantedAfterCancel(a.w, &a.t.Acquisition)
@@ -169,40 +160,25 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 		return err
 	}
 	if reply.Confirmed < q.Replicas {
-		confirmed := a.s.rollBack(a.waiting, a.t)
-		err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
-		a.at.lock()
-		a.at.state.RolledBack(a.w, &a.t.Acquisition, confirmed, err)
-		a.at.unlock()
-		return err
+		return a.rollBack(reply.Confirmed)
 	}
-	if err := a.grant(a.w, q.sent, reply.Token); err != nil {
-		return err
-	}
-	if reply.Next != "" {
-		a.s.follow(a.t, reply.Next)
-	}
-	return nil
-}
-
-// grant records that a request sent at sent was granted, and creates the first hold. It fails if the reply came too late
-// for the lease, or if the session is closed.
-func (a *attempt) grant(w *lockstate.Waiter, sent time.Time, token uint64) error {
-	t, lease := a.t, a.spec.terms.Lease
 	h := &t.first
 	h.init(a.ctx, a.spec.terms.Fixed)
-	took := a.now.Sub(sent)
+	took := a.now.Sub(q.sent)
 	late := took >= watchdog.Trusted(lease)
 	a.at.lock()
 	if t.lease == nil {
 		t.spec = a.spec // a ticket may have another waiter's spec
 	}
 	if t.lease != nil {
-		t.lease.Extend(sent, lease)
+		t.lease.Extend(q.sent, lease)
 	} else if !late {
-		t.lease = a.s.dog.WatchIn(&t.own, t, sent, lease, !a.spec.terms.Fixed)
+		t.lease = a.s.dog.WatchIn(&t.own, t, q.sent, lease, !a.spec.terms.Fixed)
 	}
-	outcome := a.at.state.Granted(w, &t.Acquisition, a.owner, &h.Hold, token, late, a.now)
+	outcome := a.at.state.Granted(a.w, &t.Acquisition, a.owner, &h.Hold, reply.Token, late, a.now)
+	if reply.Next != "" && outcome == lockstate.Holds {
+		a.at.state.Follow(&t.Acquisition, reply.Next, len(a.s.id)+1)
+	}
 	a.at.unlock()
 	switch outcome {
 	case lockstate.TooLate:
@@ -212,12 +188,4 @@ func (a *attempt) grant(w *lockstate.Waiter, sent time.Time, token uint64) error
 	}
 	a.h = h
 	return nil
-}
-
-// rollBack releases a grant for t that does not become a hold. It reports whether Redis confirmed the release.
-func (s *Session) rollBack(ctx context.Context, t *acquisition) bool {
-	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
-		return s.leave(ctx, t, 0, 0)
-	}))
-	return o.Answered && o.Err == nil
 }

@@ -25,13 +25,13 @@ type attempt struct {
 	spec    *Spec
 	call    *call // nil without an observer
 	at      *entry
-	owner   *lockstate.Owner
-	ctx     context.Context // the parent of the hold's context
-	waiting context.Context // ends the wait: ctx, or a child of it with a timeout
-	limit   time.Duration   // the time limit of a TryLock; 0 for a Lock
+	number  uint64           // of the owner
+	owner   *lockstate.Owner // nil before join if no other call uses it
+	ctx     context.Context  // the parent of the hold's context
+	waiting context.Context  // ends the wait: ctx, or a child of it with a timeout
+	limit   time.Duration    // the time limit of a TryLock; 0 for a Lock
 	began   time.Time
 	now     time.Time // the current time, updated after each sleep and each reply
-	fresh   bool      // its owner is new, so no other call uses it
 
 	w       *lockstate.Waiter // nil before it waits in the queue
 	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
@@ -41,21 +41,7 @@ type attempt struct {
 	releasing []chan struct{} // the releases of this process that were in flight when it began
 }
 
-// run executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal. A failed
-// attempt leaves nothing in Redis, even if the observer or the logger panics or calls runtime.Goexit.
-func (a *attempt) run() error {
-	returned := false
-	defer func() {
-		if !returned {
-			_ = a.giveUp(nil)
-		}
-	}()
-	err := a.steps()
-	returned = true
-	return err
-}
-
-// steps is the body of run, without the cleanup after a panic.
+// steps executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal.
 func (a *attempt) steps() error {
 	pause := retry.Backoff{Most: a.s.Poll}
 	if a.limit > 0 {
@@ -71,25 +57,23 @@ func (a *attempt) steps() error {
 		case a.limit > 0:
 			again, before := a.again(err, last, pause.Next())
 			if !again {
-				return a.giveUp(before)
+				return before
 			}
 			last = before
 		case err == errAgain:
 		case err == errRefused:
 			pause.Reset()
-			if !a.overtook() {
+			if !a.overtook() && a.call != nil {
 				a.tellWaiting()
 			}
 		case errors.As(err, new(waitOver)):
-			return a.giveUp(errors.Unwrap(err))
+			return errors.Unwrap(err)
 		case errors.As(err, new(tooLate)) && late < 2:
 			// Slow replies happen. After three of them the lease is too short for this server.
 			late++
-			_ = a.giveUp(err)
-			a.restart()
-			a.wakeup()
+			a.restart(true)
 		case !retry.FaultOf(err).Passes:
-			return a.giveUp(err)
+			return err
 		default:
 			a.unanswered(err, pause.Next())
 		}
@@ -118,8 +102,7 @@ func (a *attempt) step() error {
 	}
 	switch step.Do {
 	case lockstate.Restart:
-		a.restart()
-		a.wakeup()
+		a.restart(false)
 		return errAgain
 	case lockstate.Take:
 		return a.accept(acquisitionOf(step.Acquisition))
@@ -148,28 +131,30 @@ func (a *attempt) step() error {
 func (a *attempt) joined() {
 	a.at.lock()
 	a.at.state.Joined(a.w, a.now)
+	_ = a.giveUp() // it left the request that it joined
 	a.at.unlock()
-	_ = a.giveUp(nil)
 }
 
 // next waits until the state has a step for the attempt other than Wait.
 func (a *attempt) next() (lockstate.Step, error) {
 	for {
-		if a.s.isClosing() {
-			return lockstate.Step{}, lock.ErrClosed
-		}
-		if err := a.waiting.Err(); err != nil {
-			return lockstate.Step{}, err
-		}
+		over := a.waiting.Err() // without the mutex: the context is the caller's
 		var sibling *lockstate.Acquisition
 		if a.spec.Sibling != nil {
-			a.at.sibling(a.owner) // checks the lease, which may end the acquisition
+			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
+		if a.at.state.IsClosed() {
+			over = lock.ErrClosed
+		}
+		if over != nil {
+			a.at.unlock()
+			return lockstate.Step{}, over
+		}
 		if a.spec.Sibling != nil {
 			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
 		}
-		step := a.at.state.Next(a.w, sibling, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
+		step := a.at.state.Next(a.w, sibling, a.now)
 		switch step.Do {
 		case lockstate.Send:
 			a.prepare(&step)
@@ -180,7 +165,9 @@ func (a *attempt) next() (lockstate.Step, error) {
 		if step.Do != lockstate.Wait {
 			return step, nil
 		}
-		a.tellBehind()
+		if a.call != nil {
+			a.tellBehind()
+		}
 		a.sleep(step.Due)
 		a.now = time.Now()
 	}
@@ -293,48 +280,23 @@ func (a *attempt) accept(t *acquisition) error {
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
-		a.restart() // lost before it was claimed
-		if !a.spec.terms.Tickets() {
-			a.wakeup()
-		}
+		a.restart(false) // lost before it was claimed
 		return errAgain
 	}
 }
 
-// newWaiter returns a waiter, reusing one of the state if possible. The caller holds the mutex of the state.
-func (a *attempt) newWaiter() *lockstate.Waiter {
-	w := a.at.state.Waiter(&a.spec.terms, a.limit > 0)
-	if w.Wake == nil {
-		w.Wake = make(chan struct{}, 1)
-	}
-	w.Terms, w.Owner, w.Tells = &a.spec.terms, a.owner, a.call != nil
-	return w
-}
-
-// giveUp abandons the attempt's acquisition, unless the next waiter of the queue continues with it. The attempt itself
-// may continue with a new acquisition, or with a hold from another reader's grant. giveUp returns err.
-func (a *attempt) giveUp(err error) error {
-	var t *lockstate.Acquisition
-	if a.t != nil {
-		t = &a.t.Acquisition
-	}
+// restart makes the attempt send a request for a new acquisition. The former one has ended, or is abandoned.
+func (a *attempt) restart(abandon bool) {
 	a.at.lock()
-	prepared := a.at.state.GiveUp(a.w, t)
-	a.at.unlock()
-	if prepared != nil {
-		h := prepared.Of.(*hold) // another reader's grant admitted it as the wait ended
-		s := a.s
-		s.sender.Go(func() { _ = s.unlock(context.Background(), h, true) })
+	defer a.at.unlock()
+	if abandon {
+		_ = a.giveUp() // it sent its own request, so it joined none
 	}
-	return err
-}
-
-// restart replaces the attempt's acquisition by a new one.
-func (a *attempt) restart() {
 	a.t = nil
-	a.at.lock()
-	a.ownAcquisition()
-	a.at.unlock()
+	if !a.spec.terms.Tickets() {
+		a.ownAcquisition()
+	}
+	a.at.state.Wakeup(a.w)
 }
 
 // wakeup makes the waiter send a request, at any position in the queue.
@@ -344,13 +306,10 @@ func (a *attempt) wakeup() {
 	a.at.unlock()
 }
 
-// ended returns the error of an attempt whose wait ended with err between two requests.
+// ended returns the error of an attempt whose wait ended with err between two requests. It is err itself if the cause is
+// unknown.
 func (a *attempt) ended(err error) error {
-	return a.s.ended(a.at, a.owner, a.spec, err)
-}
-
-// ended returns the error of a call for o whose wait ended with err. It is err itself if the cause is unknown.
-func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) error {
+	s, at, spec := a.s, a.at, a.spec
 	if err == lock.ErrClosed {
 		return err
 	}
@@ -358,7 +317,7 @@ func (s *Session) ended(at *entry, o *lockstate.Owner, spec *Spec, err error) er
 	_, late := err.(command.NoReply) // takeTurn timed out
 	at.lock()
 	defer at.unlock()
-	if t := o.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited for Redis
+	if t := a.owner.Acquisition(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited for Redis
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}

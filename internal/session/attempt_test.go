@@ -82,14 +82,14 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	a = &attempt{s: w.a, spec: spec, at: at, owner: at.enter(spec, owner.New(), true), ctx: w.Context(), waiting: w.Context(), began: time.Now(), fresh: true}
+	a = &attempt{s: w.a, spec: spec, at: at, number: owner.New(), ctx: w.Context(), waiting: w.Context(), began: time.Now()}
 	a.now = a.began
-	a.start()
+	a.join()
 	if err := a.step(); err != errRefused {
 		w.Fatal(err)
 	}
 	return h, a, func() {
-		a.done()
+		a.leave()
 		w.a.done(at)
 	}
 }

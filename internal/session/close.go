@@ -178,16 +178,6 @@ func (all *lockTable) close() (held []*acquisition, first bool) {
 	return held, true
 }
 
-// isClosing reports whether Close has begun.
-func (s *Session) isClosing() bool {
-	select {
-	case <-s.closer.closing:
-		return true
-	default:
-		return false
-	}
-}
-
 // GaveBack reports whether a Close has ended all holds. After that, only reconcilers send commands.
 func (s *Session) GaveBack() bool {
 	select {
@@ -217,7 +207,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			}
 			// An acquisition that was lost just now may still be held in Redis.
 			err := s.sender.Explain(s.release(ctx, t, time.Now()))
-			s.tellClosed(ended, err)
+			s.tellEnded(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()
 				failed, reason = failed+1, err

@@ -8,6 +8,7 @@
 //	table.go  acquisition.go  hold.go  the local state of each lock; type lockTable documents the lock order
 //	acquire.go                         Lock and TryLock: the owner's turn, reentry, joining other readers
 //	attempt.go  ask.go                 the wait loop; one request and its reply
+//	replicas.go                        grants that replicas must confirm
 //	unlock.go  downgrade.go            Unlock; a write hold that becomes a read hold
 //	reconcile.go                       cleaning up after an unknown outcome
 //	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis

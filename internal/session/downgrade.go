@@ -37,7 +37,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, spec.Err
 	}
 	h, ok := w.(*hold)
-	if !ok || h.acquisition().s != s || h.acquisition().spec.id() != spec.id() || h.acquisition().spec.Kind != spec.Sibling {
+	if !ok || h.acquisition().s != s || h.acquisition().spec.id != spec.id || h.acquisition().spec.Kind != spec.Sibling {
 		return nil, nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
 	}
 	if err := h.over(); err != nil {
@@ -56,9 +56,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if s.Observer != nil {
 		c = s.observe(h.parent, spec)
 	}
-	a := &attempt{s: s, spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false), ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
+	a := &attempt{s: s, spec: spec, call: c, at: at, number: h.By.Number, owner: at.enter(spec, h.By.Number), ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
 	a.now = a.began
-	defer a.done()
+	defer at.exit(a.owner)
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // Redis never refuses a read to the writer, so the write hold is lost
 		h.acquisition().lease.Lose(s.gone(h.acquisition(), luascripts.Gone))

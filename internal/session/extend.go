@@ -57,7 +57,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	if held {
 		t.MayTake(d) // before it is sent: a lock with a longer lease is not handed off
 		t.unconfirmed++
-		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
+		e.renewal = t.renewal()
 	}
 	at.unlock()
 	if !held {
@@ -100,8 +100,10 @@ func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
 
 // confirmed extends the local lease, which counts from the time of the send.
 func (e *extension) confirmed() {
+	e.t.at.lock()
+	defer e.t.at.unlock()
 	e.t.lease.Extend(e.sent, e.lease)
-	e.t.confirm()
+	e.t.unconfirmed--
 }
 
 // Late handles the reply after the call has left.

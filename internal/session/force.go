@@ -106,7 +106,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 
 // holding returns the acquisitions of this session that have the lock of spec, on either side.
 func (s *Session) holding(spec *Spec) []*acquisition {
-	at := s.find(spec.id())
+	at := s.find(spec.id)
 	if at == nil {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (s *Session) hearOfHolds() {
 	young := false
 	if t := s.search(func(t *acquisition) bool {
 		young = true
-		return !t.since().After(old)
+		return !locked(t.at, t.Since).After(old)
 	}); t != nil {
 		s.hearing.due.Store(true) // permanently
 		s.hearing.begun.Do(s.hear)
@@ -202,19 +202,19 @@ func (s *Session) hearAgain() {
 		})
 		for _, all := range held {
 			for batch := range slices.Chunk(all, batchSize) {
-				s.ask(batch)
+				s.ask(batch, "")
 			}
 		}
 	}()
 }
 
-// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others.
-// The caller is registered with the sender.
-func (s *Session) ask(batch []*acquisition) {
+// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others. by
+// is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
+func (s *Session) ask(batch []*acquisition, by string) {
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	questions := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
-		questions[i] = t.renewal()
+		questions[i] = locked(t.at, t.renewal)
 	}
 	// A renewal never shortens a lease, so this one changes nothing.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
@@ -225,7 +225,11 @@ func (s *Session) ask(batch []*acquisition) {
 	}
 	var lost []*acquisition
 	for i, r := range replies {
-		if r.Err == nil && r.Verdict == luascripts.Gone {
+		switch {
+		case r.Err != nil || r.Verdict != luascripts.Gone:
+		case by != "":
+			batch[i].watch().Lose(forceUnlocked{by})
+		default:
 			lost = append(lost, batch[i])
 		}
 	}
@@ -249,17 +253,16 @@ func (s *Session) allGone(ts []*acquisition) []error {
 // lock, the cause names the operator. The audit record has the name, so no message is needed. The caller is registered
 // with the sender.
 func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
-	cause := goneBy(v)
 	if v == luascripts.Foreign {
-		return cause
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
-	since, key := t.since(), keys.Forced(s.KeyPrefix+t.spec.Name)
+	since, key := locked(t.at, t.Since), keys.Forced(s.KeyPrefix+t.spec.Name)
 	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
 	}))
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
 	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
-		return cause
+		return watchdog.ErrGone
 	}
 	return forceUnlocked{note.Operator()}
 }
@@ -267,18 +270,8 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 // onForcedUnlock handles a message that the lock of owner was force-unlocked. It verifies the message with Redis, and
 // ends the holds if it is true. The caller is registered with the sender.
 func (s *Session) onForcedUnlock(owner, by string) {
-	t := s.search(func(t *acquisition) bool { return t.Name == owner })
-	if t == nil {
-		return
-	}
-	question := t.renewal()
-	// A renewal never shortens a lease, so this one changes nothing.
-	renewed, _, _ := command.Send[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
-		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
-		return r, r.Err
-	}))
-	if renewed.Verdict == luascripts.Gone { // without a reply there is no verdict
-		t.watch().Lose(forceUnlocked{by})
+	if t := s.search(func(t *acquisition) bool { return t.Name == owner }); t != nil {
+		s.ask([]*acquisition{t}, by)
 	}
 }
 

@@ -398,7 +398,7 @@ func TestHandover_lostMessage(t *testing.T) {
 		other, _ := w.a.hub.Subscribe(note, func(string) {}, func() {}) // so that the process counts as subscribed
 		defer other.Close()
 		spec := w.a.NewSpec(plain, "orders", nil)
-		subscriptionsOf(w.a.find(spec.id()).state.Queue(&spec.terms)).own.Close()
+		subscriptionsOf(w.a.find(spec.id).state.Queue(&spec.terms)).own.Close()
 		start := time.Now()
 		w.unlock(h)
 		got := <-waiter

@@ -98,13 +98,6 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	}
 }
 
-// follow records which waiters of this process are next in the queue in Redis after t, which was granted the lock.
-func (s *Session) follow(t *acquisition, next string) {
-	t.at.lock()
-	defer t.at.unlock()
-	t.at.state.Follow(&t.Acquisition, next, len(s.id)+1)
-}
-
 // removeServed removes owners that already had the lock from the queue in Redis, if that is due.
 func (at *entry) removeServed() {
 	at.lock()

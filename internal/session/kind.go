@@ -116,27 +116,19 @@ func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
 }
 
-// family returns the kind under which the table stores k: both sides of a read/write lock share one entry.
-func (k *Kind) family() *Kind {
-	if k.reads() {
-		return k.Sibling
-	}
-	return k
-}
-
-// Spec is one lock: a kind, a name and options. It is immutable, except for at.
+// Spec is one lock: a kind, a name and options. It is immutable.
 type Spec struct {
 	*Kind
-	Name   string          // without the key prefix
-	As     string          // the kind in observer events; "" for Kind.Name
-	Keys   luascripts.Keys // with the key prefix
-	Config lockimpl.Config // from the options
-	Err    error           // set if the name or an option is invalid; the fields below are then zero
-	slot   uint16          // on a cluster
-	turns  string          // of a kind with a heartbeat: the channel on which this client is notified of its turns
-	spare  int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
-	at     *entry          // caches the entry, which may have been reused for another lock. Guarded by lockTable.mu
-	terms  lockstate.Terms // for package lockstate
+	Name    string          // without the key prefix
+	As      string          // the kind in observer events; "" for Kind.Name
+	Keys    luascripts.Keys // with the key prefix
+	Config  lockimpl.Config // from the options
+	Err     error           // set if the name or an option is invalid; the fields below are then zero
+	slot    uint16          // on a cluster
+	id      lockID
+	channel string          // the channel on which waiters are notified; of a kind with a heartbeat, those of this client
+	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
+	terms   lockstate.Terms // for package lockstate
 }
 
 // NewSpec returns the spec of a lock. If the name or an option is invalid, it sets Spec.Err.
@@ -151,6 +143,10 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		return spec
 	}
 	spec.Keys = k.Keys(mapped)
+	spec.id = lockID{k, spec.Keys.Lock}
+	if k.reads() {
+		spec.id.kind = k.Sibling // both sides of a read/write lock share one entry
+	}
 	if s.Sharded {
 		spec.Keys.Publish = "SPUBLISH"
 	}
@@ -158,8 +154,9 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.Scattered = true // its subscribers can be connected to a replica
 		spec.slot = slots.OfKey(s.rdb, spec.Keys.Lock)
 	}
+	spec.channel = spec.Keys.Channel
 	if k.Keep != nil {
-		spec.turns = keys.OfTurns(spec.Keys.Channel, s.id)
+		spec.channel = keys.OfTurns(spec.Keys.Channel, s.id)
 	}
 	if config.Fencing {
 		spec.Keys.Register = keys.Tokens(mapped)

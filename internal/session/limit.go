@@ -45,15 +45,13 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// checkCallers checks the caller contexts of holds that are about to be renewed. It returns holds, emptied for reuse.
-func (s *Session) checkCallers(holds []*hold) []*hold {
+// checkCallers checks the caller contexts of holds that are about to be renewed.
+func (s *Session) checkCallers(holds []*hold) {
 	for _, h := range holds { // without the mutex: the context is the caller's
 		if h.caller.Err() != nil {
 			s.callerCanceled(h)
 		}
 	}
-	clear(holds)
-	return holds[:0]
 }
 
 // callerCanceled records that the context of h's caller is canceled. It limits h, unless h lasts until Unlock.
@@ -118,7 +116,9 @@ func (t *acquisition) Due() {
 	for _, h := range running {
 		cause := context.Cause(h.caller)
 		s.report.warn("lock held by work still running after cancellation", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
-		s.tellStillRunning(h, cause)
+		if s.Observer != nil {
+			h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
+		}
 	}
 	for _, h := range over {
 		s.expire(h)
@@ -141,13 +141,17 @@ func (s *Session) expire(h *hold) {
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
-	remains, passed := t.remove(h, time.Now())
+	t.at.lock()
+	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, time.Now(), pass)
+	t.at.unlock()
 	if remains == lockstate.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
-		t.noLongerHeld()
+		t.at.lock()
+		t.at.state.NoLongerHeld(&t.Acquisition)
+		t.at.unlock()
 	}
 	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
-		s.reconcile(t, t.isUncertain())
+		s.reconcile(t, locked(t.at, t.Uncertain))
 	}
 	if remains == lockstate.NotThere {
 		return // its owner has lost all holds in the meantime
@@ -155,10 +159,12 @@ func (s *Session) expire(h *hold) {
 	if why == lock.ErrAbandoned {
 		canceled := context.Cause(h.caller)
 		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
-		s.tellAbandoned(h, canceled)
+		if s.Observer != nil {
+			h.tell(s.Observer.Abandoned, lock.Event{Err: canceled})
+		}
 	}
 	if remains != lockstate.OwnerHolds { // otherwise its owner still has the lock
 		s.report.lost(t.spec, why)
 	}
-	s.tellLost(h, cause)
+	s.tellEnd(h, cause)
 }

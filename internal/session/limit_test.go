@@ -465,7 +465,7 @@ func TestMaxHold_forgetsThePlace(t *testing.T) {
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if known, _ := w.places(w.a); known != 0 {
+		if known := w.places(w.a); known != 0 {
 			w.Errorf("%d places", known)
 		}
 		w.ended(h, lock.ErrMaxHold)

@@ -34,9 +34,8 @@ type call struct {
 
 // end is how and when a hold ended.
 type end struct {
-	lost bool // otherwise it was released
-	err  error
-	at   time.Time
+	err error // of the release; matches lock.ErrLost if the hold was lost
+	at  time.Time
 }
 
 // calls is the number of observed calls in this process. It generates the call IDs.
@@ -66,7 +65,7 @@ func (c *call) ends() lock.Event {
 // tellWaiting notifies the observer, once, that the attempt begins to wait because another owner has the lock.
 func (a *attempt) tellWaiting() {
 	c := a.call
-	if c == nil || !c.waits.IsZero() {
+	if !c.waits.IsZero() {
 		return
 	}
 	c.waits = time.Now()
@@ -82,12 +81,11 @@ func (a *attempt) tellWaiting() {
 // tellBehind calls tellWaiting if the attempt is about to sleep behind other calls of this process. Such an attempt has
 // sent no request, so it gets no refusal. In a fair queue, tellBehind waits until the attempt has its queue position.
 func (a *attempt) tellBehind() {
-	if a.call == nil || a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
+	if a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
 	}
 	a.at.lock()
-	_, joining := a.w.IsJoined()
-	behind := !joining && !a.w.Leads()
+	behind := !a.w.IsJoined() && !a.w.Leads()
 	if a.spec.terms.WaitPolicy == lockstate.FairQueue {
 		behind = a.w.Queued() != nil
 	}
@@ -152,9 +150,9 @@ func (c *call) tellGranted(h *hold) {
 	returned = true
 }
 
-// tellEnd notifies the observer of the end of h, after it was notified of the grant. If the call did not return h, the
-// observer is notified of neither. The caller must not hold a mutex.
-func (s *Session) tellEnd(h *hold, lost bool, err error) {
+// tellEnd notifies the observer that h was released or lost with err, after it was notified of the grant. If the call did
+// not return h, the observer is notified of neither. The caller must not hold a mutex.
+func (s *Session) tellEnd(h *hold, err error) {
 	if s.Observer == nil {
 		return
 	}
@@ -162,7 +160,7 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 	if h.call == nil {
 		h.call = new(call) // until tellGranted replaces it
 	}
-	e := end{lost, err, h.ended}
+	e := end{err, h.ended}
 	h.call.ended, h.call.end = true, e
 	told := h.call.told // otherwise tellGranted reports the end
 	h.mu.Unlock()
@@ -175,7 +173,7 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 func (h *hold) tellOf(end end) {
 	o := h.acquisition().s.Observer
 	f := o.Released
-	if end.lost {
+	if errors.Is(end.err, lock.ErrLost) {
 		f = o.Lost
 	}
 	h.mu.Lock()
@@ -202,51 +200,12 @@ func (h *hold) tellDraining() {
 	}
 }
 
-// tellStillRunning notifies the observer that the work under h is still running, long after its context was canceled.
-func (s *Session) tellStillRunning(h *hold, cause error) {
-	if s.Observer != nil {
-		h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
-	}
-}
-
-// tellAbandoned notifies the observer that h was not unlocked in time after its context was canceled.
-func (s *Session) tellAbandoned(h *hold, cause error) {
-	if s.Observer != nil {
-		h.tell(s.Observer.Abandoned, lock.Event{Err: cause})
-	}
-}
-
-// tellLost notifies the observer that h was lost by cause.
-func (s *Session) tellLost(h *hold, cause error) { s.tellEnd(h, true, cause) }
-
-// tellGivenBack notifies the observer of the result of releasing h.
-func (s *Session) tellGivenBack(h *hold, err error) {
-	s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
-}
-
-// tellHandedOff notifies the observer that the Unlock of h handed off the lock.
-func (s *Session) tellHandedOff(h *hold) {
-	if s.Observer != nil {
-		h.tell(s.Observer.HandedOff, lock.Event{})
-	}
-}
-
-// tellClosed notifies the observer of the result of releasing these holds together. It skips holds that were already
-// unlocked, because their Unlock reports them.
-func (s *Session) tellClosed(ended []*lockstate.Hold, err error) {
-	for _, held := range ended {
-		if h := held.Of.(*hold); !h.unlocked() {
-			s.tellGivenBack(h, err)
-		}
-	}
-}
-
-// tellEnded notifies the observer that these holds were lost together. It skips holds that were already unlocked,
+// tellEnded notifies the observer that these holds ended together, with err. It skips holds that were already unlocked,
 // because their Unlock reports them.
-func (s *Session) tellEnded(ended []*lockstate.Hold, cause error) {
+func (s *Session) tellEnded(ended []*lockstate.Hold, err error) {
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
-			s.tellLost(h, cause)
+			s.tellEnd(h, err)
 		}
 	}
 }

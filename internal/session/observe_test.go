@@ -389,8 +389,7 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 		w.mini.Del("orders")
 		h.acquisition().lease.Lose(watchdog.ErrGone)
 		w.wantTold()
-		_, err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
-		w.a.tellGivenBack(h, err)
+		err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
 		if e := w.wantTold("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
 			t.Errorf("Unlock: %v, and the observer hears of %v", err, e.Err)
 		}
@@ -401,18 +400,12 @@ func TestObserver_unlockCrossedByALoss(t *testing.T) {
 func TestObserver_costsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.Observer = nil
-		spec := w.a.NewSpec(plain, "orders", nil)
-		a := &attempt{s: w.a, spec: spec}
 		h := w.lock(w.a, w.Context()).(*hold)
 		if n := testing.AllocsPerRun(100, func() {
 			var c *call
-			a.tellWaiting()
-			a.tellBehind()
 			c.tellFailed(lock.ErrNotAcquired)
-			w.a.tellGivenBack(h, nil)
-			w.a.tellHandedOff(h)
+			w.a.tellEnd(h, nil)
 			w.a.tellEnded(h.acquisition().Holds(), nil)
-			w.a.tellClosed(h.acquisition().Holds(), nil)
 			h.acquisition().Renewed(time.Time{}, 0)
 			h.acquisition().Unrenewed(nil, 0)
 		}); n != 0 {

@@ -25,7 +25,10 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		if t.spec.Keys.Register == "" {
 			return 0, command.Final{Err: fmt.Errorf("%w: lock was created without WithFencing", errors.ErrUnsupported)}
 		}
-		t.raise(token)
+		// The next holder then needs a token from Redis, so the lock is not handed off inside the process.
+		t.at.lock()
+		t.Raise(token)
+		t.at.unlock()
 		o := command.SendWithRetry[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
 		}))
@@ -43,15 +46,5 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 // Raised returns the value to which the token counter was raised by a hold of this acquisition.
 func (h *hold) Raised() uint64 {
 	t := h.acquisition()
-	t.at.lock()
-	defer t.at.unlock()
-	return t.Raised()
-}
-
-// raise records that the token counter is about to be raised. The next holder then needs a token from Redis, so the
-// lock is not handed off inside the process.
-func (t *acquisition) raise(token uint64) {
-	t.at.lock()
-	defer t.at.unlock()
-	t.Raise(token)
+	return locked(t.at, t.Acquisition.Raised)
 }

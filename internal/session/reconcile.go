@@ -197,7 +197,7 @@ func (q *reconciler) hurryLocked() {
 // The reconciler gives up after two failed commands that were sent after the lease expired. An earlier command may fail
 // because this process or the server was paused. The first one after a pause may fail because its connection broke.
 func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) {
-	lives := d.t.mayLive()
+	lives := locked(d.t.at, d.t.MayLive) + q.s.OpTimeout // the timeout is for the delivery of the command
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -231,14 +231,6 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		q.callLocked() // d may be due before the sleeping worker wakes
 	}
 	return false
-}
-
-// mayLive returns for how long from now a command for t can keep the lock locked. It includes one operation timeout for
-// the delivery of the command.
-func (t *acquisition) mayLive() time.Duration {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.MayLive() + t.s.OpTimeout
 }
 
 // errTurn is returned when a call has the turn of a live acquisition.
@@ -275,10 +267,12 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	case holds == 0:
 		s.mayBeFree(t.spec)
 		return nil
-	case verdict != luascripts.Done && t.isLive():
+	case verdict != luascripts.Done && locked(t.at, t.Lives):
 		t.lease.Lose(s.gone(t, luascripts.Gone))
 	}
-	t.changeDone()
+	t.at.lock()
+	t.ChangeDone()
+	t.at.unlock()
 	return nil
 }
 
@@ -288,10 +282,11 @@ func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uin
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
-	if t.retains() {
-		return retainRequest{t: t}.Send(ctx)
+	if locked(t.at, t.minHoldLeft) > 0 {
+		reply, err := retainRequest{t: t}.Send(ctx)
+		return reply.Verdict, err
 	}
-	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare, Served: t.served()})
+	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare, Served: locked(t.at, t.Served)})
 	return reply.Verdict, err
 }
 

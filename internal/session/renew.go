@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +41,7 @@ func (s *Session) node(slot uint16) uint16 {
 	return s.nodes.slots.Of(slot)
 }
 
-// renewal renews a batch of leases with one command. It implements command.Call, and is reused after the reply.
+// renewal renews a batch of leases with one command. It implements command.Call.
 type renewal struct {
 	command.Unbatched[[]luascripts.Renewed]
 	s            *Session
@@ -56,20 +55,15 @@ type renewal struct {
 	sending atomic.Bool // rueidis has accepted the command, or is about to
 }
 
-var unusedRenewals = sync.Pool{New: func() any { return new(renewal) }}
-
 // renew renews a batch of leases for the watchdog. They are of one kind and, on a cluster, usually on one node.
 func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
-	r := unusedRenewals.Get().(*renewal)
-	r.s = s
+	r := &renewal{s: s}
 	errs := r.choose(batch)
 	if len(r.acquisitions) == 0 {
-		unusedRenewals.Put(r)
 		return errs
 	}
-	r.holds = s.checkCallers(r.holds)
+	s.checkCallers(r.holds)
 	r.sent = time.Now()
-	r.sending.Store(false)
 	replies, answered, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if !answered {
 		r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue
@@ -78,44 +72,38 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		s.CheckEvictionOnce()
 	}
 	failure := s.sender.Explain(err)
+	failed := false
 	var lost []*acquisition
-	for j := range r.order {
-		if err == nil && replies[j].Err == nil && replies[j].Verdict == luascripts.Gone {
-			lost = append(lost, r.acquisitions[j])
-		}
-	}
-	causes := s.allGone(lost)
+	var at []int // their indices in the batch
 	for j, i := range r.order {
-		e := failure
 		switch {
 		case err != nil:
-		case len(lost) > 0 && lost[0] == r.acquisitions[j]:
-			e, lost, causes = causes[0], lost[1:], causes[1:]
+			errs[i] = failure
+		case replies[j].Err == nil && replies[j].Verdict == luascripts.Gone:
+			lost, at = append(lost, r.acquisitions[j]), append(at, i)
 		default:
-			e = s.renewed(replies[j])
+			errs[i] = s.renewed(replies[j])
 		}
-		if e != nil {
-			errs = withError(errs, len(batch), i, e)
+		failed = failed || errs[i] != nil
+	}
+	if len(lost) > 0 {
+		for k, cause := range s.allGone(lost) {
+			errs[at[k]] = cause
 		}
 	}
-	s.unrenewed(r.acquisitions, r.order, errs)
-	if answered { // otherwise the command may still use r
-		clear(r.acquisitions)
-		clear(r.locks)
-		r.acquisitions, r.locks = r.acquisitions[:0], r.locks[:0]
-		unusedRenewals.Put(r)
+	if failed {
+		s.unrenewed(r.acquisitions, r.order, errs)
 	}
 	return errs
 }
 
 // choose adds the acquisitions of the batch that need a renewal to r, and returns errors for the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
-	s := r.s
-	r.order = r.order[:0]
+	errs = make([]error, len(batch))
 	for i := range batch {
 		r.order = append(r.order, i)
 	}
-	if s.sliced() { // locks in the same slot share a script
+	if r.s.sliced() { // locks in the same slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
 		})
@@ -125,7 +113,7 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 		if r.take(batch[i].(*acquisition)) {
 			taken = append(taken, i)
 		} else {
-			errs = withError(errs, len(batch), i, errUntaken)
+			errs[i] = errUntaken
 		}
 	}
 	r.order = taken
@@ -139,7 +127,7 @@ func (r *renewal) take(t *acquisition) bool {
 	if t.Phase() == lockstate.Offered {
 		return false
 	}
-	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewalLocked())
+	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewal())
 	for _, held := range t.Holds() {
 		if h := held.Of.(*hold); !h.Fixed && !h.canceled {
 			r.holds = append(r.holds, h)
@@ -148,14 +136,8 @@ func (r *renewal) take(t *acquisition) bool {
 	return true
 }
 
-// renewal returns the arguments of the renewal script for t.
+// renewal returns the arguments of the renewal script for t. The caller holds the mutex of the state.
 func (t *acquisition) renewal() luascripts.Renewal {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.renewalLocked()
-}
-
-func (t *acquisition) renewalLocked() luascripts.Renewal {
 	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 
@@ -199,15 +181,6 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 // errUntaken is the error of a renewal of an Offered acquisition. A lock that no waiter has claimed is not renewed.
 var errUntaken = errors.New("not claimed yet")
 
-// withError sets errs[i] to err and returns errs. If errs is nil, it allocates n errors.
-func withError(errs []error, n, i int, err error) []error {
-	if errs == nil {
-		errs = make([]error, n)
-	}
-	errs[i] = err
-	return errs
-}
-
 // renewed converts the reply to a renewal into an error for the watchdog.
 func (s *Session) renewed(r luascripts.Renewed) error {
 	switch {
@@ -228,7 +201,7 @@ func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []err
 	var t *acquisition
 	failed := 0
 	for j, i := range order {
-		if errs == nil || errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
+		if errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
 			continue
 		}
 		if failed++; failed == 1 {

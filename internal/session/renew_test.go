@@ -70,7 +70,7 @@ func TestRenewal_givenUp(t *testing.T) {
 			}
 			return redistest.Action{}
 		})
-		if errs := s.renew(w.Context(), batch); errs != nil || sent == 0 {
+		if errs := s.renew(w.Context(), batch); errors.Join(errs...) != nil || sent == 0 {
 			w.Errorf("a renewal: %v, %d commands", errs, sent)
 		}
 

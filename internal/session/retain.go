@@ -3,12 +3,10 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // A lock with lock.WithMinHold stays locked for a minimum time after its grant. If its last hold is released earlier,
@@ -71,58 +69,30 @@ func (t *acquisition) unrenewed() {
 	}
 }
 
-// retains reports whether the lock must stay locked after its release.
-func (t *acquisition) retains() bool {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.minHoldLeft() > 0
-}
-
 // retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {
-	command.Unbatched[luascripts.Verdict]
+	command.Unbatched[released]
 	t *acquisition
 }
 
 // Send removes served owners from the queue, if any, and then sends the command.
-func (r retainRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
+func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 	t := r.t
 	t.at.lock()
 	rest, served := t.minHoldLeft(), t.Served()
 	t.at.unlock()
 	if len(served) > 0 {
 		if err := t.removeServed(ctx, served); err != nil {
-			return 0, err
+			return reply, err
 		}
 	}
-	return t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+	reply.Verdict, err = t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+	return reply, err
 }
 
 // Late reconciles the acquisition if Redis did not confirm the expiry.
-func (r retainRequest) Late(_ luascripts.Verdict, err error) {
+func (r retainRequest) Late(_ released, err error) {
 	if err != nil {
 		r.t.s.reconcile(r.t, true)
 	}
-}
-
-// retain releases an ended acquisition whose lock must stay locked for its minimum hold time. It returns the same errors
-// as release.
-func (s *Session) retain(ctx context.Context, t *acquisition, within time.Duration) error {
-	o := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, time.Now(), within, retainRequest{t: t})
-	uncertain, reconciled := t.afterRelease(false, false)
-	switch {
-	case !o.Answered:
-		return o.Err
-	case o.Err != nil:
-		s.sender.Go(func() { s.reconcile(t, true) })
-		return o.Err
-	case uncertain:
-		// A command for this acquisition has an unknown outcome. If executed late, it would keep the lock for a full lease.
-		s.sender.Go(func() { s.reconcile(t, true) })
-	}
-	// Gone after a repetition: the first copy was executed, and the lock has expired since.
-	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
-		return nil
-	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value))
 }

@@ -42,17 +42,9 @@ func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 	if l.Subscribed() {
 		return
 	}
-	if channel, _ := (&subscriptions{at: at}).channel(spec); at.s.hub.Lingers(channel) {
+	if at.s.hub.Lingers(spec.channel) {
 		l.Subscribe(&spec.terms, time.Time{})
 	}
-}
-
-// channel returns the channel on which waiters by spec are notified, and its callback.
-func (e *subscriptions) channel(spec *Spec) (name string, hear func(message string)) {
-	if spec.Keep != nil {
-		return spec.turns, e.onTurn
-	}
-	return spec.Keys.Channel, e.onMessage
 }
 
 // subscribe subscribes to the channels of a queue. If the queue has already sent a request and a channel is already
@@ -60,16 +52,19 @@ func (e *subscriptions) channel(spec *Spec) (name string, hear func(message stri
 func (at *entry) subscribe(a lockstate.Effect) {
 	e, spec, hub := at.subscriptions(a.Queue), a.Terms.Of.(*Spec), at.s.hub
 	asked := !a.Sent.IsZero()
-	channel, hear := e.channel(spec)
+	hear := e.onMessage
+	if spec.Keep != nil {
+		hear = e.onTurn
+	}
 	var already, ownAlready bool
 	if !spec.terms.Tickets() && spec.Keys.Change == "" {
-		e.lock, already = hub.Subscribe(channel, hear, e.notify)
+		e.lock, already = hub.Subscribe(spec.channel, hear, e.notify)
 		if already && asked {
 			a.Queue.Notify()
 		}
 		return
 	}
-	e.lock, already = hub.Subscribe(channel, hear, func() { e.confirmed(0) })
+	e.lock, already = hub.Subscribe(spec.channel, hear, func() { e.confirmed(0) })
 	if spec.terms.Passes {
 		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), e.onHandOff, func() { e.confirmed(1) })
 		e.all, _ = hub.Subscribe(spec.Keys.Line, e.onYield, func() {})

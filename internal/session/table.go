@@ -11,11 +11,9 @@ import (
 
 // lockID identifies an entry. Both sides of a read/write lock have the same lockID.
 type lockID struct {
-	kind *Kind // as returned by family
+	kind *Kind // of a read/write lock, the write side
 	key  string
 }
-
-func (spec *Spec) id() lockID { return lockID{spec.family(), spec.Keys.Lock} }
 
 // lockTable has an entry for each lock that the client uses.
 //
@@ -37,26 +35,21 @@ type lockTable struct {
 	closed     bool              // set by Close: begin and enter fail
 	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed above most
 	most       int               // tidying starts when known has more entries
-	spare      []*entry          // to be reused, because allocating an entry is expensive
 	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
 }
 
-// Up to idleEntries Idle entries stay in the table, because a lookup is cheaper than an allocation. Up to spareEntries
-// removed entries are kept for reuse.
-const (
-	idleEntries  = 512
-	spareEntries = 512
-)
+// idleEntries is how many Idle entries stay in the table, because a lookup is cheaper than an allocation.
+const idleEntries = 512
 
 // entry is the state of one lock, and its mutex. The methods of package lockstate do no I/O and require the mutex.
 // Methods of entry, acquisition and subscriptions lock it themselves, unless documented otherwise.
 type entry struct {
-	s *Session // set once
+	s  *Session // set once
+	id lockID   // set once
 
 	// Guarded by lockTable.mu.
-	id         lockID // zero if it is not in lockTable.known
-	users      int    // number of calls that use the entry
-	remembered bool   // it is in lockTable.remembered
+	users      int  // number of calls that use the entry
+	remembered bool // it is in lockTable.remembered
 
 	mu        sync.Mutex
 	state     lockstate.Lock  // guarded by mu
@@ -65,7 +58,7 @@ type entry struct {
 
 func (all *lockTable) init(s *Session) {
 	all.s = s
-	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, Ticket: s.newTicket}
+	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, OpTimeout: s.OpTimeout, Ticket: s.newAcquisition}
 	all.known = make(map[lockID]*entry)
 	all.most = idleEntries
 }
@@ -79,12 +72,11 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 		return nil, lock.ErrClosed
 	}
 	s.sender.Add()
-	id, at := spec.id(), spec.at
-	if at == nil || at.s != s || at.id != id {
-		if at = all.known[id]; at == nil {
-			at = all.newLocked(id)
-		}
-		spec.at = at
+	at := all.known[spec.id]
+	if at == nil {
+		at = &entry{s: s, id: spec.id}
+		at.state.Init(&all.rules, at)
+		all.known[spec.id] = at
 	}
 	at.users++
 	return at, nil
@@ -99,18 +91,6 @@ func (s *Session) enter() error {
 	}
 	s.sender.Add()
 	return nil
-}
-
-func (all *lockTable) newLocked(id lockID) (at *entry) {
-	if end := len(all.spare) - 1; end >= 0 {
-		at, all.spare = all.spare[end], all.spare[:end]
-	} else {
-		at = &entry{s: all.s}
-		at.state.Init(&all.rules, at)
-	}
-	at.id = id
-	all.known[id] = at
-	return at
 }
 
 // done unregisters a call that begin registered.
@@ -161,11 +141,6 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	switch {
 	case at.state.Idle(now), all.closed && at.state.Unused():
 		delete(all.known, at.id)
-		at.id = lockID{}
-		if at.state.Unreferenced() && !at.remembered && len(all.spare) < spareEntries {
-			at.state.Reset()
-			all.spare = append(all.spare, at)
-		}
 	case at.state.Unused() && !at.remembered:
 		at.remembered = true
 		all.remembered = append(all.remembered, at)
@@ -185,6 +160,13 @@ func (at *entry) lock() { at.mu.Lock() }
 func (at *entry) unlock() {
 	at.state.Drain(at.apply)
 	at.mu.Unlock()
+}
+
+// locked returns what f returns. It calls f with the mutex of the state.
+func locked[T any](at *entry, f func() T) T {
+	at.lock()
+	defer at.unlock()
+	return f()
 }
 
 // apply executes an effect. The caller holds at.mu, so neither apply nor the methods it calls may block.

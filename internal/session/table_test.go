@@ -12,25 +12,25 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// states returns the number of known entries of s, and of spare entries.
-func (w *world) places(s *Session) (known, spare int) {
+// places returns the number of known entries of s.
+func (w *world) places(s *Session) (known int) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	return len(s.table.known), len(s.table.spare)
+	return len(s.table.known)
 }
 
-// An entry is removed with the last hold, and reused.
+// An entry is removed with the last hold.
 func TestPlaces_areForgotten(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
 		for i := range 3 {
 			h := w.lock(w.a, w.Context())
-			if known, spare := w.places(w.a); known != 1 || spare != 0 {
-				w.Errorf("held: %d places, %d to be used again, want 1 and 0", known, spare)
+			if known := w.places(w.a); known != 1 {
+				w.Errorf("held: %d places, want 1", known)
 			}
 			w.unlock(h)
-			if known, spare := w.places(w.a); known != 0 || spare != 1 {
-				w.Errorf("round %d: %d places, %d to be used again, want 0 and 1", i, known, spare)
+			if known := w.places(w.a); known != 0 {
+				w.Errorf("round %d: %d places, want 0", i, known)
 			}
 		}
 	})
@@ -47,14 +47,13 @@ func TestPlaces_ofWhatIsLost(t *testing.T) {
 			w.Fatalf("%v, want ErrLost", err)
 		}
 		synctest.Wait()
-		if known, _ := w.places(w.a); known != 0 {
+		if known := w.places(w.a); known != 0 {
 			w.Errorf("%d places", known)
 		}
 	})
 }
 
-// Some unused entries stay known, up to a maximum. A handle finds the entry of its lock, even if its cached entry was
-// reused for another lock.
+// Some unused entries stay known, up to a maximum.
 func TestPlaces_stay(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most, locks = 4, 10
@@ -71,7 +70,7 @@ func TestPlaces_stay(t *testing.T) {
 					w.Fatal(err)
 				}
 				w.a.table.mu.Lock()
-				if at := w.a.table.known[spec.id()]; at == nil || at != spec.at || at != h.(*hold).acquisition().at {
+				if at := w.a.table.known[spec.id]; at == nil || at != h.(*hold).acquisition().at {
 					w.Errorf("%s is taken at a place that is not its own", spec.Name)
 				}
 				w.a.table.mu.Unlock()
@@ -80,28 +79,16 @@ func TestPlaces_stay(t *testing.T) {
 				}
 				holds = append(holds, h)
 			}
-			if known, _ := w.places(w.a); known != locks {
+			if known := w.places(w.a); known != locks {
 				w.Errorf("%d places are known of %d locks that are held", known, locks)
 			}
 			for _, h := range holds {
 				w.unlock(h)
 			}
-			if known, _ := w.places(w.a); known != most {
+			if known := w.places(w.a); known != most {
 				w.Errorf("%d places stay, want %d", known, most)
 			}
 			slices.Reverse(specs) // so that others stay
-		}
-		for _, spec := range specs { // one after the other, so that an entry is reused
-			for range 2 {
-				h, err := w.a.TryLock(w.Context(), spec)
-				if err != nil {
-					w.Fatal(err)
-				}
-				if n := w.mini.HGet(spec.Name, h.Owner()); n != "1" {
-					w.Errorf("%s has %q holds in Redis", spec.Name, n)
-				}
-				w.unlock(h)
-			}
 		}
 	})
 }
@@ -124,18 +111,18 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 		for i := range 10 {
 			letGo(i)
 		}
-		if known, _ := w.places(w.a); known != 10 {
+		if known := w.places(w.a); known != 10 {
 			w.Errorf("%d places are known, want all that were let go", known)
 		}
 		time.Sleep(asideTime)
 		letGo(10)
-		if known, _ := w.places(w.a); known != 1 {
+		if known := w.places(w.a); known != 1 {
 			w.Errorf("%d places are known, want the latest", known)
 		}
 		if err := w.a.Close(context.Background()); err != nil {
 			w.Error(err)
 		}
-		if known, _ := w.places(w.a); known != 0 {
+		if known := w.places(w.a); known != 0 {
 			w.Errorf("%d places are known after Close", known)
 		}
 	})
@@ -166,7 +153,7 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 		}
 		time.Sleep(asideTime)
 		letGo(10)
-		if known, _ := w.places(w.a); known != 2 {
+		if known := w.places(w.a); known != 2 {
 			t.Errorf("%d places are known, want the one that is held and the latest", known)
 		}
 		w.unlock(h)
@@ -196,18 +183,18 @@ func (w *world) letGo(name string) {
 	w.a.done(at)
 }
 
-// A process uses very many locks at once. When it has released them, the number of known and spare entries is limited.
+// A process uses very many locks at once. When it has released them, the number of known entries is limited.
 func TestPlaces_noMoreStayThanThat(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var all []*entry
-		for i := range idleEntries + spareEntries + 10 {
+		for i := range idleEntries + 10 {
 			all = append(all, w.begins(fmt.Sprint("orders", i)))
 		}
 		for _, at := range all {
 			w.a.done(at)
 		}
-		if known, spare := w.places(w.a); known != idleEntries || spare != spareEntries {
-			w.Errorf("%d places are known, and %d are kept to be used again, want %d and %d", known, spare, idleEntries, spareEntries)
+		if known := w.places(w.a); known != idleEntries {
+			w.Errorf("%d places are known, want %d", known, idleEntries)
 		}
 	})
 }
@@ -238,53 +225,10 @@ func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
 		w.letGo("orders")
 		time.Sleep(asideTime)
 		w.a.done(w.begins("busy"))
-		if known, _ := w.places(w.a); known != 1 {
+		if known := w.places(w.a); known != 1 {
 			w.Errorf("%d places are known, want the busy one", known)
 		}
 		w.a.done(busy)
-	})
-}
-
-// A hold ends after its entry was removed. The entry is spare once, and reused for one lock only.
-func TestPlaces_areForgottenOnce(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.a.table.most = 0
-		busy := w.begins("busy")
-		at := w.begins("orders")
-		w.a.done(at)
-		at.tidy()
-		one, other := w.begins("one"), w.begins("other")
-		if one == other {
-			w.Error("two locks have one place")
-		}
-		for _, at := range []*entry{one, other, busy} {
-			w.a.done(at)
-		}
-	})
-}
-
-// A call has stopped waiting for the reply to its request. The entry is removed, but not reused for another lock: the
-// late reply still refers to it.
-func TestPlaces_areNotUsedAgainBeforeTheAnswer(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.a.table.most = 0
-		w.unlock(w.lock(w.a, w.Context())) // loads the script
-		at := w.begins("orders")
-		w.a.done(at)
-		w.slowScripts(opTime / 2)
-		if _, err := w.a.Lock(w.within(opTime/4), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
-		if known, _ := w.places(w.a); known != 0 {
-			w.Errorf("%d places", known)
-		}
-		other := w.begins("other")
-		if other == at {
-			w.Error("another lock has the place before the answer is there")
-		}
-		w.a.done(other)
-		time.Sleep(opTime)
-		w.wire.OnRequest(nil)
 	})
 }
 

@@ -16,16 +16,12 @@ import (
 
 // unlock releases h. If wait is false, it does not wait for replies: see unlockLater.
 func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
-	began := time.Now()
-	h.look(began) // an expired lease is lost even if the watchdog has not detected it yet
-	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
-		return err
+	now := time.Now()
+	h.look(now) // an expired lease is lost even if the watchdog has not detected it yet
+	if before := h.endAt(lock.ErrUnlocked, now); before != nil {
+		return notHeld(before)
 	}
-	later, err := s.unlockEnded(ctx, h, began, wait)
-	if later {
-		return nil
-	}
-	return s.unlocked(ctx, h, began, err)
+	return s.unlockEnded(ctx, h, now, wait)
 }
 
 // unlocked notifies the observer of the result of releasing h, and returns it.
@@ -34,48 +30,47 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 		err = s.sender.Failed(ctx, began, err)
 	}
 	if s.Observer != nil {
-		s.tellGivenBack(h, err)
+		s.tellEnd(h, err)
 	}
 	return err
 }
 
-// unlockEnded releases h, which unlock has just ended. later reports that a goroutine sends the command for it, because
-// wait is false.
-func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) (later bool, err error) {
+// unlockEnded releases h, which unlock has just ended.
+func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) error {
 	t := h.acquisition()
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return false, nil
+		return s.unlocked(ctx, h, now, nil)
 	}
 	at, err := s.begin(t.spec)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close releases it
+	if err != nil { // Close releases it
+		return s.unlocked(ctx, h, now, fmt.Errorf("%w: %w", lock.ErrNotHeld, err))
 	}
-	defer func() {
-		if !later {
-			s.done(at)
-		}
-	}()
-
-	// A deferred Unlock must release the lock even if ctx is already canceled.
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // a deferred Unlock must release the lock even if ctx is already canceled
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch remains, passed := t.remove(h, now); {
+	t.at.lock()
+	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
+	t.at.unlock()
+	switch {
 	case passed:
-		s.tellHandedOff(h)
-		return false, nil
+		s.done(at)
+		if s.Observer != nil {
+			h.tell(s.Observer.HandedOff, lock.Event{})
+		}
 	case remains == lockstate.SharersHold: // other readers joined after drop
-		return false, nil
+		s.done(at)
 	case !wait:
 		s.unlockLater(ctx, at, h, remains)
-		return true, nil
+		return nil
 	default:
-		return false, s.sendUnlock(ctx, h, remains, now)
+		err = s.sendUnlock(ctx, at, h, remains, now)
 	}
+	return s.unlocked(ctx, h, now, err)
 }
 
-// sendUnlock sends the command for h, after which remains has the lock.
-func (s *Session) sendUnlock(ctx context.Context, h *hold, remains lockstate.Remains, now time.Time) error {
+// sendUnlock sends the command for h, after which remains has the lock. It calls done.
+func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time) error {
+	defer s.done(at)
 	if remains == lockstate.NobodyHolds {
 		return s.release(ctx, h.acquisition(), now)
 	}
@@ -97,9 +92,8 @@ func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains l
 	s.sender.Go(func() {
 		began := time.Now()
 		err := func() error {
-			defer s.done(at)
 			defer at.released(done)
-			return s.sendUnlock(ctx, h, remains, began)
+			return s.sendUnlock(ctx, at, h, remains, began)
 		}()
 		if err := s.unlocked(ctx, h, began, err); err != nil {
 			s.report.unlockFailed(h, err)
@@ -120,14 +114,6 @@ func (t *acquisition) drop(h *hold) bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.state.Drop(&t.Acquisition, &h.Hold)
-}
-
-// remove removes h from t. It returns who still holds t, and whether the lock was handed off to the next waiter of this
-// process.
-func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
 // pass hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
@@ -191,7 +177,7 @@ func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
 
 // Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
-	f.t.s.reconcile(f.t, err != nil || f.t.isUncertain())
+	f.t.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.Uncertain))
 }
 
 // release releases an ended acquisition in Redis. If the kind supports hand-off, the lock goes to the next waiter.
@@ -209,16 +195,31 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		now = time.Now()
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
-	if t.retains() {
-		return s.retain(ctx, t, within)
+	f, retains := t.newRelease(now)
+	if retains {
+		o := command.SendWithRetry[released](ctx, s.sender, now, within, retainRequest{t: t})
+		return s.afterRelease(t, o, false)
 	}
-	f := t.newRelease(now)
 	o := command.SendWithRetry[released](ctx, s.sender, now, within, f)
 	if f.next != nil {
 		s.onRelease(f, o.Value, o.Err)
 	}
-	confirmed := o.Answered && o.Err == nil
-	uncertain, reconciled := t.afterRelease(confirmed && f.next == nil, o.Value.Aside)
+	return s.afterRelease(t, o, o.Answered && o.Err == nil && f.next == nil)
+}
+
+// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. It returns
+// the error of the release whose outcome is o.
+func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free bool) error {
+	t.at.lock()
+	if free && o.Value.Aside { // before any waiter can send a request
+		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime))
+	}
+	t.at.state.NoLongerHeld(&t.Acquisition)
+	if free {
+		t.at.state.Free(t.Terms)
+	}
+	uncertain, reconciled := t.Uncertain(), t.MaybeReleased()
+	t.at.unlock()
 	switch {
 	case !o.Answered:
 		return o.Err
@@ -226,35 +227,40 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return o.Err
 	case uncertain:
-		// A request for this acquisition has an unknown outcome and may still be executed.
+		// A request for this acquisition has an unknown outcome and may still be executed. After a retention, it would
+		// keep the lock for a full lease.
 		s.sender.Go(func() { s.reconcile(t, true) })
 	}
-	// Gone after a repetition: the first copy was executed, and its reply was lost.
+	// Gone after a repetition: the first copy was executed, and its reply was lost. A retained lock has expired since.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
 }
 
-// newRelease returns the release of t. The next owner is the queue in this process, if there is one.
-func (t *acquisition) newRelease(now time.Time) releaseRequest {
-	s := t.s
-	f := releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
-	if !t.Terms.Passes {
-		return f
-	}
+// newRelease returns the release of t. The next owner is the queue in this process, if there is one. retains reports
+// that the lock must stay locked for its minimum hold time instead.
+func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool) {
 	t.at.lock()
 	defer t.at.unlock()
+	if !t.keepUntil.IsZero() && t.minHoldLeft() > 0 {
+		return f, true
+	}
+	s := t.s
+	f = releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
+	if !t.Terms.Passes {
+		return f, false
+	}
 	if !t.Terms.Tickets() {
 		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
 		if _, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); nextOwner != nil {
 			f.next, f.pass.Heir = acquisitionOf(nextOwner), nextOwner.Name
 		}
-		return f
+		return f, false
 	}
 	w, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.offer(t.spec), s.queueTTL(), now)
 	if w == nil {
-		return f
+		return f, false
 	}
 	spec := w.Terms.Of.(*Spec)
 	f.next = acquisitionOf(nextOwner)
@@ -263,7 +269,7 @@ func (t *acquisition) newRelease(now time.Time) releaseRequest {
 		f.register, f.pass.Spare = r, lockstate.MaxPasses
 	}
 	t.at.subscribeEarly(w.Queue(), spec)
-	return f
+	return f, false
 }
 
 // onRelease reports to the state the result of a release with a next owner.
@@ -282,22 +288,6 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 		next.lease = s.dog.WatchIn(&next.own, next, r.sent, offer, true)
 		next.at.state.Follow(&next.Acquisition, r.Next, len(s.id)+1)
 	}
-}
-
-// afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. aside
-// is true if they must yield to other waiters. It returns whether t is uncertain, and whether reconciling may have
-// released it already.
-func (t *acquisition) afterRelease(free, aside bool) (uncertain, reconciled bool) {
-	t.at.lock()
-	defer t.at.unlock()
-	if free && aside {
-		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
-	}
-	t.at.state.NoLongerHeld(&t.Acquisition)
-	if free {
-		t.at.state.Free(t.Terms)
-	}
-	return t.Uncertain(), t.MaybeReleased()
 }
 
 // reduceRequest is the command that sets the number of holds of a live acquisition. It implements command.Call.
@@ -328,7 +318,9 @@ func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) 
 
 // Late gives the turn back, and reconciles the acquisition after an error.
 func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
-	r.t.changeDone()
+	r.t.at.lock()
+	r.t.ChangeDone()
+	r.t.at.unlock()
 	<-r.turn
 	if err != nil {
 		r.t.s.reconcile(r.t, true)
@@ -340,7 +332,7 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 	turn := t.turn(o)
 	began := time.Now()
 	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
-		if phase := t.phase(); !phase.Lives() {
+		if phase := locked(t.at, t.Phase); !phase.Lives() {
 			return reducedAfter(phase)
 		}
 		s.sender.Go(func() { s.reconcile(t, false) })
@@ -365,9 +357,11 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 		s.sender.Go(func() { s.reconcile(t, true) })
 		return r.Err
 	case r.Value == luascripts.Done:
-		t.count(holds)
+		t.at.lock()
+		t.Count(holds)
+		t.at.unlock()
 		return nil
-	case !t.isLive():
+	case !locked(t.at, t.Lives):
 		return nil
 	}
 	cause := s.gone(t, luascripts.Gone)

@@ -66,7 +66,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
-		if _, err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
+		if err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("Unlock: %v", err)
 		}
 	})
@@ -251,7 +251,7 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, k, w.Context())
 				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				if f := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.pass.Heir != "" {
+				if f, _ := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.pass.Heir != "" {
 					w.Errorf("the release names %q", f.pass.Heir)
 				}
 				w.unlock(h)

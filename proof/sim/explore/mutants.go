@@ -50,7 +50,7 @@ var mutants = []mutant{
 	}}},
 	{"a lease counts from the answer to the question", "plain", []edit{{
 		"internal/session/ask.go",
-		"s.dog.WatchIn(&t.own, t, sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
+		"s.dog.WatchIn(&t.own, t, q.sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
 	}}},
 	{"a lease counts from the answer to a renewal", "plain", []edit{{
 		"watchdog/lane.go",
