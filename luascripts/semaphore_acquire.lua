@@ -50,7 +50,7 @@ if value and value >= n and (total == 0 or value + held == total) and redis.pcal
   -- mutant: never: speed
   if not had and (not first or #first == 16) then
     local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore of Redisson's may have an expiry
-    if type(redis.pcall('INCRBY', free, -n)) == 'number' then
+    if type(redis.pcall('INCRBY', free, '-' .. n)) == 'number' then
       local score, denied = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + lease), false
       for _, each in ipairs(ids) do
         denied = denied or redis.pcall('ZADD', leases, score, each) ~= 1 -- mutant: operand 1: what is denied for one is denied for each
