@@ -1,6 +1,7 @@
 package latch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -141,7 +141,8 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 	}
 	c := l.all.enter(l)
 	defer l.all.leave(l, c)
-	return l.counted(c.crowd.Ask(ctx, struct{}{}))
+	r, err := c.batcher.Ask(ctx, count{})
+	return l.counted(r.state, cmp.Or(err, r.err))
 }
 
 // CountDownOnce is CountDown for a named part of the work. A name counts once in each round of the
@@ -173,8 +174,14 @@ func (l *Latch) counted(s luascripts.LatchState, err error) (left int64, _ error
 
 // counter counts one latch down for all callers of a client.
 type counter struct {
-	crowd   *send.Crowd[struct{}, luascripts.LatchState]
+	batcher *command.Batcher[count]
 	callers int // guarded by Latches.mu
+}
+
+// count is a call of CountDown, and its reply.
+type count struct {
+	state luascripts.LatchState
+	err   error
 }
 
 // enter returns the counter of a latch, for a caller that must leave it.
@@ -184,7 +191,8 @@ func (all *Latches) enter(l *Latch) *counter {
 	defer all.mu.Unlock()
 	c := all.counters[key]
 	if c == nil {
-		c = &counter{crowd: send.NewCrowd(all.sender, l.countDown, func(struct{}) int { return 1 }, luascripts.MostCounts)}
+		one, drop := func(*count) int { return 1 }, func(*count) bool { return true }
+		c = &counter{batcher: command.NewBatcher(all.sender, l.countDown, one, luascripts.MostCounts, drop)}
 		all.counters[key] = c
 	}
 	c.callers++
@@ -200,25 +208,20 @@ func (all *Latches) leave(l *Latch, c *counter) {
 	}
 }
 
-// countDown counts for callers, and returns what each of them has done. All copies of its command count for all of the
-// callers, so one record in Redis is enough.
-func (l *Latch) countDown(ctx context.Context, callers []struct{}) ([]luascripts.LatchState, error) {
+// countDown counts for several calls. All copies of its command count for all of them, so one record in Redis is enough.
+func (l *Latch) countDown(calls []*count) (replied bool) {
 	call := newCall()
-	call.Count = int64(len(callers))
-	s, err := l.change(ctx, countDown, call, luascripts.CountDownLatch)
-	if err != nil {
-		return nil, send.Own(err)
-	}
-	each := make([]luascripts.LatchState, len(callers))
-	for i := range each {
-		each[i] = s
+	call.Count = int64(len(calls))
+	s, err := l.change(context.Background(), countDown, call, luascripts.CountDownLatch)
+	for i, c := range calls {
+		c.state, c.err = s, err
 		after := s.Did - 1 - int64(i) // how many of the others counted after this one
-		each[i].Left, each[i].Did = s.Left+max(after, 0), 0
+		c.state.Left, c.state.Did = s.Left+max(after, 0), 0
 		if after >= 0 {
-			each[i].Did = 1
+			c.state.Did = 1
 		}
 	}
-	return each, nil
+	return err == nil
 }
 
 // Count returns the remaining count, which is 0 for a released latch. If there is no latch, the

@@ -482,7 +482,7 @@ func TestLostReplies(t *testing.T) {
 // passes the replies, and returns what the callers got.
 func gather(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (finish func() (lefts []int64, errs []error)) {
 	t.Helper()
-	const inFlight = 8 // commands of a latch
+	const inFlight = 32 // commands of a latch
 	held, seen := make(chan struct{}), new(atomic.Int64)
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		if string(req[0]) != "EVALSHA" {
@@ -541,21 +541,21 @@ func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.
 func TestCountDown_together(t *testing.T) {
 	t.Parallel()
 	s, p, c, l := counting(t)
-	for _, count := range []int64{100, 64, 40} {
-		const callers = 64
+	for _, count := range []int64{150, 120, 70} {
+		const callers = 120
 		create(t, l, count)
 		w := wait(t.Context(), c.NewLatch("done"))
 		listen(t, s, "done", 1)
 		s.ResetStats(t)
 		finish := gather(t, p, l, callers)
-		if calls := s.CommandCalls(t, "evalsha"); calls > 10 {
+		if calls := s.CommandCalls(t, "evalsha"); calls > 33 {
 			t.Errorf("%d commands before the replies", calls)
 		}
 		lefts, errs := finish()
 		if err := errors.Join(errs...); err != nil {
 			t.Error(err)
 		}
-		if calls := s.CommandCalls(t, "evalsha"); calls > 24 {
+		if calls := s.CommandCalls(t, "evalsha"); calls > 60 {
 			t.Errorf("%d calls were %d commands", callers, calls)
 		}
 		var want []int64
@@ -622,14 +622,14 @@ func TestCountDown_canceled(t *testing.T) {
 	t.Parallel()
 	_, p, c, l := counting(t)
 	create(t, l, 100)
-	finish := gather(t, p, l, 20)
+	finish := gather(t, p, l, 60)
 	ctx, cancel := context.WithCancel(t.Context())
 	canceled := make(chan error, 1)
 	go func() {
 		_, err := c.NewLatch("done").CountDown(ctx)
 		canceled <- err
 	}()
-	kindtest.WaitFor(t, "it has called", func() bool { return l.Counting() == 21 })
+	kindtest.WaitFor(t, "it has called", func() bool { return l.Counting() == 61 })
 	cancel()
 	var e *lock.Error
 	if err := <-canceled; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "count down" {
@@ -638,7 +638,7 @@ func TestCountDown_canceled(t *testing.T) {
 	if _, errs := finish(); errors.Join(errs...) != nil {
 		t.Error(errs)
 	}
-	if n, err := l.Count(t.Context()); n != 80 || err != nil {
+	if n, err := l.Count(t.Context()); n != 40 || err != nil {
 		t.Errorf("%d left, %v", n, err)
 	}
 }
@@ -657,7 +657,7 @@ func TestCountDown_togetherFails(t *testing.T) {
 		{[]string{"ACL", "SETUSER", "default", "-time"}, nil, "docs/operate/security.md"},
 	} {
 		s.Do(t, fails.prepare...)
-		_, errs := gather(t, p, l, 20)()
+		_, errs := gather(t, p, l, 60)()
 		for _, err := range errs {
 			var e *lock.Error
 			if !errors.As(err, &e) || e.Op != "count down" || e.Name != "done" || fails.match != nil && !errors.Is(err, fails.match) || strings.Count(err.Error(), fails.says) != 1 {

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -17,7 +17,7 @@ import (
 // Latches is shared by all latches and wait groups of a client.
 type Latches struct {
 	session *session.Session // set once
-	sender  *send.Sender     // set once
+	sender  *command.Sender  // set once
 
 	mu       sync.Mutex
 	watches  map[string]*watch          // by key of the latch or wait group; guarded by mu
@@ -28,7 +28,7 @@ type Latches struct {
 }
 
 // NewLatches is for package client.
-func NewLatches(s *session.Session, sender *send.Sender) *Latches {
+func NewLatches(s *session.Session, sender *command.Sender) *Latches {
 	all := &Latches{session: s, sender: sender, watches: make(map[string]*watch), counters: make(map[string]*counter), workers: make(map[string]luascripts.Mark)}
 	all.waitGroups = all.newWaitGroups()
 	return all

@@ -336,24 +336,14 @@ func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Batched reports whether the request can be sent in a batch. It reports false if the acquisition has ended, so that
-// Send returns Gone.
-func (r reenterRequest) Batched() (node uint16, joins bool) {
-	if node, joins = r.t.s.batches(r.t.spec); joins && !locked(r.t.at, r.t.Lives) {
-		return 0, false
+// Batch fills in the change. It returns nil if the acquisition has ended, so that Send returns Gone.
+func (r reenterRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Acquired {
+	if !r.t.spec.Batches || !locked(r.t.at, r.t.Lives) {
+		return nil
 	}
-	return node, joins
-}
-
-// Encode fills in the change.
-func (r reenterRequest) Encode(c *luascripts.Change) {
 	*r.sent = time.Now()
 	r.t.spec.encode(c, r.q)
-}
-
-// Decode returns the reply to the change.
-func (r reenterRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error) {
-	return c.Acquired, c.Err
+	return acquiredBy
 }
 
 // Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.

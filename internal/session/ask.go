@@ -56,21 +56,16 @@ func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
 }
 
-// Batched reports whether the request can be sent in a batch.
-func (q acquireRequest) Batched() (node uint16, joins bool) {
-	if q.Replicas > 0 {
-		return 0, false
+// Batch fills in the change.
+func (q acquireRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Acquired {
+	if q.Replicas > 0 || !q.spec.Batches {
+		return nil
 	}
-	return q.s.batches(q.spec)
+	q.spec.encode(c, q.Question)
+	return acquiredBy
 }
 
-// Encode fills in the change.
-func (q acquireRequest) Encode(c *luascripts.Change) { q.spec.encode(c, q.Question) }
-
-// Decode returns the reply to the change.
-func (q acquireRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error) {
-	return c.Acquired, c.Err
-}
+func acquiredBy(c *luascripts.Change) luascripts.Acquired { return c.Acquired }
 
 // Late handles the reply after the call has left. The acquisition may have got the lock or a queue position. If it
 // lives, a later request finds that; if it has ended, Late reconciles it. A request that was not sent needs nothing.

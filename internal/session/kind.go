@@ -103,14 +103,6 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	return r, err
 }
 
-// batches reports whether changes of the lock can be sent in a batch, and to which node.
-func (s *Session) batches(spec *Spec) (node uint16, joins bool) {
-	if spec.Batches && s.sliced() {
-		node = s.node(spec.slot)
-	}
-	return node, spec.Batches
-}
-
 // encode fills in the fields of c for a change of the lock.
 func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q

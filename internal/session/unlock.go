@@ -156,23 +156,14 @@ func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
-// Batched reports whether the release can be sent in a batch. A release with a next owner cannot.
-func (f releaseRequest) Batched() (node uint16, joins bool) {
-	if f.next != nil {
-		return 0, false
+// Batch fills in the change. A release with a next owner is not batched.
+func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) released {
+	if f.next != nil || !f.t.spec.Batches {
+		return nil
 	}
-	return f.t.s.batches(f.t.spec)
-}
-
-// Encode fills in the change.
-func (f releaseRequest) Encode(c *luascripts.Change) {
 	f.t.spec.encode(c, luascripts.Question{Owner: f.t.Name})
 	c.Gives = true
-}
-
-// Decode returns the reply to the change.
-func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
-	return released{Passed: c.Passed}, c.Err
+	return func(c *luascripts.Change) released { return released{Passed: c.Passed} }
 }
 
 // Late reconciles the acquisition if Redis did not confirm the release.
@@ -302,18 +293,14 @@ func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
-// Batched reports whether the command can be sent in a batch.
-func (r reduceRequest) Batched() (node uint16, joins bool) { return r.t.s.batches(r.t.spec) }
-
-// Encode fills in the change.
-func (r reduceRequest) Encode(c *luascripts.Change) {
+// Batch fills in the change.
+func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Verdict {
+	if !r.t.spec.Batches {
+		return nil
+	}
 	r.t.spec.encode(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
 	c.Gives = true
-}
-
-// Decode returns the reply to the change.
-func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) {
-	return c.Passed.Verdict, c.Err
+	return func(c *luascripts.Change) luascripts.Verdict { return c.Passed.Verdict }
 }
 
 // Late gives the turn back, and reconciles the acquisition after an error.
