@@ -90,7 +90,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	rdb = withPool(rdb, c.sender, config.Logger)
 	if config.unregistered {
 		c.session = session.New(rdb, config.Config)
-		c.latches = latch.NewLatches(c.session)
+		c.latches = latch.NewLatches(c.session, c.sender)
 		return c
 	}
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
@@ -98,7 +98,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	config.WatchForced = true
 	config.ClientName = registry.Self("", config.name, config.label).String()
 	c.session = session.New(rdb, config.Config)
-	c.latches = latch.NewLatches(c.session)
+	c.latches = latch.NewLatches(c.session, c.sender)
 	c.entry = registry.New(rdb, registry.Config{
 		Client:  registry.Self(c.session.ID(), config.name, config.label),
 		Timeout: config.OpTimeout,

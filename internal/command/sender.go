@@ -89,13 +89,18 @@ type Sender struct {
 
 	sending  atomic.Int32 // the number of unbatched commands without a reply
 	batchers sync.Map     // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
-	unused   sync.Pool    // *request[luascripts.Change]; clients do not share it, because a channel must not leave its testing/synctest bubble
+	// For reuse. Clients do not share them, because a channel must not leave its testing/synctest bubble.
+	unused  sync.Pool // *request[luascripts.Change]
+	signals sync.Pool // empty channels of waiters
+	timers  sync.Pool // stopped *time.Timer
 }
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
 	s := &Sender{Config: c, Redis: rdb, closing: make(chan struct{}), jobs: make(chan job)}
 	s.unused.New = func() any { return newRequest(luascripts.Change{}) }
+	s.signals.New = func() any { return newWaiter().done }
+	s.timers.New = func() any { return stoppedTimer() }
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
@@ -224,10 +229,13 @@ func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(cont
 // goroutine of the sender sends the command, and ends when the server has replied or the connection
 // is closed.
 func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}, c C) (value T, answered bool, err error) {
-	f := &flight[T, C]{waiter: newWaiter(), s: s, call: c}
+	f := &flight[T, C]{waiter: waiter{done: s.signals.Get().(chan struct{})}, s: s, call: c}
 	s.sending.Add(1)
 	s.do(f)
-	if err = f.await(ctx, s, limit, closing); err != nil && !f.over.Swap(true) {
+	switch err = f.await(ctx, s, limit, closing); {
+	case err == nil:
+		s.signals.Put(f.done)
+	case !f.over.Swap(true):
 		return value, false, err
 	}
 	return f.value, true, f.err
@@ -262,13 +270,24 @@ type waiter struct {
 
 func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
 
+// stoppedTimer returns a timer that Reset starts.
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
 // await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
 // caller has left if it then sets over before the reply does.
 func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
 	var passed <-chan time.Time
 	if limit > 0 {
-		t := time.NewTimer(limit)
-		defer t.Stop()
+		t := s.timers.Get().(*time.Timer)
+		t.Reset(limit)
+		defer func() {
+			t.Stop()
+			s.timers.Put(t)
+		}()
 		passed = t.C
 	}
 	select {
