@@ -1,15 +1,18 @@
 -- include_take: takes a plain lock. It has no keys of its own.
 -- include: time, token, plain, line, channels, seize, linger
 
--- awaits reports whether owner stands in line, and a message reaches it: another question of it then changes nothing. line
--- is the line of the lock, or false.
+-- awaits reports whether owner stands in line, and a message reaches it: another question of it then changes nothing. It
+-- tells a client that may keep the lock again, as the first message may be lost. line is the line of the lock, or false.
 local function awaits(lock, owner, line, place, counts)
   local offer = string.match(place, '^%d+ ')
   if not line or not offer then return false end
   if not string.find(legible(line), owner .. ' ' .. offer .. '0 0 0;', 1, true) then return false end
-  if redis.call('HLEN', lock) ~= 2 then return false end -- a line without a holder: the lock is free
+  local fields = redis.call('HGETALL', lock)
+  if #fields ~= 4 then return false end -- a line without a holder: the lock is free
   local reaches = reached(knowing(lock), counts, {owner})
-  return reaches ~= nil and reaches[1]
+  if not (reaches and reaches[1]) then return false end
+  wanted(lock, fields[1] == 'leasehold_line' and fields[3] or fields[1], owner, true)
+  return true
 end
 
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of

@@ -656,14 +656,14 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 	})
 }
 
-// A waiter that stands in line and is reached asks again without a look at the whole lock.
+// A waiter that stands in line and is reached asks again without the rules for a waiter that comes.
 func TestLine_askingAgainIsCheap(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	listening(t, s, first)
 	hold(t, rdb)
 	stand(t, rdb, keys, first, time.Second)
-	for _, command := range []string{"hgetall", "time"} {
+	for _, command := range []string{"hlen", "time"} {
 		before := s.CommandCalls(t, command)
 		stand(t, rdb, keys, first, time.Second)
 		if n := s.CommandCalls(t, command) - before; n != 0 {

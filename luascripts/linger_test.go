@@ -81,6 +81,22 @@ func TestLinger_wanted(t *testing.T) {
 	})
 }
 
+// A waiter in the queue of a plain lock tells it each time that it asks: the first message may be lost.
+func TestLinger_wantedAgain(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, owner("G1"))
+	e := listen(t, rdb)
+	seed(t, rdb, keeperOf(luascripts.PlainMark, "125"), 1, 20_000)
+	for i := range 3 {
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
+		if err != nil || got.Verdict != luascripts.Held || got.Deaf {
+			t.Fatalf("request %d: %+v, %v", i, got, err)
+		}
+		e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)
+	}
+}
+
 // A heartbeat of a fair lock's waiters tells the client of a lingering holder, too.
 func TestLinger_heartbeat(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
