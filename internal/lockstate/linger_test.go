@@ -349,3 +349,17 @@ func TestMayPass_lingers(t *testing.T) {
 		})
 	}
 }
+
+// A grant to another owner shows that the lock that was kept is lost. Otherwise two owners of this process would have it, or
+// the loss of the first would hide the second, which nothing would release.
+func TestKeep_anotherGrant(t *testing.T) {
+	for _, terms := range []*Terms{keptPlain, keptWrite} {
+		s := newStage(t)
+		_, h := s.keeps(terms, true, 1)
+		kept := s.kept(h)
+		other, _ := s.take(terms, 5)
+		if kept.Lives() || s.Kept() != nil || !other.Lives() || !s.did(ReleaseKept) {
+			t.Errorf("kept: %v, granted: %v", kept.Phase(), other.Phase())
+		}
+	}
+}
