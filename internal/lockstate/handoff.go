@@ -222,6 +222,9 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 		return nil
 	}
 	t.phase, t.owner, t.Came = Held, w.Owner, w.since
+	if t.Lingers() {
+		t.grant.linger = w.Terms.Linger
+	}
 	w.Owner.hold(t)
 	if l.inRedis {
 		p.serve(w, t, now)

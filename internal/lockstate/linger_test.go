@@ -363,3 +363,24 @@ func TestKeep_anotherGrant(t *testing.T) {
 		}
 	}
 }
+
+// A waiter without the option that a lock is handed off to does not keep it.
+func TestKeep_handedOffToAHandleWithoutTheOption(t *testing.T) {
+	for _, c := range []struct {
+		waits *Terms
+		want  bool
+	}{{keptPlain, true}, {&plainTerms, false}} {
+		s := newStage(t)
+		_, h := s.keeps(keptPlain, true, 1)
+		w := s.stand(c.waits, 2)
+		s.give(h)
+		step, next := s.next(w), new(Hold)
+		if step.Do != Take || !s.Add(step.Acquisition, w.Owner, next) {
+			t.Fatalf("%+v", step)
+		}
+		s.Quit(w, s.now)
+		if kept := s.kept(next); (kept != nil) != c.want {
+			t.Errorf("kept: %t, want %t", kept != nil, c.want)
+		}
+	}
+}
