@@ -309,16 +309,18 @@ func (p *Lock) Fail(t *Acquisition) {
 	}
 }
 
-// NoLongerHeld records that t does not have the lock any more. The first waiter of its queue then
-// sends a request.
+// NoLongerHeld records that t does not have the lock any more. The first waiter of each queue of its
+// side then sends a request.
 func (p *Lock) NoLongerHeld(t *Acquisition) {
 	s := p.side(t.Terms.Reads)
 	if s.held != t {
 		return
 	}
 	s.held = nil
-	if l := s.queue(t.Terms); l != nil && !l.active && !l.inRedis {
-		l.activate()
+	for _, l := range s.queues {
+		if !l.active && !l.inRedis {
+			l.activate()
+		}
 	}
 }
 

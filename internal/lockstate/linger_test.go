@@ -384,3 +384,21 @@ func TestKeep_handedOffToAHandleWithoutTheOption(t *testing.T) {
 		}
 	}
 }
+
+// A writer that waits for the release of a lock that was kept sends its request after that release, in any queue.
+func TestEndKept_wakesEachQueue(t *testing.T) {
+	for _, key := range []QueueKey{0, ReaderPreference} {
+		s := newStage(t)
+		_, h := s.keeps(keptWrite, true, 1)
+		s.kept(h)
+		ended := s.EndKept()
+		w := s.stand(with(writeTerms, func(c *Terms) { c.QueueKey = key }), 2)
+		if step := s.next(w); step.Do != Wait {
+			t.Fatalf("before the release: %+v", step)
+		}
+		s.NoLongerHeld(ended)
+		if step := s.next(w); step.Do != Send {
+			t.Errorf("queue %d, after the release: %+v", key, step)
+		}
+	}
+}
