@@ -129,7 +129,7 @@ func (a *attempt) send() error {
 	a.at.lock()
 	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
-	if a.limit > 0 && reply.Retry > 0 {
+	if a.limit > 0 && reply.Retry > 0 && q.Writer == "" { // a writer that is refused to read has lost the lock
 		return keptElsewhere{reply.Retry}
 	}
 	return errRefused

@@ -122,8 +122,12 @@ func TestDowngrade_ofWhatIsLost(t *testing.T) {
 			<-h.Context().Done()
 			return nil
 		},
-		"deleted":               func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
-		"deleted and taken":     func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, writing, w.Context()) },
+		"deleted":           func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
+		"deleted and taken": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, writing, w.Context()) },
+		"deleted and kept": func(w *world, h lock.Hold) lock.Hold {
+			w.mini.Del("orders")
+			return w.take(w.b, writing, w.Context(), lingers)
+		},
 		"deleted and read":      func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, reading, w.Context()) },
 		"deleted and read here": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.a, reading, w.Context()) },
 	} {
