@@ -142,12 +142,13 @@ func (s *Session) expire(h *hold) {
 		return // an Unlock was faster
 	}
 	t.at.lock()
-	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, time.Now(), pass)
+	remains, passed := t.remove(h, time.Now())
 	t.at.unlock()
 	if remains == lockstate.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
 		t.at.lock()
 		t.at.state.NoLongerHeld(&t.Acquisition)
+		t.at.dropKeeper()
 		t.at.unlock()
 	}
 	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {

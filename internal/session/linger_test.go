@@ -670,3 +670,23 @@ func TestLinger_subscription(t *testing.T) {
 		}
 	})
 }
+
+// A hold that ends because of a limit leaves no subscription, and keeps the lock only if the client receives messages.
+func TestLinger_maxHold(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		opts := []lock.Option{lock.WithLinger(time.Hour), lock.WithMaxHold(lingerTime)}
+		w.take(w.a, k, w.Context(), opts...)
+		time.Sleep(2 * time.Minute)
+		w.free(k)
+		if n := w.a.hub.Channels(); n != 0 {
+			w.Errorf("%d channels", n)
+		}
+
+		w.keeps(k, opts...)
+		w.take(w.a, k, w.Context(), opts...)
+		w.deafened()
+		w.wire.CutAll()
+		time.Sleep(2 * lingerTime)
+		w.free(k)
+	})
+}

@@ -49,10 +49,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		ctx = context.WithoutCancel(ctx)
 	}
 	t.at.lock()
-	if t.Lingers() && !t.at.listens() {
-		t.at.state.Wanted(false) // notifications may be lost from now on
-	}
-	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
+	remains, passed := t.remove(h, now)
 	t.at.unlock()
 	switch {
 	case remains == lockstate.ProcessKeeps:
@@ -122,6 +119,14 @@ func (t *acquisition) drop(h *hold) bool {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.state.Drop(&t.Acquisition, &h.Hold)
+}
+
+// remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
+func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
+	if t.Lingers() && !t.at.listens() {
+		t.at.state.Wanted(false) // notifications may be lost from now on
+	}
+	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 }
 
 // pass hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
