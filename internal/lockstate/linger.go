@@ -80,7 +80,7 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 		return false
 	case !p.inherits(t):
 		return false
-	case t.Terms.Sided && (t.Terms.Register != "" || p.inFlight > 0 || p.readersHere()):
+	case t.Terms.Sided && (p.inFlight > 0 || p.readersHere()):
 		return false
 	}
 	return true

@@ -29,8 +29,8 @@ const keeperTime = time.Minute
 
 // lingerTerms fills in what the option WithLinger of spec means for its side of the lock.
 func (spec *Spec) lingerTerms() {
-	if spec.Config.Linger == 0 || spec.reads() {
-		return
+	if spec.Config.Linger == 0 || spec.reads() || spec.terms.Sided && spec.Config.Fencing {
+		return // a grant of a write lock reserves no tokens
 	}
 	spec.terms.Linger = spec.Config.Linger
 	spec.lingerMark = luascripts.LingerMark(spec.Keys.Publish, spec.Config.Linger)

@@ -567,6 +567,11 @@ func TestLinger_fencing(t *testing.T) {
 			w.unlock(w.take(w.a, writing, w.Context(), lingers, lock.WithFencing()))
 			w.free(writing)
 		}
+		h, start := w.take(w.a, writing, w.Context(), lingers, lock.WithFencing()), time.Now()
+		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) > 0 {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		w.unlock(h)
 		w.mini.Del("redisson_lock_token:{orders}")
 	})
 }
