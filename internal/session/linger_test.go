@@ -695,3 +695,23 @@ func TestLinger_maxHold(t *testing.T) {
 		w.free(k)
 	})
 }
+
+// A notification that another client wants the lock is no hand-off: no waiter of the process sends a request because of it.
+func TestLinger_wantedIsNoHandOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := lingerKinds["plain"]
+		h := w.take(w.b, k, w.Context())
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		time.Sleep(10 * time.Millisecond)
+		sent := w.scripts()
+		for _, message := range []string{luascripts.WantedByTry, luascripts.WantedByWaiter} {
+			w.mini.Publish(keys.OfKeeper("orders", w.a.id), message)
+			synctest.Wait()
+		}
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		w.unlock(h)
+		w.unlock(w.next(next))
+	})
+}

@@ -112,8 +112,12 @@ func (e *subscriptions) onTurn(number string) {
 	e.at.unlock()
 }
 
-// onHandOff handles a message on this client's own channel: the lock may have been handed off to it.
-func (e *subscriptions) onHandOff(string) {
+// onHandOff handles a message on this client's own channel: the lock may have been handed off to it, unless the message
+// is for a client that keeps the lock.
+func (e *subscriptions) onHandOff(message string) {
+	if message == luascripts.WantedByWaiter || message == luascripts.WantedByTry {
+		return
+	}
 	e.at.lock()
 	e.queue.OnHandOff()
 	e.at.unlock()
