@@ -40,6 +40,7 @@
 //	manage the hold yourself                Lock, TryLock, and Hold.Unlock
 //	wait for at most five seconds           lock.WithWait(5*time.Second)
 //	once a minute, however short the work   lock.WithMinHold(50*time.Second)
+//	work that is sharded by key             lock.WithLinger(time.Second)
 //	hold for at most an hour                lock.WithMaxHold(time.Hour)
 //	a fixed lease without renewals          lock.WithFixedLease(time.Minute)
 //	release without a round trip            lock.WithAsyncUnlock()

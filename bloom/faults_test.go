@@ -12,9 +12,9 @@ import (
 
 	"github.com/leasehold-go/leasehold/bloom"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -57,7 +57,7 @@ var hundred = func() (all []string) {
 }()
 
 // filters are a filter of each kind, by its name.
-func filters(s *send.Sender) map[string]filter {
+func filters(s *command.Sender) map[string]filter {
 	return map[string]filter{"one": bloom.On(s, "one"), "some": bloom.ShardedOn(s, "some", 3)}
 }
 
@@ -78,7 +78,7 @@ func TestLostReplies(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
 			p := redistest.NewProxy(t, s.Addr())
-			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
+			sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient})
 			made(t, bloom.On(sender, "other"), 10, 0.1) // now the server knows the script
 			for name, f := range filters(sender) {
 				for _, c := range calls {
@@ -108,7 +108,7 @@ func TestDelete_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	f, other := bloom.On(send.New(s.Client(t, redistest.Via(p)), "", patient), "f"), bloom.On(send.New(s.Client(t), "", patient), "f")
+	f, other := bloom.On(command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient}), "f"), bloom.On(command.New(s.Client(t), command.Config{Timeout: patient}), "f")
 	for what, lose := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
 		if err := other.Delete(t.Context()); err != nil { // now the server knows the script
 			t.Fatal(err)
@@ -139,8 +139,8 @@ func TestCancelled(t *testing.T) {
 	for _, c := range calls {
 		for _, phase := range []string{"request", "reply"} {
 			p := redistest.NewProxy(t, s.Addr())
-			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
-			others := filters(send.New(s.Client(t), "", patient))
+			sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient})
+			others := filters(command.New(s.Client(t), command.Config{Timeout: patient}))
 			for name, f := range filters(sender) {
 				if c.op != "init" {
 					if _, err := others[name].Init(t.Context(), 1000, 0.01); err != nil {
@@ -206,8 +206,8 @@ func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	hasty := send.New(rdb, "", 50*time.Millisecond)
-	slow, quick := filters(send.New(rdb, "", patient)), filters(hasty)
+	hasty := command.New(rdb, command.Config{Timeout: 50 * time.Millisecond})
+	slow, quick := filters(command.New(rdb, command.Config{Timeout: patient})), filters(hasty)
 	for name, f := range slow {
 		for _, c := range calls[:3] {
 			if err := c.do(t.Context(), f); err != nil {
@@ -243,10 +243,10 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	for _, c := range calls {
-		for name := range filters(send.New(nil, "", patient)) {
+		for name := range filters(command.New(nil, command.Config{Timeout: patient})) {
 			p := redistest.NewProxy(t, s.Addr())
-			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
-			f, other := filters(sender)[name], filters(send.New(s.Client(t), "", patient))[name]
+			sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient})
+			f, other := filters(sender)[name], filters(command.New(s.Client(t), command.Config{Timeout: patient}))[name]
 			if c.op != "init" {
 				if _, err := other.Init(t.Context(), 1000, 0.01); err != nil {
 					t.Fatal(err)
@@ -455,7 +455,7 @@ func TestInit_withoutInfo(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t, s.AddUser(t, "less", redistest.RightsWithoutLocks(t, "NewBloomFilter")...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 	roomFor(t, s, 8*mb)
-	made(t, bloom.On(send.New(rdb, "orders:", patient), "f"), elements(9*mb), 0.01)
+	made(t, bloom.On(command.New(rdb, command.Config{Prefix: "orders:", Timeout: patient}), "f"), elements(9*mb), 0.01)
 	if denied := s.Denied(t, "less"); len(denied) > 0 && tellsWhatIsAllowed(t, s) {
 		t.Errorf("denied: %q", denied)
 	}
@@ -474,7 +474,7 @@ func TestInit_shardsTooLarge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	sender := send.New(rdb, "", patient)
+	sender := command.New(rdb, command.Config{Timeout: patient})
 	roomFor(t, s, 32*mb)
 	_, err := bloom.ShardedOn(sender, "s", 10).Init(t.Context(), elements(40*mb), 0.01)
 	if needs := tooLarge(t, "shards", err); needs < 40*mb*99/100 || !strings.Contains(err.Error(), "for 10 shards") {
@@ -502,7 +502,7 @@ func TestInit_shardsTooLarge(t *testing.T) {
 func TestInit_shardsTooLargeForANode(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
-	sender := send.New(c.Client(t), "", patient)
+	sender := command.New(c.Client(t), command.Config{Timeout: patient})
 	for _, n := range c.Nodes {
 		roomFor(t, n, 24*mb)
 	}

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -62,15 +63,15 @@ type Config struct {
 // an Add fails because no reply came in time, or because its context was canceled, some of its bits
 // may be set. The Add can be repeated.
 type Filter struct {
-	send   *send.Sender
+	send   *command.Sender
 	name   string
 	bits   string
 	config string
 	kryo   bool
 	shards uint64 // the number of filters of a Sharded; 0 for a filter of its own
 	bad    error
-	asking *send.Crowd[[]pair, []bool] // the callers of Contains
-	adding *send.Crowd[[]pair, []bool] // the callers of Add
+	asking *command.Batcher[call] // the callers of Contains
+	adding *command.Batcher[call] // the callers of Add
 
 	known   atomic.Pointer[luascripts.BloomConfig] // nil before the first answer
 	without atomic.Bool                            // the server does not have BITFIELD
@@ -92,14 +93,14 @@ func WithKryo5() Option { return option(func(f *Filter) { f.kryo = true }) }
 //
 // With a client of this module, use its NewBloomFilter.
 func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
-	return On(send.New(rdb, "", send.DefaultTimeout), name, opts...)
+	return On(command.New(rdb, command.Config{Timeout: command.DefaultTimeout}), name, opts...)
 }
 
 // On is [New] with the sender of a client of this module.
-func On(s *send.Sender, name string, opts ...Option) *Filter {
+func On(s *command.Sender, name string, opts ...Option) *Filter {
 	f := &Filter{send: s, name: name, bad: keys.Check(s.Prefix, name)}
 	f.bits, f.config = keys.Bloom(s.Prefix + name)
-	f.asking, f.adding = f.crowd(false), f.crowd(true)
+	f.asking, f.adding = f.batcher(false), f.batcher(true)
 	if s.Redis == nil {
 		f.bad = errors.New("the rueidis client is nil")
 	}
@@ -149,7 +150,7 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 // init makes the filter, or with check only finds out whether it can, and whether there is the memory for room filters.
 func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, room int, check bool) (r luascripts.BloomReply, err error) {
 	for end := time.Now().Add(orphans); ; {
-		r, err = send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (luascripts.BloomReply, error) {
+		r, err = command.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (luascripts.BloomReply, error) {
 			return luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c, room, check)
 		})
 		if err != nil || r.Verdict != luascripts.Orphaned || time.Now().After(end) {
@@ -260,34 +261,46 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 // do sets or reads the bits of hashed elements, together with those of other callers. It reports for each element
 // whether all its bits were set.
 func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
-	crowd := f.asking
+	callers := f.asking
 	if set {
-		crowd = f.adding
+		callers = f.adding
 	}
 	for some := range slices.Chunk(hashes, maxAtOnce) {
-		is, err := crowd.Ask(ctx, some)
-		if err != nil {
+		c, err := callers.Ask(ctx, call{hashes: some})
+		if err = cmp.Or(err, c.err); err != nil {
 			return nil, err
 		}
-		there = append(there, is...)
+		there = append(there, c.there...)
 	}
 	return there, nil
 }
 
-// crowd returns a crowd of callers that set or read bits.
-func (f *Filter) crowd(set bool) *send.Crowd[[]pair, []bool] {
-	ask := func(ctx context.Context, calls [][]pair) ([][]bool, error) {
-		all, err := f.repeat(ctx, slices.Concat(calls...), set)
-		if err != nil {
-			return nil, err
+// call is the call of one caller. It is sent together with others.
+type call struct {
+	hashes []pair
+	there  []bool // the reply
+	err    error
+}
+
+// batcher returns a batcher for callers that set or read bits.
+func (f *Filter) batcher(set bool) *command.Batcher[call] {
+	exec := func(calls []*call) (replied bool) {
+		var all []pair
+		for _, c := range calls {
+			all = append(all, c.hashes...)
 		}
-		there := make([][]bool, len(calls))
-		for i, c := range calls {
-			there[i], all = all[:len(c):len(c)], all[len(c):]
+		there, err := f.repeat(context.Background(), all, set)
+		replied = command.IsReply(err)
+		err = f.send.Explain(command.DetectClosed(context.Background(), f.send.Redis, err))
+		for _, c := range calls {
+			if c.err = err; err == nil {
+				n := len(c.hashes)
+				c.there, there = there[:n:n], there[n:]
+			}
 		}
-		return there, nil
+		return replied
 	}
-	return send.NewCrowd(f.send, ask, func(hashes []pair) int { return len(hashes) }, maxTogether)
+	return command.NewBatcher(f.send, exec, func(c *call) int { return len(c.hashes) }, maxTogether, func(*call) bool { return true })
 }
 
 // repeat sets or reads the bits of hashed elements by the parameters that are in Redis. They come with each answer. If
@@ -309,7 +322,7 @@ func (f *Filter) repeat(ctx context.Context, hashes []pair, set bool) (there []b
 		case is.Size == c.Size && is.Hashes == c.Hashes && is.Shards == f.shards:
 			return there, nil
 		case is.Shards != f.shards || tries == 2:
-			return nil, send.Own(f.other(*is))
+			return nil, command.Final{Err: f.other(*is)}
 		}
 		f.known.Store(is)
 	}
@@ -355,13 +368,13 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, bits))
 		}
 		f.known.Store(nil)
-		return nil, nil, send.Own(ErrNotInitialized)
+		return nil, nil, command.Final{Err: ErrNotInitialized}
 	case len(bits) != len(all):
-		return nil, nil, send.Own(fmt.Errorf("unexpected reply: got %d bits, want %d", len(bits), len(all)))
+		return nil, nil, command.Final{Err: fmt.Errorf("unexpected reply: got %d bits, want %d", len(bits), len(all))}
 	}
 	found, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, nil, send.Own(lock.ErrWrongType)
+		return nil, nil, command.Final{Err: lock.ErrWrongType}
 	}
 	for some := range slices.Chunk(bits, int(c.Hashes)) {
 		there = append(there, !slices.Contains(some, 0))
@@ -490,7 +503,7 @@ func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 		words = append(words, text)
 	}
 	if len(words) != 5 {
-		return nil, false, send.Own(fmt.Errorf("unexpected configuration of %d fields", len(words)))
+		return nil, false, command.Final{Err: fmt.Errorf("unexpected configuration of %d fields", len(words))}
 	}
 	return words, false, nil
 }
@@ -502,11 +515,11 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 		return nil, err
 	}
 	if gone {
-		return nil, send.Own(ErrNotInitialized)
+		return nil, command.Final{Err: ErrNotInitialized}
 	}
 	c, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, send.Own(lock.ErrWrongType)
+		return nil, command.Final{Err: lock.ErrWrongType}
 	}
 	f.known.Store(&c)
 	return &c, nil
@@ -518,7 +531,7 @@ func (f *Filter) Config(ctx context.Context) (Config, error) {
 	if f.bad != nil {
 		return Config{}, f.wrap(op, f.bad)
 	}
-	c, err := send.Ask(ctx, f.send, f.send.Timeout, f.read)
+	c, err := command.Ask(ctx, f.send, f.send.Timeout, f.read)
 	if err != nil {
 		return Config{}, f.wrap(op, err)
 	}
@@ -536,11 +549,11 @@ func (f *Filter) Count(ctx context.Context) (int64, error) {
 	if f.bad != nil {
 		return 0, f.wrap(op, f.bad)
 	}
-	c, err := send.Ask(ctx, f.send, f.send.Timeout, f.read)
+	c, err := command.Ask(ctx, f.send, f.send.Timeout, f.read)
 	if err != nil {
 		return 0, f.wrap(op, err)
 	}
-	set, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
+	set, err := command.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
 		return f.send.Redis.Do(ctx, f.send.Redis.B().Arbitrary("BITCOUNT").Keys(f.bits).Build()).ToInt64()
 	})
 	if err != nil {
@@ -572,11 +585,11 @@ func (f *Filter) Delete(ctx context.Context) error {
 		return f.wrap(op, f.bad)
 	}
 	copies := f.send.Dated()
-	_, err := send.Ask(ctx, f.send, f.send.Timeout, func(sent context.Context) (struct{}, error) {
+	_, err := command.Ask(ctx, f.send, f.send.Timeout, func(sent context.Context) (struct{}, error) {
 		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
 			v, now, err := luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
 			if err == nil && v == luascripts.Foreign {
-				err = send.Own(lock.ErrWrongType)
+				err = command.Final{Err: lock.ErrWrongType}
 			}
 			return now, err
 		})

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 	"pgregory.net/rapid"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &
 const patient = time.Minute
 
 func open(rdb rueidis.Client, name string, opts ...bloom.Option) *bloom.Filter {
-	return bloom.On(send.New(rdb, "", patient), name, opts...)
+	return bloom.On(command.New(rdb, command.Config{Timeout: patient}), name, opts...)
 }
 
 func made(t testing.TB, f *bloom.Filter, n uint64, p float64) *bloom.Filter {
@@ -572,7 +572,7 @@ func TestCluster(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s := bloom.ShardedOn(send.New(rdb, "", patient), "s", 12)
+	s := bloom.ShardedOn(command.New(rdb, command.Config{Timeout: patient}), "s", 12)
 	if created, err := s.Init(t.Context(), 2000, 0.001); !created || err != nil {
 		t.Fatal(created, err)
 	}
@@ -591,7 +591,7 @@ func TestCluster(t *testing.T) {
 	if n, err := s.Count(t.Context()); err != nil || n < 950 || n > 1050 {
 		t.Errorf("%d, %v", n, err)
 	}
-	if _, err := bloom.ShardedOn(send.New(rdb, "", patient), "s", 11).Add(t.Context(), bytes(many)...); !answered(err, bloom.ErrConfigMismatch) {
+	if _, err := bloom.ShardedOn(command.New(rdb, command.Config{Timeout: patient}), "s", 11).Add(t.Context(), bytes(many)...); !answered(err, bloom.ErrConfigMismatch) {
 		t.Errorf("another number of shards: %v", err)
 	}
 	if _, err := open(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !answered(err, bloom.ErrConfigMismatch) {
@@ -618,10 +618,10 @@ func TestInit_denied(t *testing.T) {
 	s := redistest.Start(t)
 	rights := slices.DeleteFunc(redistest.RightsWithoutLocks(t, "NewBloomFilter"), func(r string) bool { return r == "+hset" })
 	rdb := s.Client(t, s.AddUser(t, "less", rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
-	if _, err := bloom.On(send.New(rdb, "orders:", patient), "f").Init(t.Context(), 1000, 0.1); err == nil {
+	if _, err := bloom.On(command.New(rdb, command.Config{Prefix: "orders:", Timeout: patient}), "f").Init(t.Context(), 1000, 0.1); err == nil {
 		t.Error("it was not denied")
 	}
-	made(t, bloom.On(send.New(s.Client(t), "orders:", patient), "f"), 1000, 0.1)
+	made(t, bloom.On(command.New(s.Client(t), command.Config{Prefix: "orders:", Timeout: patient}), "f"), 1000, 0.1)
 }
 
 func TestRights(t *testing.T) {
@@ -632,7 +632,7 @@ func TestRights(t *testing.T) {
 		s.Do(t, "SCRIPT", "FLUSH")
 		s.Do(t, "FLUSHALL")
 		rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
-		f := bloom.On(send.New(rdb, "orders:", patient), "f")
+		f := bloom.On(command.New(rdb, command.Config{Prefix: "orders:", Timeout: patient}), "f")
 		_, _ = f.Init(t.Context(), 1000, 0.1)
 		_, _ = f.Add(t.Context(), []byte("a"))
 		_, _ = f.Contains(t.Context(), []byte("a"))
@@ -640,7 +640,7 @@ func TestRights(t *testing.T) {
 		_, _ = f.Count(t.Context())
 		_ = f.Delete(t.Context())
 		_, _ = f.Add(t.Context(), []byte("late")) // by what it knows of the filter
-		some := bloom.ShardedOn(send.New(rdb, "orders:", patient), "some", 3)
+		some := bloom.ShardedOn(command.New(rdb, command.Config{Prefix: "orders:", Timeout: patient}), "some", 3)
 		_, _ = some.Init(t.Context(), 1000, 0.1)
 		_, _ = some.Add(t.Context(), []byte("a"))
 		_, _ = some.Contains(t.Context(), []byte("a"))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -32,11 +32,11 @@ const maxShards = 1024
 // rdb and never closes it. The name must not contain braces. NewSharded sends no command. With an
 // invalid name or number, every call returns the error.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
-	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
+	return ShardedOn(command.New(rdb, command.Config{Timeout: command.DefaultTimeout}), name, shards, opts...)
 }
 
 // ShardedOn is [NewSharded] with the sender of a client of this module.
-func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded {
+func ShardedOn(s *command.Sender, name string, shards int, opts ...Option) *Sharded {
 	sh := &Sharded{name: name}
 	switch {
 	case name == "":

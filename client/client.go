@@ -22,9 +22,9 @@ import (
 	"errors"
 
 	"github.com/leasehold-go/leasehold/fairlock"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/internal/registry"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
@@ -40,7 +40,7 @@ import (
 // use.
 type Client struct {
 	session *session.Session
-	sender  *send.Sender // for what holds no lease
+	sender  *command.Sender // for what holds no lease
 	latches *latch.Latches
 	owned   rueidis.Client  // nil if the caller's
 	entry   *registry.Entry // nil without a registry
@@ -86,11 +86,11 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 
 // newClient returns a client on rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
-	c := &Client{sender: send.New(rdb, config.KeyPrefix, config.OpTimeout)}
+	c := &Client{sender: command.New(rdb, command.Config{Prefix: config.KeyPrefix, Timeout: config.OpTimeout, User: config.User})}
 	rdb = withPool(rdb, c.sender, config.Logger)
 	if config.unregistered {
 		c.session = session.New(rdb, config.Config)
-		c.latches = latch.NewLatches(c.session)
+		c.latches = latch.NewLatches(c.session, c.sender)
 		return c
 	}
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
@@ -98,7 +98,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	config.WatchForced = true
 	config.ClientName = registry.Self("", config.name, config.label).String()
 	c.session = session.New(rdb, config.Config)
-	c.latches = latch.NewLatches(c.session)
+	c.latches = latch.NewLatches(c.session, c.sender)
 	c.entry = registry.New(rdb, registry.Config{
 		Client:  registry.Self(c.session.ID(), config.name, config.label),
 		Timeout: config.OpTimeout,

@@ -51,7 +51,7 @@ func TestWithObserver_several(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	r := observetest.Play(t, client.WithName("observed"))
-	for _, what := range []string{"Waiting", "Acquired", "NotAcquired", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "HandedOff", "Released", "Lost"} {
+	for _, what := range []string{"Waiting", "Acquired", "NotAcquired", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "HandedOff", "Kept", "Released", "Lost"} {
 		all := r.Of(what)
 		if len(all) == 0 {
 			t.Errorf("the observer does not hear of %s", what)

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/redis/rueidis"
 )
 
@@ -20,13 +20,13 @@ type pooled struct {
 
 // pool is what the clients of all nodes share.
 type pool struct {
-	sender *send.Sender
+	sender *command.Sender
 	logger *slog.Logger // nil is slog.Default
 	once   sync.Once
 }
 
 // withPool returns rdb with a log message about its blocking pool.
-func withPool(rdb rueidis.Client, sender *send.Sender, logger *slog.Logger) rueidis.Client {
+func withPool(rdb rueidis.Client, sender *command.Sender, logger *slog.Logger) rueidis.Client {
 	return pooled{rdb, &pool{sender: sender, logger: logger}}
 }
 
@@ -51,7 +51,12 @@ func (p pooled) Nodes() map[string]rueidis.Client {
 
 // tell logs the message, unless the server does not respond on the shared connection either.
 func (p pooled) tell() {
-	_ = p.pool.sender.Go(func() {
+	s := p.pool.sender
+	if s.Enter() != nil {
+		return
+	}
+	s.Go(func() {
+		defer s.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), p.pool.sender.Timeout)
 		defer cancel()
 		if p.Do(ctx, p.B().Ping().Build()).Error() != nil {

@@ -309,3 +309,32 @@ func TestKinds_toldApart(t *testing.T) {
 	stop()
 	all.Wait()
 }
+
+// Locks that linger keep the rules of all locks, and those of the queue once the process that keeps the lock has received
+// the notification of a waiter. Before, a caller of that process can come first.
+func TestRules_linger(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := kindtest.NewSettling(s.Client(t))
+	a := kindtest.NewRegistered(t, rdb, kindtest.Fast...)
+	b := kindtest.NewRegistered(t, rdb, kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) {
+		h := locktest.Harness{
+			New: func(name string, opts ...lock.Option) lock.Locker {
+				return a.NewFairLock(name, kindtest.Lingering(opts)...)
+			},
+			Other: func(name string, opts ...lock.Option) lock.Locker {
+				return b.NewFairLock(name, kindtest.Lingering(opts)...)
+			},
+			Watchdog: kindtest.WatchdogTimeout,
+			Waiters: func(ctx context.Context, name string) (int, error) {
+				state, err := a.NewFairLock(name).Inspect(ctx)
+				rdb.Settle(t)
+				return len(state.Waiters), err
+			},
+		}
+		locktest.Run(t, h)
+		locktest.RunFair(t, h)
+	})
+	kindtest.SoonEmpty(t, s)
+}

@@ -25,9 +25,10 @@
 // the repository describes the keys.
 //
 // Waiters receive a message when the count reaches zero, and also poll once per second. The waiters
-// of a client for one latch poll together. Each call has an ID, which Redis stores for an hour. A
-// call whose reply is lost is therefore repeated and counts once. [Latch.CountDownOnce] takes the
-// ID from the caller.
+// of a client for one latch poll together. Calls of CountDown that wait in a client become one
+// command. Each command has an ID, which Redis stores for an hour. A command whose reply is lost is
+// therefore repeated, and counts each of its calls once. [Latch.CountDownOnce] takes the ID from the
+// caller.
 //
 // # Sharing with Redisson
 //

@@ -6,3 +6,20 @@ func (c *WaitGroup) Known() int {
 	defer c.all.mu.Unlock()
 	return len(c.all.workers)
 }
+
+// Counting returns the number of calls of CountDown that have not returned.
+func (l *Latch) Counting() int {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	if c := l.all.counters[l.spec.Keys.Lock]; c != nil {
+		return c.callers
+	}
+	return 0
+}
+
+// Counters returns the number of latches that the client counts down.
+func (l *Latch) Counters() int {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	return len(l.all.counters)
+}

@@ -1,6 +1,7 @@
 package latch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -119,7 +120,7 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
 	})
-	return s.Did, err
+	return s.Did > 0, err
 }
 
 // CountDown decrements the count by one and returns the remaining count. It counts once, however
@@ -127,11 +128,21 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 // well. It has no effect on a released latch. If there is no latch, the error matches
 // [ErrNotInitialized].
 //
-// If no reply comes within the operation timeout of the client, or ctx is canceled first, it is not
-// known whether the call counted. The call is not undone. To repeat calls, use
-// [Latch.CountDownOnce].
+// Calls of one client travel together: calls that come while commands of the latch are in flight
+// wait for the next command, which counts all of them. If ctx is canceled before that command is
+// sent, the call does not count.
+//
+// If no reply comes within the operation timeout of the client, or ctx is canceled or the client is
+// closed first, it is not known whether the call counted. The call is not undone. To repeat calls,
+// use [Latch.CountDownOnce].
 func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
-	return l.down(ctx, newCall())
+	if l.spec.Err != nil {
+		return l.counted(luascripts.LatchState{}, l.spec.Err)
+	}
+	c := l.all.enter(l)
+	defer l.all.leave(l, c)
+	r, err := c.batcher.Ask(ctx, count{})
+	return l.counted(r.state, cmp.Or(err, r.err))
 }
 
 // CountDownOnce is CountDown for a named part of the work. A name counts once in each round of the
@@ -144,20 +155,73 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 // names in each round.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
-		return 0, l.wrap("count down", fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
+		return 0, l.wrap(countDown, fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
 	}
 	call := newCall()
 	call.Part, call.Keep = part, keptTraces
-	return l.down(ctx, call)
+	return l.counted(l.change(ctx, countDown, call, luascripts.CountDownLatch))
 }
 
-func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64, err error) {
-	const op = "count down"
-	s, err := l.change(ctx, op, call, luascripts.CountDownLatch)
-	if err == nil && !s.Did && !s.IsOpen() {
+const countDown = "count down"
+
+// counted returns what a call that counts returns.
+func (l *Latch) counted(s luascripts.LatchState, err error) (left int64, _ error) {
+	if err == nil && s.Did == 0 && !s.IsOpen() {
 		err = errNoLatch
 	}
-	return s.Left, l.wrap(op, err)
+	return s.Left, l.wrap(countDown, err)
+}
+
+// counter counts one latch down for all callers of a client.
+type counter struct {
+	batcher *command.Batcher[count]
+	callers int // guarded by Latches.mu
+}
+
+// count is a call of CountDown, and its reply.
+type count struct {
+	state luascripts.LatchState
+	err   error
+}
+
+// enter returns the counter of a latch, for a caller that must leave it.
+func (all *Latches) enter(l *Latch) *counter {
+	key := l.spec.Keys.Lock
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	c := all.counters[key]
+	if c == nil {
+		one, drop := func(*count) int { return 1 }, func(*count) bool { return true }
+		c = &counter{batcher: command.NewBatcher(all.sender, l.countDown, one, luascripts.MostCounts, drop)}
+		all.counters[key] = c
+	}
+	c.callers++
+	return c
+}
+
+// leave ends an enter.
+func (all *Latches) leave(l *Latch, c *counter) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c.callers--; c.callers == 0 {
+		delete(all.counters, l.spec.Keys.Lock)
+	}
+}
+
+// countDown counts for several calls. All copies of its command count for all of them, so one record in Redis is enough.
+func (l *Latch) countDown(calls []*count) (replied bool) {
+	call := newCall()
+	call.Count = int64(len(calls))
+	s, err := l.change(context.Background(), countDown, call, luascripts.CountDownLatch)
+	for i, c := range calls {
+		c.state, c.err = s, err
+		after := s.Did - 1 - int64(i) // how many of the others counted after this one
+		c.state.Left, c.state.Did = s.Left+max(after, 0), 0
+		if after >= 0 {
+			c.state.Did = 1
+		}
+	}
+	return err == nil
 }
 
 // Count returns the remaining count, which is 0 for a released latch. If there is no latch, the

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -473,6 +474,195 @@ func TestLostReplies(t *testing.T) {
 		down(t, l, 0)
 		if err := result(t, w); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// gather makes n callers count l down, and holds the replies until most of the callers wait for the next command. finish
+// passes the replies, and returns what the callers got.
+func gather(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (finish func() (lefts []int64, errs []error)) {
+	t.Helper()
+	const inFlight = 32 // commands of a latch
+	held, seen := make(chan struct{}), new(atomic.Int64)
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		if string(req[0]) != "EVALSHA" {
+			return redistest.Action{}
+		}
+		seen.Add(1)
+		return redistest.Action{HoldReply: held}
+	})
+	type result struct {
+		left int64
+		err  error
+	}
+	results, started := make(chan result, n), 0
+	start := func() {
+		started++
+		go func() {
+			left, err := l.CountDown(t.Context())
+			results <- result{left, err}
+		}()
+	}
+	kindtest.WaitFor(t, "no more commands are sent", func() bool {
+		if seen.Load() < inFlight && started < n {
+			start()
+		}
+		return seen.Load() == inFlight
+	})
+	for started < n {
+		start()
+	}
+	kindtest.WaitFor(t, "all have called", func() bool { return l.Counting() == n })
+	return func() (lefts []int64, errs []error) {
+		p.OnRequest(nil)
+		close(held)
+		for range n {
+			r := <-results
+			lefts, errs = append(lefts, r.left), append(errs, r.err)
+		}
+		slices.Sort(lefts)
+		return lefts, errs
+	}
+}
+
+// counting returns a server, a proxy in front of it, and a latch behind the proxy whose script the server knows.
+func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.Client, l *latch.Latch) {
+	s = redistest.Start(t)
+	p = redistest.NewProxy(t, s.Addr())
+	c = kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }))
+	l = c.NewLatch("done")
+	create(t, l, 1)
+	down(t, l, 0)
+	return s, p, c, l
+}
+
+// The calls of a process that wait at the same time are one command, which counts each of them, and tells each what was
+// left after it. Some of them may come too late for the count.
+func TestCountDown_together(t *testing.T) {
+	t.Parallel()
+	s, p, c, l := counting(t)
+	for _, count := range []int64{150, 120, 70} {
+		const callers = 120
+		create(t, l, count)
+		w := wait(t.Context(), c.NewLatch("done"))
+		listen(t, s, "done", 1)
+		s.ResetStats(t)
+		finish := gather(t, p, l, callers)
+		if calls := s.CommandCalls(t, "evalsha"); calls > 33 {
+			t.Errorf("%d commands before the replies", calls)
+		}
+		lefts, errs := finish()
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
+		}
+		if calls := s.CommandCalls(t, "evalsha"); calls > 60 {
+			t.Errorf("%d calls were %d commands", callers, calls)
+		}
+		var want []int64
+		for i := range int64(callers) {
+			want = append(want, max(count-1-i, 0))
+		}
+		slices.Sort(want)
+		if !slices.Equal(lefts, want) {
+			t.Errorf("of %d: %d are left, want %d", count, lefts, want)
+		}
+		for left := count - callers - 1; left >= 0; left-- {
+			down(t, l, left)
+		}
+		if err := result(t, w); err != nil {
+			t.Error(err)
+		}
+		if n := l.Counters(); n != 0 {
+			t.Errorf("%d counters are kept", n)
+		}
+	}
+}
+
+// If the replies to commands that count many calls are lost, each call counts once.
+func TestCountDown_togetherLostReplies(t *testing.T) {
+	t.Parallel()
+	_, p, _, l := counting(t)
+	const callers, times = 64, 20
+	for _, count := range []int64{callers*times + 36, callers * times / 2} {
+		create(t, l, count)
+		sent, lost := new(atomic.Int64), new(atomic.Int64)
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			lose := string(req[0]) == "EVALSHA" && sent.Add(1)%3 == 0
+			if lose {
+				lost.Add(1)
+			}
+			return redistest.Action{DropReply: lose}
+		})
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range times {
+					if _, err := l.CountDown(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		p.OnRequest(nil)
+		if lost.Load() < 3 {
+			t.Errorf("only %d replies were lost", lost.Load())
+		}
+		if n, err := l.Count(t.Context()); n != max(count-callers*times, 0) || err != nil {
+			t.Errorf("of %d: %d left, %v", count, n, err)
+		}
+		for n := max(count-callers*times, 0); n > 0; n-- {
+			down(t, l, n-1)
+		}
+	}
+}
+
+// A call that is canceled before its command is sent does not count. A call that is canceled later may count.
+func TestCountDown_canceled(t *testing.T) {
+	t.Parallel()
+	_, p, c, l := counting(t)
+	create(t, l, 100)
+	finish := gather(t, p, l, 60)
+	ctx, cancel := context.WithCancel(t.Context())
+	canceled := make(chan error, 1)
+	go func() {
+		_, err := c.NewLatch("done").CountDown(ctx)
+		canceled <- err
+	}()
+	kindtest.WaitFor(t, "it has called", func() bool { return l.Counting() == 61 })
+	cancel()
+	var e *lock.Error
+	if err := <-canceled; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "count down" {
+		t.Errorf("%v", err)
+	}
+	if _, errs := finish(); errors.Join(errs...) != nil {
+		t.Error(errs)
+	}
+	if n, err := l.Count(t.Context()); n != 40 || err != nil {
+		t.Errorf("%d left, %v", n, err)
+	}
+}
+
+// All calls of a command fail if there is no latch, a key has another type, or Redis denies the command.
+func TestCountDown_togetherFails(t *testing.T) {
+	t.Parallel()
+	s, p, _, l := counting(t)
+	for _, fails := range []struct {
+		prepare []string
+		match   error
+		says    string
+	}{
+		{[]string{"DEL", "leasehold_latch:{done}"}, latch.ErrNotInitialized, "TrySetCount"},
+		{[]string{"RPUSH", "done", "x"}, lock.ErrWrongType, "list"},
+		{[]string{"ACL", "SETUSER", "default", "-time"}, nil, "docs/operate/security.md"},
+	} {
+		s.Do(t, fails.prepare...)
+		_, errs := gather(t, p, l, 60)()
+		for _, err := range errs {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != "count down" || e.Name != "done" || fails.match != nil && !errors.Is(err, fails.match) || strings.Count(err.Error(), fails.says) != 1 {
+				t.Errorf("%v, want %v, %s", err, fails.match, fails.says)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
@@ -16,17 +17,19 @@ import (
 // Latches is shared by all latches and wait groups of a client.
 type Latches struct {
 	session *session.Session // set once
+	sender  *command.Sender  // set once
 
-	mu      sync.Mutex
-	watches map[string]*watch          // by key of the latch or wait group; guarded by mu
-	workers map[string]luascripts.Mark // by owner: the mark that a release of the worker sets; guarded by mu
+	mu       sync.Mutex
+	watches  map[string]*watch          // by key of the latch or wait group; guarded by mu
+	counters map[string]*counter        // by key of the latch; guarded by mu
+	workers  map[string]luascripts.Mark // by owner: the mark that a release of the worker sets; guarded by mu
 
 	waitGroups *session.Kind // set once
 }
 
 // NewLatches is for package client.
-func NewLatches(s *session.Session) *Latches {
-	all := &Latches{session: s, watches: make(map[string]*watch), workers: make(map[string]luascripts.Mark)}
+func NewLatches(s *session.Session, sender *command.Sender) *Latches {
+	all := &Latches{session: s, sender: sender, watches: make(map[string]*watch), counters: make(map[string]*counter), workers: make(map[string]luascripts.Mark)}
 	all.waitGroups = all.newWaitGroups()
 	return all
 }

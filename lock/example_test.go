@@ -299,6 +299,34 @@ func ExampleWithMinHold() {
 	// replica b need not do it
 }
 
+// A consumer handles the messages of its customers one after the other. Other processes hardly ever lock the same
+// customers, so most calls of Lock and Unlock send no command.
+func ExampleWithLinger() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	for _, customer := range []string{"ada", "bob", "ada", "ada", "bob"} {
+		l := c.NewLock("customer:"+customer, lock.WithLinger(time.Second))
+		err := lock.Do(ctx, l, func(context.Context) error {
+			fmt.Println("a message of", customer)
+			return nil
+		})
+		if err != nil {
+			log.Print("Redis is unavailable, or the lock was lost: ", err)
+		}
+	}
+	// Output:
+	// a message of ada
+	// a message of bob
+	// a message of ada
+	// a message of ada
+	// a message of bob
+}
+
 // A service far from Redis saves a round trip for each order.
 func ExampleWithAsyncUnlock() {
 	ctx := context.Background()

@@ -86,6 +86,10 @@ type Observer struct {
 	// command to Redis. Released follows.
 	HandedOff func(context.Context, Event)
 
+	// Kept is called when Unlock kept the lock in this process for its next caller, without a command to
+	// Redis: see [WithLinger]. Released follows.
+	Kept func(context.Context, Event)
+
 	// Released is called when the hold was released by Unlock or by Close. If Err is not nil, Redis
 	// has not confirmed the release yet, and the client retries. With WithAsyncUnlock, Released is
 	// called after Unlock has returned, when the result is known.

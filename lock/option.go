@@ -245,3 +245,32 @@ func WithGrace(d time.Duration) Option {
 		return within("WithGrace", d, MinLease, maxLease)
 	}}
 }
+
+// WithLinger keeps the lock in this process for up to d after its last Unlock. By default Unlock
+// releases it. The next Lock or TryLock of the process then needs no command, and neither does that
+// Unlock. Use it for work that is sharded by key, where the same process locks the same names again
+// and again. The duration d must be at least 1 ms. Only plain locks, fair locks and the write side of
+// read/write locks support it. It cannot be used with [WithFixedLease] or [WithReplicas].
+//
+// If another process is refused, the lock is released immediately, or at the next Unlock if it is in
+// use. From its first refusal, a waiter of another process, even one of Redisson, waits for at most d
+// or one second, whichever is longer, in addition to the current hold. TryLock of another process
+// waits for the release for at most d, 250 ms or its context. Its error matches [ErrNotAcquired] and
+// says that the lock is in use, or kept, not in use.
+//
+// A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
+// notification is on its way.
+//
+// Each hold has a larger token than the previous one. The lease is renewed while the lock is kept, so a
+// process that crashes keeps others out for at most the lease. If the lock is lost while it is kept, no
+// hold ends, and the next caller acquires it as usual. Close releases it.
+//
+// A lock lingers only while the client receives notifications, and only if no other process waited
+// when it was acquired. The first acquisition of a name therefore does not linger. A write lock with
+// [WithFencing] never lingers. For each name in use, the client subscribes to one channel.
+func WithLinger(d time.Duration) Option {
+	return setting{option.Linger, "WithLinger", func(c *option.Config) error {
+		c.Linger = d
+		return within("WithLinger", d, minWait, maxLease)
+	}}
+}

@@ -38,6 +38,10 @@ type Holder struct {
 	// It is zero for an owner of Redisson.
 	Since time.Time
 
+	// Lingers reports that the client may keep the lock after its last Unlock: see [WithLinger]. Redis
+	// does not store whether the lock is in use, or kept, not in use.
+	Lingers bool
+
 	Client Client // client of the owner, as far as it is known
 }
 

@@ -78,6 +78,7 @@ var rules = []rule{
 	{"dead context", "under a context that is over, nothing is locked, and its error is the error alone", deadContext, reading | permits},
 	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing | permits},
 	{"asynchronous unlock", "with WithAsyncUnlock, Unlock ends the hold, and the lock is free for the next attempt of the client, and soon for others", asyncUnlock, reading | writing | permits},
+	{"linger", "with WithLinger, a client that locks again and again has growing tokens, and another client that waits gets the lock at the next Unlock", linger, writing | permits},
 	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading | permits},
 	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading | permits},
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing | permits},
@@ -679,6 +680,37 @@ func asyncUnlock(t *trial) {
 	next := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	t.refused("the lock should be held, and its client", l)
 	t.unlock(next)
+}
+
+func linger(t *trial) {
+	l, other := t.h.New(t.lock, lock.WithLinger(time.Hour)), t.h.Other(t.lock)
+	var last uint64
+	for range 5 {
+		for range 5 {
+			h, err := l.Lock(t.ctx)
+			if errors.Is(err, errors.ErrUnsupported) {
+				return
+			}
+			t.must(h, err)
+			if h.Token() <= last {
+				t.broken("token %d after %d", h.Token(), last)
+			}
+			last = h.Token()
+			time.Sleep(time.Microsecond) // time may stand still otherwise
+			t.unlock(h)
+			t.want(h.Err(), lock.ErrUnlocked)
+			t.want(h.Unlock(t.ctx), lock.ErrNotHeld)
+		}
+		next := t.must(other.Lock(t.ctx)) // the client keeps the lock
+		t.refused("the lock should be held, and its client", l)
+		t.unlock(next)
+		h := t.must(l.Lock(t.ctx))
+		last = h.Token()
+		w := t.wait(other)
+		t.waiting(w)
+		t.unlock(h)
+		t.unlock(t.got(w)...)
+	}
 }
 
 func unlockWithDeadContext(t *trial) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 func TestRules(t *testing.T) {
@@ -30,6 +31,23 @@ func TestRules_async(t *testing.T) {
 			return acquire(ctx, l, wait)
 		}, nil)(func(name string, opts ...option) locker { return b.NewLock(name, opts...) })
 		return h, RWHarness{}
+	})
+}
+
+// A lock that lingers keeps all rules.
+func TestRules_linger(t *testing.T) {
+	t.Parallel()
+	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) {
+		lingers := func(mk maker) maker {
+			return func(name string, opts ...option) locker {
+				c, _ := lockimpl.NewConfig("a lock", lockimpl.All, opts...)
+				if c.Lease == 0 && c.Linger == 0 {
+					opts = append(opts, lock.WithLinger(100*time.Millisecond))
+				}
+				return mk(name, opts...)
+			}
+		}
+		return plain(a, b, lingers), RWHarness{}
 	})
 }
 
@@ -80,6 +98,7 @@ var ways = []way{
 		"cause":               "want one that matches unlocked",
 		"unlock twice":        "not acquired: context deadline exceeded",
 		"asynchronous unlock": "want one that matches not held",
+		"linger":              "want one that matches unlocked",
 		"Do":                  "the lock should be free",
 	}},
 	{"unlock depends on its context", changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
@@ -151,6 +170,7 @@ var ways = []way{
 	}},
 	{"tokens stand still", changed(acquire, token7), map[string]string{
 		"tokens": "token 7 after 7",
+		"linger": "token 7 after 7",
 		"many":   "token 7 after 7",
 	}},
 }

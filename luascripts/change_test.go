@@ -163,7 +163,7 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 		bad    *luascripts.Change
 		want   string
 	}{
-		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s deaf=false, {Verdict:0 Token:0 Aside:false Next:}"},
+		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s deaf=false, {Verdict:0 Token:0 Aside:false Listeners:false Next:}"},
 		{"a large register", func(t *testing.T, s *redistest.Server) {
 			s.Do(t, "SET", fenced("bad").Register, "9007199254740991")
 		}, nil, takes(fenced("bad"), ours, 1), "register"},

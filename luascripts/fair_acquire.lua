@@ -1,5 +1,5 @@
 -- fair_acquire: an owner takes the lock if it is its turn, or enters the queue.
--- include: time, plain, token, fair
+-- include: time, plain, token, fair, linger
 --
 -- KEYS[1] lock      hash   owner -> hold count
 -- KEYS[2] queue     list   waiting owners, in the order of their arrival
@@ -19,6 +19,8 @@
 -- lease (-1 no expiry), or until it counts as dead. The owner is in the queue unless
 -- stay is 0. If own is 1, an owner of Redisson's may tell it of its turn, at
 -- the channel "<channel>:<owner>"; otherwise only ours do (include_fair).
+-- Returns {n, own, wait}: as {n, own}, and the client of the other owner may keep the lock although no owner
+-- uses it. It was told (include_linger), and an owner that does not wait asks again for wait ms.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 -- Returns -5: the lock is free, a hundred dead were dropped from the head of the
@@ -32,10 +34,10 @@ local spare = tonumber(ARGV[5])
 local now, time = clock()
 local fields, answer = plain(lock, true)
 if not fields then return answer end
-local taken, held, own = false, false, 0
+local taken, held, own, wait = false, false, 0, 0
 for i = 1, #fields, 2 do
   if fields[i] ~= 'leasehold_line' then
-    taken = true
+    taken = fields[i]
     if not ours(fields[i]) then own = 1 end
   end
   held = held or fields[i] == owner
@@ -95,5 +97,7 @@ if stay > 0 then
     return denied
   end
 end
+if taken then wait = wanted(lock, taken, owner, stay > 0) end
+if wait > 0 then return {left, own, wait} end
 if taken then return {left, own} end
 return {deadline - now, own}

@@ -1,5 +1,5 @@
 -- fair_keep: the heartbeat of waiting owners of one process; others of it enter the queue together.
--- include: time, plain, fair
+-- include: time, plain, fair, linger
 --
 -- KEYS[1]     lock      hash  owner -> hold count
 -- KEYS[2]     queue     list  waiting owners, in the order of their arrival
@@ -20,6 +20,7 @@
 -- has entered and waits, and an owner of Redisson's may tell it of its turn (fair_acquire), -2 when it is not in the
 -- queue, or that cannot be told, and it has to ask anew.
 --
+-- If another client has the lock, and may keep it although no owner uses it, that client is told (include_linger).
 -- Safe to repeat: an owner in the queue keeps its place.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish, last, enters = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
@@ -37,7 +38,10 @@ local left, own = redis.call('PTTL', lock), 0
 local asker, holder = {}, {}
 for i = 1, #fields, 2 do
   holder[fields[i]] = true
-  if fields[i] ~= 'leasehold_line' and not ours(fields[i]) then own = 2 end
+  if fields[i] ~= 'leasehold_line' then
+    if not ours(fields[i]) then own = 2 end
+    if #owners > 0 then wanted(lock, fields[i], owners[1], true) end -- mutant: never, border: without an owner, no client is another one
+  end
 end
 
 -- Our own owners come first: a process that is late with its heartbeat, but here before

@@ -7,8 +7,9 @@
 -- rounds  round  the time at which the latch was made, in the server's µs; a later round has a larger one
 --         open   the latest round whose count came to 0
 --         gone   the latest round that was deleted
--- calls   each call that was counted -> the server's time in ms until which it is remembered; half a ms more for one that did
---         nothing, and of which an earlier copy may still come. A part that has a name stands there as <round>:<name>, too
+-- calls   each call -> the server's time in ms until which it is remembered; and 1/1024 ms more for each count that it did not do, if
+--         an earlier copy may still come. Calls of one process that count together are one here. A part that has a name
+--         stands there as <round>:<name>, too
 --
 -- A latch that Redisson makes gets a round when one of these scripts sees it.
 
@@ -26,27 +27,27 @@ local function remember(count, rounds, calls, stay)
   if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end
 
--- may tries the commands that come last, at a key that is never there, so that a denied one is an error before anything has changed. To memory
--- limits that is a first write.
+-- may tries the commands that come last, at a key that is never there, so that a denied one is an error before anything has changed. It is the
+-- first write: memory limits let it through, and a replica, whose data may be old, refuses it.
 local function may(never)
   redis.call('PTTL', never)
   redis.call('PEXPIRE', never, 1)
   redis.call('DEL', never)
 end
 
--- tally returns the count, 0 if there is none, and the numbers round, open and gone. It brings rounds in step with
--- what clients of Redisson did meanwhile; what it writes lives for `stay` ms, or as long as the count. If a key holds something else, or a command is denied, it returns nil and
--- an answer for the caller.
-local function tally(count, rounds, calls, now, stay)
+-- tally returns the count, 0 if there is none, the numbers round, open and gone, and until when the call `id` is remembered, or false. It brings
+-- rounds in step with what clients of Redisson did meanwhile; what it writes lives for `stay` ms, or as long as the count. If a key holds
+-- something else, or a command is denied, it returns nil and an answer for the caller.
+local function tally(count, rounds, calls, id, now, stay)
   local value = redis.pcall('GET', count)
   local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
-  local known = redis.pcall('ZCARD', calls)
+  local known = redis.pcall('ZSCORE', calls, id)
   for _, reply in ipairs({value, fields, known}) do
     if failed(reply) then
       return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end
   end
-  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 16) then return nil, -4 end -- as DECR reads it
+  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 16) then return nil, -4 end -- as Redisson's DECR reads it
   local left = math.max(tonumber(value or '0'), 0)
   local round, open, gone = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
   local over = math.max(open, gone) >= round
@@ -56,26 +57,31 @@ local function tally(count, rounds, calls, now, stay)
     round = math.max(round, 1)
     open = round
   else
-    return left, round, open, gone
+    return left, round, open, gone, known
   end
   redis.call('HDEL', rounds, '') -- no such field: a first write that memory limits let through
   local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
   if failed(denied) then return nil, denied end
   remember(count, rounds, calls, stay)
-  return left, round, open, gone
+  return left, round, open, gone, known
 end
 
--- carried_out returns what a call did before: 1 when it did what it is for, 0 when it did nothing, false when nothing is known of it.
-local function carried_out(calls, id)
-  local score = redis.call('ZSCORE', calls, id)
-  return score and (tonumber(score) % 1 == 0 and 1 or 0)
+-- carried_out returns how many of its n counts a call did before; false when nothing is known of it. Calls that do not count have one.
+local function carried_out(known, n)
+  return known and n - tonumber(known) % 1 * 1024
 end
 
--- note_answer remembers what a call did, 1 or 0, if it is a repetition: the copy before it may come when it would do something else.
-local function note_answer(calls, id, did, now, keep, stay, repeated)
+-- until_when returns until when a call is remembered that did not do `lacks` of its counts.
+local function until_when(now, keep, lacks)
+  return string.format('%.10f', math.floor(now / 1000) + keep + lacks / 1024)
+end
+
+-- note_answer remembers a call that did not do `lacks` of its counts if it is a repetition: the copy before it may come when it would do
+-- something else.
+local function note_answer(calls, id, lacks, now, keep, stay, repeated)
   if repeated ~= '1' then return end
   redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
-  redis.pcall('ZADD', calls, string.format(did == 1 and '%.0f' or '%.0f.5', now / 1000 + keep), id)
+  redis.pcall('ZADD', calls, until_when(now, keep, lacks), id)
   if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end
 

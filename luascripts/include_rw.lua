@@ -1,5 +1,5 @@
 -- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
--- include: owner
+-- include: owner, linger
 --
 -- The lease of a reader is the longest of its keys "<beside>:<owner>:rwlock_timeout:<n>", n
 -- from 1 to the number of its holds. A reader of Redisson has one for each hold. Ours has a
@@ -101,7 +101,7 @@ local function prune(lock, beside)
   bury(lock, dead)
 end
 
--- side returns the lock's mode, false when it is free, or nil and an answer for the
+-- side returns the lock's mode, false when it is free, and the owner that writes; or nil and an answer for the
 -- caller: -4 when the key is not a read/write lock, or an error. A lock has a mode and
 -- owners. Of a large hash it looks at some fields.
 local function side(lock)
@@ -112,17 +112,28 @@ local function side(lock)
   end
   if not mode and redis.call('EXISTS', lock) == 0 then return false end -- mutant: operand 1: speed
   if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
-  local some = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2]
+  local some, writer = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2], nil
   for i = 1, math.min(#some, 32), 2 do
     local field = some[i]
-    if field ~= 'mode' and not (is_owner((string.gsub(field, ':write$', ''))) and tonumber(some[i + 1])) then return nil, -4 end
+    local owner, writes = string.gsub(field, ':write$', '')
+    if writes > 0 then writer = owner end
+    if field ~= 'mode' and not (is_owner(owner) and tonumber(some[i + 1])) then return nil, -4 end
   end
-  return mode
+  return mode, writer
 end
 
 -- one_passed stands for the beginning of a turn that has not begun, when a writer has passed its
 -- reader: that writer is inside, or its lease has ended.
 local function one_passed() return 1 end
+
+-- busy returns the answer to an owner that a writer keeps out: left; or {left, 0, wait} if the client of that
+-- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
+-- wait asks again for wait ms.
+local function busy(lock, left, writer, owner, waits)
+  local wait = writer and wanted(lock, writer, owner, waits) or 0
+  if wait > 0 then return {left, 0, wait} end
+  return left
+end
 
 -- turned returns the reader that waits for its turn, "" if there is none; since when it
 -- has waited; when the current turn began, 0 or one_passed if none is on (server's ms); and the ms

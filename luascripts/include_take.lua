@@ -1,5 +1,5 @@
 -- include_take: takes a plain lock. It has no keys of its own.
--- include: time, token, plain, line, channels, seize
+-- include: time, token, plain, line, channels, seize, linger
 
 -- awaits reports whether owner stands in line, and a message reaches it: another question of it then changes nothing. line
 -- is the line of the lock, or false.
@@ -51,6 +51,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     return -2
   end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
+  local wait = wanted(lock, holder, owner, offer)
   local after, hears
   if offer then
     after, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
@@ -60,6 +61,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
   if after ~= line then
     redis.pcall('HSET', lock, 'leasehold_line', after) -- an owner whose write is refused must ask again and again
   end
+  if wait > 0 then return {left, hears == false and 1 or 0, wait} end
   if hears == false then return {left} end
   return left
 end

@@ -19,14 +19,18 @@ var (
 type LatchCall struct {
 	ID    string        // no other call has it
 	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
+	Count int64         // CountDownLatch: by how much it counts, up to MostCounts; 0 is 1, and so is any with a Part
 	Keep  time.Duration // how long Redis stores the call
 	Stay  time.Duration // how long the rounds and the calls of the latch live
 	Again bool          // an earlier copy may still arrive: it must not do what this one did not do
 }
 
+// MostCounts is the maximum Count of a call, so that the record of a call can tell how many of them had an effect.
+const MostCounts = 1000
+
 // LatchState is the state of a latch in Redis.
 type LatchState struct {
-	Did   bool  // the call had its effect, now or through an earlier copy
+	Did   int64 // the effect of the call, now or through an earlier copy: how much it counted; of other calls 1, or 0 for none
 	Left  int64 // the count; 0 if there is none
 	Round int64 // the number of the round, larger for a later one; 0 if Redis has no round
 	Open  int64 // the latest round whose count reached 0
@@ -40,28 +44,32 @@ func (s LatchState) IsOpen() bool {
 
 func (k Keys) latch() []string { return []string{k.Lock, k.Rounds, k.Calls, k.Never} }
 
-// InitLatch sets the count of a latch that has none. Did is false if there is a latch.
+// InitLatch sets the count of a latch that has none. Did is 0 if there is a latch.
 func InitLatch(ctx context.Context, rdb rueidis.Client, k Keys, n int64, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchInit, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
+	return latchState(latchInit, 1, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
-// CountDownLatch counts a latch down by one. Did is false if its count was 0 before.
+// CountDownLatch counts a latch down. Did is less than the Count of the call if the latch came to 0 with it, and 0 if the count was 0 before.
 func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, c.Part, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
+	n := max(c.Count, 1)
+	if c.Part != "" {
+		n = 1
+	}
+	return latchState(latchDown, n, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, c.Part, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again), strconv.FormatInt(n, 10)}))
 }
 
 // LookAtLatch returns the state of a latch.
 func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
-	return latchState(latchLook, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
+	return latchState(latchLook, 0, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
 }
 
-// DeleteLatch deletes a latch. Did is false if there was none.
+// DeleteLatch deletes a latch. Did is 0 if there was none.
 func DeleteLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchDelete, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
+	return latchState(latchDelete, 1, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
-// latchState reads the reply of a script of a latch. The verdict is Done or Foreign.
-func latchState(s *script, reply rueidis.RedisResult) (LatchState, Verdict, error) {
+// latchState reads the reply of a script of a latch whose Did is at most most. The verdict is Done or Foreign.
+func latchState(s *script, most int64, reply rueidis.RedisResult) (LatchState, Verdict, error) {
 	msg, err := reply.ToMessage()
 	if err != nil {
 		return LatchState{}, 0, err
@@ -70,8 +78,8 @@ func latchState(s *script, reply rueidis.RedisResult) (LatchState, Verdict, erro
 		return LatchState{}, Foreign, nil
 	}
 	n, err := msg.AsIntSlice()
-	if err != nil || len(n) != 5 || n[0]&^1 != 0 || n[1] < 0 || n[2] < 0 || n[3] < 0 || n[4] < 0 {
+	if err != nil || len(n) != 5 || n[0] < 0 || n[0] > most || n[1] < 0 || n[2] < 0 || n[3] < 0 || n[4] < 0 {
 		return LatchState{}, 0, &ReplyError{s.name, msg.String()}
 	}
-	return LatchState{Did: n[0] == 1, Left: n[1], Round: n[2], Open: n[3], Gone: n[4]}, Done, nil
+	return LatchState{Did: n[0], Left: n[1], Round: n[2], Open: n[3], Gone: n[4]}, Done, nil
 }

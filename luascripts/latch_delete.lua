@@ -21,18 +21,18 @@ local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, keep, stay, channel, publish, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
 local now = micros()
-local left, round, open, gone = tally(count, rounds, calls, now, stay)
+local left, round, open, gone, known = tally(count, rounds, calls, id, now, stay)
 if not left then return round end
 redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
-local did = carried_out(calls, id)
+local did = carried_out(known, 1)
 if did then return {did, left, round, open, gone} end
 if gone == round then -- also without any: both are 0
-  note_answer(calls, id, 0, now, keep, stay, again)
+  note_answer(calls, id, 1, now, keep, stay, again)
   return {0, left, round, open, gone}
 end
 may(never)
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
-redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+redis.call('ZADD', calls, until_when(now, keep, 0), id)
 gone = round
 local denied = failed(redis.pcall('HSET', rounds, 'gone', string.format('%.0f', gone)))
 if denied then -- an error means that the latch is there

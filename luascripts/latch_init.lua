@@ -21,22 +21,22 @@ local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local n, id, keep, stay, channel, publish, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
-local left, round, open, gone = tally(count, rounds, calls, now, stay)
+local left, round, open, gone, known = tally(count, rounds, calls, id, now, stay)
 if not left then return round end
-local did = carried_out(calls, id)
+local did = carried_out(known, 1)
 if did or left > 0 then
   redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
 end
 if did then return {did, left, round, open, gone} end
 if left > 0 then
-  note_answer(calls, id, 0, now, keep, stay, again)
+  note_answer(calls, id, 1, now, keep, stay, again)
   remember(count, rounds, calls, stay)
   return {0, left, round, open, gone}
 end
 round = math.max(now, round + 1)
 redis.call('SET', count, n) -- refused here when memory is full: nothing is left in Redis
 local denied = failed(redis.pcall('PTTL', never)) or failed(redis.pcall('PEXPIRE', never, 1)) -- which remember needs
-denied = denied or failed(redis.pcall('ZADD', calls, string.format('%.0f', now / 1000 + keep), id))
+denied = denied or failed(redis.pcall('ZADD', calls, until_when(now, keep, 0), id))
 denied = denied or failed(redis.pcall('HSET', rounds, 'round', string.format('%.0f', round)))
 if denied then -- an error means that there is no latch
   redis.pcall('ZREM', calls, id)

@@ -14,7 +14,7 @@
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stay = tonumber(ARGV[1])
 
-local left, round, open, gone = tally(count, rounds, calls, micros(), stay)
+local left, round, open, gone = tally(count, rounds, calls, '', micros(), stay)
 if not left then return round end
 redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
 if round > 0 then remember(count, rounds, calls, stay) end -- mutant: always, border: speed

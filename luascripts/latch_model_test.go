@@ -18,36 +18,40 @@ type latchModel struct {
 	parts       map[string]bool // those that count in this round
 }
 
-// set, down and remove do what a call does, and report whether it did anything.
-func (l *latchModel) set(n int64) bool {
+// set, down and remove do what a call does, and report how much it did.
+func (l *latchModel) set(n int64) int64 {
 	if l.left > 0 {
-		return false
+		return 0
 	}
 	*l = latchModel{left: n, round: l.round + 1, parts: make(map[string]bool)}
-	return true
+	return 1
 }
 
-func (l *latchModel) down(part string) bool {
-	switch {
-	case part != "" && l.parts[part]:
-		return true
-	case l.left == 0:
-		return false
+func (l *latchModel) down(part string, n int64) int64 {
+	if part != "" {
+		n = 1
+		if l.parts[part] {
+			return 1
+		}
 	}
-	l.left--
+	if l.left == 0 {
+		return 0
+	}
+	did := min(n, l.left)
+	l.left -= did
 	l.open = l.left == 0
 	if part != "" {
 		l.parts[part] = true
 	}
-	return true
+	return did
 }
 
-func (l *latchModel) remove() bool {
+func (l *latchModel) remove() int64 {
 	if l.round == 0 || l.gone {
-		return false
+		return 0
 	}
 	l.left, l.gone = 0, true
-	return true
+	return 1
 }
 
 // Whatever copies of calls come late: each call counts once, as its first copy that came, or its repetition, was answered.
@@ -61,17 +65,17 @@ func TestLatch_model(t *testing.T) {
 		l := &latchModel{}
 		var late []func(rt *rapid.T) // copies that were sent first, and come later than the repetition
 		n := 0
-		is := func(rt *rapid.T, what string, s luascripts.LatchState, v luascripts.Verdict, err error, did bool) {
+		is := func(rt *rapid.T, what string, s luascripts.LatchState, v luascripts.Verdict, err error, did int64) {
 			if err != nil || v != luascripts.Done || s.Did != did || s.Left != l.left || s.IsOpen() != (l.open && !l.gone) {
 				rt.Fatalf("%s: %+v, %d, %v; want %v of %+v", what, s, v, err, did, l)
 			}
 		}
 		type script func(luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error)
 		// calls sends the copies of a call, of which one may come late.
-		calls := func(rt *rapid.T, what string, call luascripts.LatchCall, f script, effect func() bool) {
+		calls := func(rt *rapid.T, what string, call luascripts.LatchCall, f script, effect func() int64) {
 			n++
 			call.ID, call.Keep, call.Stay = fmt.Sprint("call ", n), time.Hour, time.Hour
-			send := func(rt *rapid.T, what string, again, did bool) {
+			send := func(rt *rapid.T, what string, again bool, did int64) {
 				c := call
 				c.Again = again
 				s, v, err := f(c)
@@ -100,13 +104,14 @@ func TestLatch_model(t *testing.T) {
 				count := rapid.Int64Range(1, 3).Draw(rt, "count")
 				calls(rt, "set", luascripts.LatchCall{}, func(c luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 					return luascripts.InitLatch(t.Context(), rdb, k, count, c)
-				}, func() bool { return l.set(count) })
+				}, func() int64 { return l.set(count) })
 			},
 			"down": func(rt *rapid.T) {
 				part := rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "part")
-				calls(rt, "down "+part, luascripts.LatchCall{Part: part}, func(c luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
+				n := rapid.Int64Range(1, 4).Draw(rt, "n")
+				calls(rt, fmt.Sprint("down ", part, n), luascripts.LatchCall{Part: part, Count: n}, func(c luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 					return luascripts.CountDownLatch(t.Context(), rdb, k, c)
-				}, func() bool { return l.down(part) })
+				}, func() int64 { return l.down(part, n) })
 			},
 			"delete": func(rt *rapid.T) {
 				calls(rt, "delete", luascripts.LatchCall{}, func(c luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
@@ -127,7 +132,7 @@ func TestLatch_model(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
-				is(rt, "a look", s, v, err, false)
+				is(rt, "a look", s, v, err, 0)
 			},
 		})
 	})

@@ -28,7 +28,7 @@ func TestLatch(t *testing.T) {
 		}
 		is := func(what string, s luascripts.LatchState, did bool, left int64, open bool) {
 			t.Helper()
-			if s.Did != did || s.Left != left || s.IsOpen() != open {
+			if (s.Did > 0) != did || s.Left != left || s.IsOpen() != open {
 				t.Errorf("%s: %+v, want %v, %d left, open %v", what, s, did, left, open)
 			}
 		}
@@ -88,7 +88,7 @@ func TestLatch(t *testing.T) {
 		}
 		is("a late copy of the first round", down("d"), true, 2, false)
 		is("a part of the first round", named("p3", "p", false), true, 1, false)
-		if s := must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))); !s.Did || s.Gone != second.Round {
+		if s := must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))); s.Did == 0 || s.Gone != second.Round {
 			t.Errorf("deleted: %+v", s)
 		}
 		e.expect(channel + " 1")
@@ -132,6 +132,31 @@ func TestLatch(t *testing.T) {
 			is("a late copy that is repeated", named(id, "p", true), true, 2, false)
 		}
 		is("a part of this round", named("s4", "p", false), true, 1, false)
+		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
+
+		// Calls that count together are told how many of them counted, whatever came since.
+		together := func(id string, n int64, again bool) luascripts.LatchState {
+			t.Helper()
+			c := latchCall(id)
+			c.Count, c.Again = n, again
+			return must(luascripts.CountDownLatch(t.Context(), rdb, k, c))
+		}
+		counts := func(what string, s luascripts.LatchState, did, left int64) {
+			t.Helper()
+			if s.Did != did || s.Left != left {
+				t.Errorf("%s: %+v, want %d, %d left", what, s, did, left)
+			}
+		}
+		down("w1")
+		create("w2", 500)
+		counts("calls together", together("w3", 400, false), 400, 100)
+		counts("calls together, once more", together("w3", 400, true), 400, 100)
+		counts("more calls than counts", together("w4", luascripts.MostCounts, false), 100, 0)
+		counts("calls of an open latch", together("w5", 3, true), 0, 0)
+		create("w6", 7)
+		counts("more calls than counts, once more", together("w4", luascripts.MostCounts, true), 100, 7)
+		counts("calls of an open latch, once more", together("w5", 3, true), 0, 7)
+		counts("the rest", together("w7", 6, false), 6, 1)
 		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
 
 		// What clients of Redisson do.
@@ -298,7 +323,7 @@ func TestLatch_denied(t *testing.T) {
 			}
 			before := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin))
 			if s, _, err := c.run(denied(t, s, command)); err == nil {
-				if got := effect(); !s.Did || got != c.effect {
+				if got := effect(); s.Did == 0 || got != c.effect {
 					t.Errorf("%s without %s: %+v, and %s; want %s", what, command, s, got, c.effect)
 				}
 				continue
@@ -307,7 +332,7 @@ func TestLatch_denied(t *testing.T) {
 				t.Errorf("%s without %s: %s, was %s", what, command, after, before)
 			}
 			was := look()
-			if s, _, err := c.run(admin); err != nil || !s.Did || look() == was {
+			if s, _, err := c.run(admin); err != nil || s.Did == 0 || look() == was {
 				t.Errorf("%s, which was denied %s: %+v, %v", what, command, s, err)
 			}
 		}
@@ -456,15 +481,15 @@ func TestLatch_fullMemory(t *testing.T) {
 	full(t, s)
 	late := latchCall("b")
 	late.Again = true
-	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did || err != nil {
+	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did != 0 || err != nil {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	if gone, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("c")); !gone.Did || err != nil {
+	if gone, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("c")); gone.Did != 1 || err != nil {
 		t.Errorf("deleted: %+v, %v", gone, err)
 	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	late.Again = false
-	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did || err != nil {
+	if made, _, err := luascripts.InitLatch(t.Context(), rdb, k, 7, late); made.Did != 0 || err != nil {
 		t.Errorf("a late copy: %+v, %v", made, err)
 	}
 }
@@ -488,7 +513,7 @@ func TestLatch_transcript(t *testing.T) {
 		ZSCORE k i2 = nil
 		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
 		sent ZREM = 1
-		ZSCORE k i3 = @1000.5
+		ZSCORE k i3 = @1000.001
 		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
 		published = []
 
@@ -537,11 +562,11 @@ func TestLatch_transcript(t *testing.T) {
 		# each call counts once, and so does each part
 		latch_init [d r3 k3 n] 3 i1 1000 5000 ch PUBLISH 0 = [1 3 @0us 0 0]
 		published = [ch~1]
-		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
-		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
-		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 = [1 1 @0us 0 0]
-		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 = [1 1 @0us 0 0]
-		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 0]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 0]
+		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 1 = [1 1 @0us 0 0]
 		ZRANGE k3 0 -1 WITHSCORES = [@0us:part @1000 d1 @1000 d4 @1000 i1 @1000]
 		GET d = 1
 		published = []
@@ -550,15 +575,15 @@ func TestLatch_transcript(t *testing.T) {
 		wait 999
 		latch_init [d r3 k3 n] 1 j1 2 5000 ch PUBLISH 1 = [0 1 @0us 0 0]
 		wait 1
-		latch_down [d r3 k3 n] d5 '' 1000 5000 ch PUBLISH 0 = [1 0 @0us @0us 0]
-		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.5 d5 @2000]
+		latch_down [d r3 k3 n] d5 '' 1000 5000 ch PUBLISH 0 1 = [1 0 @0us @0us 0]
+		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000]
 		published = [ch~0]
 		EXISTS d = 0
 		HGETALL r3 = [open @0us round @0us]
-		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 = [0 0 @0us @0us 0]
-		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 = [0 0 @0us @0us 0]
-		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 = [0 0 @0us @0us 0]
-		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.5 d5 @2000 d7 @2000.5]
+		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 1 = [0 0 @0us @0us 0]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
+		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000 d7 @2000.001]
 		latch_look [d r3 k3 n] 5000 = [0 0 @0us @0us 0]
 
 		# the next round has a larger number, even if the clock went back
@@ -599,21 +624,21 @@ func TestLatch_transcript(t *testing.T) {
 		latch_look [d r3 k3 n] 5000 = -4
 		SET d 01
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = -4
-		latch_down [k3 r3 k3 n] z '' 1000 5000 ch PUBLISH 0 = -4
+		latch_down [k3 r3 k3 n] z '' 1000 5000 ch PUBLISH 0 1 = -4
 		latch_delete [c d k3 n] z 1000 5000 ch PUBLISH 0 = -4
 		latch_look [c r c n] 5000 = -4
 
 		# what was told once is told again, whatever came since
 		DEL d r3 k3
-		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 0 0 0 0]
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 1 = [0 0 0 0 0]
 		latch_init [d r3 k3 n] 3 q2 9000 5000 ch PUBLISH 0 = [1 3 @1000000us 0 0]
 		sent HDEL = 0
-		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 1 = [0 3 @1000000us 0 0]
 		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
-		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 = [1 2 @1000000us 0 0]
+		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 1 = [1 2 @1000000us 0 0]
 		ZSCORE k3 q4 = @10000
 		PEXPIRE r3 100
-		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 1 @1000000us 0 0]
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 1 @1000000us 0 0]
 		PTTL r3 = 5000
 		PEXPIRE r3 100
 		latch_init [d r3 k3 n] 3 q6 9000 5000 ch PUBLISH 0 = [0 1 @1000000us 0 0]
@@ -625,18 +650,35 @@ func TestLatch_transcript(t *testing.T) {
 		sent HDEL = 1
 		DEL r3
 		SET d 2
-		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 = [1 2 @1000000us 0 0]
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 2 @1000000us 0 0]
 		PTTL r3 = 5000
 		without PTTL
-		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 1 = !NOPERM
 		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
 		without DEL
-		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 = !NOPERM
+		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 1 = !NOPERM
 		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
 		without
 		GET d = 2
 		HGETALL r3 = [open 0 round @1000000us]
 		ZSCORE k3 q8 = nil
+
+		# a call counts for several, up to the count
+		published = [ch~1 ch~1]
+		SET e 5 PX 90000
+		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 0 3 = [3 2 @1000000us 0 0]
+		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 1 3 = [3 2 @1000000us 0 0]
+		GET e = 2
+		PTTL e = 90000
+		published = []
+		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 0 3 = [2 0 @1000000us @1000000us 0]
+		published = [ch~0]
+		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 0 @1000000us @1000000us 0]
+		ZRANGE k4 0 -1 WITHSCORES = [b1 @10000 b2 @10000.001 b3 @10000.9766]
+		latch_init [e r4 k4 n] 4 b4 9000 5000 ch PUBLISH 0 = [1 4 @1000001us @1000000us 0]
+		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 1 3 = [2 4 @1000001us @1000000us 0]
+		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 4 @1000001us @1000000us 0]
+		published = [ch~1]
 
 		# what is denied changes nothing
 		DEL d r3 k3
@@ -656,26 +698,25 @@ func TestLatch_transcript(t *testing.T) {
 		latch_look [d r3 k3 n] 5000 = !NOPERM
 		without
 		latch_look [d r3 k3 n] 5000 = [0 2 @1000000us 0 0]
-		without DECR
-		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		without SET
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		without HDEL
-		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 1 = !NOPERM
 		latch_look [d r3 k3 n] 5000 = !NOPERM
 		without HSET
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		without PEXPIRE
-		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		without ZREM
-		latch_down [d r3 k3 n] z '' 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_down [d r3 k3 n] z '' 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		without
 		ZRANGE k3 0 -1 = []
 		SET d 1
 		without HSET
-		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 = !NOPERM
+		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		without
 		GET d = 1
 		ZRANGE k3 0 -1 = []

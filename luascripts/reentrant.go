@@ -117,15 +117,19 @@ type Pass struct {
 
 // Passed is the reply to a release. The verdict is Done, Gone or Foreign.
 type Passed struct {
-	Verdict Verdict
-	Token   uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
-	Aside   bool   // Done: the lock is free, and the processes in the queue must retry a little later
+	Verdict   Verdict
+	Token     uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
+	Aside     bool   // Done: the lock is free, and the processes in the queue must retry a little later
+	Listeners bool   // Done: the lock is free, and clients may listen that use no queue; only for an owner that lingers
 
 	Next string // fair, Token: the next owners in the queue, as in Acquired
 }
 
-// aside is the reply to a release that freed the lock for others.
-const aside = 2
+// Replies to a release that freed the lock: others come first; others may listen.
+const (
+	aside     = 2
+	listeners = 3
+)
 
 // PassReentrant releases the last hold. It grants the lock to the first in the queue, or frees it.
 func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
@@ -189,6 +193,8 @@ func passed(msg *rueidis.RedisMessage, heir bool) (Passed, error) {
 		return Passed{Verdict: v}, nil
 	case n == aside:
 		return Passed{Verdict: Done, Aside: true}, nil
+	case n == listeners:
+		return Passed{Verdict: Done, Listeners: true}, nil
 	}
 	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
 }

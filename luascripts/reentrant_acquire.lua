@@ -19,6 +19,9 @@
 -- Returns n >= 0: another owner has it, and n ms are left of its lease.
 -- Returns -1: another owner has it, and the key has no expiry.
 -- Returns {n}: as n, and no message reaches the process that asks.
+-- Returns {n, deaf, wait}: as n, and the client of the other owner may keep the lock although no owner
+-- uses it. It was told (include_linger), and an owner that does not wait asks again for wait ms. deaf is 1 if
+-- no message reaches the process that asks, and else 0.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --

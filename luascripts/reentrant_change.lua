@@ -1,5 +1,5 @@
 -- reentrant_change: takes and gives back many plain locks.
--- include: stamp, seize, channels
+-- include: stamp, seize, channels, keeps
 -- later: take, give
 --
 -- Most changes are alike. So they come in runs, and the words that those of a run have in common
@@ -58,8 +58,8 @@ while a <= #ARGV do -- mutant: border: a run has more words than its first
       reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
     -- mutant: never, removed: speed
     elseif holds == '0' and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
-      redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
-      reply = 1
+      local heard = redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+      reply = keeps(owner) and not (counts and heard == 0) and 3 or 1
     else
       reply = answer(made().given, lock, nil, time, owner, holds, publish, counts)
     end

@@ -1,5 +1,5 @@
 -- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
--- include: channels, hand
+-- include: channels, hand, keeps
 -- later: give
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
@@ -19,6 +19,8 @@
 -- or another process has it.
 -- Returns a string when the heir has the lock now: its fencing token.
 -- Returns 2 when the lock is free, and the processes in line are to ask a little later.
+-- Returns 3 when the lock is free, and clients may listen that do not stand in line. Only an owner of a client that
+-- keeps locks gets this answer (include_linger).
 -- Returns -2 when the owner holds nothing: it was lost, or an earlier copy of
 -- this call freed it. Its place in line, if it has one, is given up.
 -- Returns -4 when the key holds something else; nothing was done. A hash with no field but that of the
@@ -48,8 +50,8 @@ local last, spare = ARGV[9], ARGV[10]
 -- lock. To make all the functions, and to look at all the rules, takes longer than what is done then.
 if leave == '0' and not heir then
   if redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
-    redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
-    return 1
+    local heard = redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+    return keeps(owner) and not (counts and heard == 0) and 3 or 1
   end
   local answer = counts and handed(lock, owner, redis.pcall('HMGET', lock, owner, 'leasehold_line'), publish)
   if answer then return answer end

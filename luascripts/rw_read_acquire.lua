@@ -21,6 +21,7 @@
 -- Returns n >= 0: a writer has the lock, or waits and came before the caller; n ms are left of
 -- its lease, or until it counts as dead.
 -- Returns -1: a writer has the lock, and the key has no expiry.
+-- Returns {n, 0, wait}: as n, and a writer's client may keep the lock although no owner uses it (include_rw).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
@@ -32,8 +33,8 @@ local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KE
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 
-local mode, answer = side(lock)
-if mode == nil then return answer end
+local mode, writes = side(lock)
+if mode == nil then return writes end
 local count = mode and tonumber(redis.call('HGET', lock, owner)) or 0 -- mutant: operand 2: speed
 if lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: it is dead
 local reader, since, start, rest = turned(turn)
@@ -55,6 +56,7 @@ if count == 0 then
   if left then
     -- mutant: operand 1, border 1: SET refuses PX 0
     if stay > 0 and (reader == '' or reader == owner or arrived < since) then turns(turn, owner, arrived, start, stay) end
+    if mode == 'write' then return busy(lock, left, writes, owner, stay > 0) end
     return left
   end
 end

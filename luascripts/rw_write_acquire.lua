@@ -18,6 +18,7 @@
 -- Returns n >= 0: others have the lock, and n ms are left of the longest of their leases, or of
 -- fifty of them if there are more; or the lock is free, and a reader's turn lasts for n ms more.
 -- Returns -1: others have the lock, and the key has no expiry.
+-- Returns {n, 0, wait}: as n, and a writer's client may keep the lock although no owner uses it (include_rw).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -3: it removed fifty dead readers, and there are more to look at: ask again.
 -- Returns -4: the key holds something else; nothing was done.
@@ -31,8 +32,8 @@ local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local mode, answer = side(lock)
-if mode == nil then return answer end
+local mode, writes = side(lock)
+if mode == nil then return writes end
 if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
   -- rest of the script through even when memory is full.
@@ -86,4 +87,5 @@ if stay > 0 then -- mutant: always, border: SET refuses PX 0
     redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- a writer whose write is refused waits nevertheless
   end
 end
+if mode == 'write' then return busy(lock, left, writes, owner, stay > 0) end
 return left

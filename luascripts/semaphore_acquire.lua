@@ -1,6 +1,5 @@
 -- semaphore_acquire: an owner takes permits if it is its turn, or enters the queue.
--- include: reply, time, semaphore
--- later: semaphore_queue
+-- later: semaphore_take
 --
 -- KEYS[1]   free    string how many permits are free
 -- KEYS[2]   leases  zset   permit -> ms until which it is held
@@ -14,7 +13,8 @@
 -- ARGV[5]   channel text   the channel of a client begins with it (include_semaphore)
 -- ARGV[6]   change  text   where Redisson's clients listen
 -- ARGV[7]   publish text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[i+7] id      text   each permit that it takes
+-- ARGV[8]   id      text   a permit that it takes
+-- ARGV[i+8] other   text   each other permit that it takes
 --
 -- Returns "0" when the owner has all its permits now.
 -- Returns {n, 0}: others have the permits or are before this owner, and for n ms nothing will happen by
@@ -28,103 +28,39 @@
 -- its place, and the call counts as a heartbeat.
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, stay, total = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local channel, change, publish = ARGV[5], ARGV[6], ARGV[7]
-local ids = {}
-for i = 1, #ARGV - 7 do
-  local id = ARGV[i + 7]
-  ids[i] = id
+local channel, change, publish, id = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local ids = {id}
+for i = 1, #ARGV - 8 do
+  local other = ARGV[i + 8]
+  ids[i + 1] = other
 end
 
-local value, held, answer = stock(free, leases)
-if not held then return answer end
-if not value and total == 0 then
-  redis.call('ZREM', leases, '') -- no such member: a replica, whose data may be old, refuses it
-  return redis.error_reply('PERMITS absent')
-end
-local there = value and value + held or total
--- A total of zero is not final: Redisson's setPermits(0) stops a semaphore for a while.
-if total > 0 and there ~= total or #ids > there and there > 0 then
-  redis.call('ZREM', leases, '') -- as above
-  return redis.error_reply('PERMITS ' .. string.format('%.0f', there))
-end
-local now = clock()
-local score = string.format('%.0f', now + lease)
-local missing = ids
-if held > 0 then -- mutant: always, border: speed
-  missing = {}
-  for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
-    if not at then missing[#missing + 1] = ids[i] end
+-- Most permits are free, and no owner is in the queue. To make all the functions takes longer than to take such a permit. What
+-- fails here has changed nothing, and is an answer there.
+local n, text, held = #ids, redis.pcall('GET', free), redis.pcall('ZCARD', leases)
+local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
+-- mutant: never, operand 6, border: speed
+if value and value >= n and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
+  -- mutant: always, operand 1, border: speed
+  local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- of another size in a zset of the application
+  local had = false
+  if first then -- mutant: always: speed
+    for _, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do had = had or at end -- mutant: operand 1: ZADD then finds the first
+  end
+  -- mutant: never: speed
+  if not had and (not first or #first == 16) then
+    local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore of Redisson's may have an expiry
+    if type(redis.pcall('INCRBY', free, '-' .. n)) == 'number' then
+      local score, denied = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + lease), false
+      for _, each in ipairs(ids) do
+        denied = denied or redis.pcall('ZADD', leases, score, each) ~= 1 -- mutant: operand 1: what is denied for one is denied for each
+      end
+      if not denied then
+        if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
+        return '0'
+      end
+      redis.call('INCRBY', free, n)
+    end
   end
 end
-if not value then -- never made, or deleted by hand
-  value = total - held
-  make(free, leases, value)
-end
-
-local before, long, living, dropped, more = value, 0, {}, 0, false
-if #missing > 0 then
-  long = redis.call('LLEN', queue)
-  if value < #missing then value = value + later().reclaim(free, leases, now) end
-  -- mutant: always, border: speed
-  if long > 0 then living, dropped, more = later().queued(queue, alive, now, true) end
-end
-local ahead, found = 0, false
-for _, waiter in ipairs(living) do
-  found = waiter == owner
-  if found then break end
-  ahead = ahead + wants(waiter)
-end
-local mine = #missing == 0 or value >= ahead + #missing and (found or not more)
-
-if mine and #missing > 0 then
-  -- A semaphore that Redisson made may have an expiry, which both its keys share.
-  -- mutant: never 1, operand 3: speed
-  local expiry = (held == 0 or redis.call('PTTL', leases) == -2) and redis.call('PTTL', free) or -1 -- all that were held may have been reclaimed
-  redis.call('INCRBY', free, -#missing) -- refused here when memory is full: nothing is left in Redis
-  local denied
-  for _, id in ipairs(missing) do
-    denied = denied or failed(redis.pcall('ZADD', leases, score, id)) -- mutant: operand 1: what is denied for one is denied for each
-  end
-  -- mutant: operand 1: speed
-  if found and not denied then denied = failed(depart(queue, alive, owner, long - dropped)) end
-  if denied then
-    redis.pcall('ZREM', leases, unpack(missing))
-    redis.call('INCRBY', free, #missing)
-    return denied -- an error means that the owner does not have them
-  end
-  if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end -- mutant: border: an expiry is in the future
-  value = value - #missing
-end
-if mine and #missing < #ids then -- mutant: operand 2, border: speed
-  for _, id in ipairs(ids) do redis.call('ZADD', leases, 'XX', 'GT', score, id) end
-end
-if value + (mine and #missing or 0) > before or dropped > 0 then -- permits came free, or a waiter before others is dead
-  local rest = {}
-  for _, waiter in ipairs(living) do
-    if not mine or waiter ~= owner then rest[#rest + 1] = waiter end
-  end
-  later().spread(channel, publish, rest, value, 0)
-  announce(change, publish, value)
-end
-if mine then return '0' end
-
-local made = later()
-local left = made.pause(leases, now)
-if stay > 0 then
-  local stands = redis.call('ZSCORE', alive, owner)
-  -- mutant: always, operand 1, operand 2: speed
-  if stands and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then -- one of the two was deleted by hand
-    stands = redis.call('LPOS', queue, owner)
-  end
-  if stands then
-    redis.call('ZREM', alive, '') -- no such member: a first write that memory limits let through
-  else
-    redis.call('RPUSH', queue, owner)
-  end
-  local denied = failed(redis.pcall('ZADD', alive, string.format('%.0f', now + stay), owner)) or made.linger(queue, alive, stay)
-  if denied then
-    if not stands then depart(queue, alive, owner, redis.call('LLEN', queue)) end
-    return denied
-  end
-end
-return {left, 0}
+return later().permitted(free, leases, queue, alive, owner, ids, lease, stay, total, channel, change, publish)

@@ -1155,5 +1155,97 @@ func TestSemaphore_transcript(t *testing.T) {
 		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH d^16 = [1000 0]
 		SET f -1
 		semaphore_acquire [f p q v n] $a:1:5 1000 0 0 ch cg PUBLISH c^16 d^16 e^16 f^16 g^16 = !PERMITS
+
+		# a free permit, while no owner is in the queue
+		FLUSHALL
+		SET f 2
+		published = []
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 2 ch cg PUBLISH a^16 = 0
+		semaphore_acquire [f p q v n] $a:1:1 3000 0 2 ch cg PUBLISH a^16 = 0
+		ZRANGE p 0 -1 WITHSCORES = [axxxxxxxxxxxxxxx @13042]
+		GET f = 1
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 3 ch cg PUBLISH b^16 = !PERMITS
+		semaphore_release [f p q v n] $a:1:1 1 ch cg PUBLISH a^16 = 1
+		semaphore_acquire [f p q v n] $b:1:1 1000 0 2 ch cg PUBLISH b^16 = 0
+		GET f = 0
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = 1
+		published = [cg~01]
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -2
+		semaphore_release [f p q v n] $b:1:1 0 ch cg PUBLISH b^16 = 1
+		published = [cg~02]
+		without INCRBY
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 2 ch cg PUBLISH a^16 = !NOPERM
+		without ZADD
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 2 ch cg PUBLISH a^16 = !NOPERM
+		without PTTL
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 2 ch cg PUBLISH a^16 = !NOPERM
+		without
+		GET f = 2
+		EXISTS p = 0
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 2 ch cg PUBLISH a^16 = 0
+		without ZRANGE
+		semaphore_acquire [f p q v n] $b:1:1 1000 0 2 ch cg PUBLISH b^16 = !NOPERM
+		without ZREM
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without INCRBY
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = !NOPERM
+		without
+		GET f = 1
+		ZRANGE p 0 -1 = [axxxxxxxxxxxxxxx]
+		SET f -1
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = 1
+		GET f = 0
+		published = []
+		SET f 1
+		ZADD p 1 abc
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = -4
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -4
+		GET f = 1
+		DEL p
+		SET p x
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = -4
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = -4
+		GET f = 1
+
+		# several free permits
+		DEL p
+		SET f 3
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH a^16 b^16 = 0
+		GET f = 1
+		semaphore_acquire [f p q v n] $b:1:2 1000 0 0 ch cg PUBLISH c^16 d^16 = [1000 0]
+		ZREM p b^16
+		SET f 2
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH b^16 a^16 = 0
+		GET f = 1
+		ZREM p b^16
+		SET f 2
+		published = []
+		semaphore_release [f p q v n] $a:1:2 0 ch cg PUBLISH a^16 b^16 = -2
+		published = [cg~03]
+		GET f = 3
+		EXISTS p = 0
+		without ZADD
+		semaphore_acquire [f p q v n] $a:1:2 1000 0 0 ch cg PUBLISH a^16 b^16 = !NOPERM
+		without
+		GET f = 3
+		semaphore_acquire [f p q v n] $a:1:3 1000 0 3 ch cg PUBLISH a^16 b^16 c^16 = 0
+		GET f = 0
+		semaphore_release [f p q v n] $a:1:3 0 ch cg PUBLISH a^16 b^16 c^16 = 1
+		published = [cg~03]
+		SET f 1
+
+		# the queue, or the deadlines of its owners, were deleted by hand
+		DEL p
+		ZADD v 1 $c:1:1
+		semaphore_acquire [f p q v n] $c:1:1 1000 0 0 ch cg PUBLISH a^16 = 0
+		EXISTS v = 1
+		semaphore_release [f p q v n] $c:1:1 0 ch cg PUBLISH a^16 = 1
+		EXISTS v = 0
+		RPUSH q $c:1:1
+		semaphore_acquire [f p q v n] $a:1:1 1000 0 0 ch cg PUBLISH a^16 = 0
+		EXISTS q = 0
+		RPUSH q $c:1:1
+		semaphore_release [f p q v n] $a:1:1 0 ch cg PUBLISH a^16 = 1
+		EXISTS q = 0
 	`)
 }

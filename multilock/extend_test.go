@@ -88,17 +88,20 @@ func TestMultiLock_extend(t *testing.T) {
 	})
 }
 
-// A call that does not get all locks gives back what it has. A lock that stays locked cannot be.
+// A call that does not get all locks gives back what it has. A lock that stays locked cannot be. A quorum relies on what it
+// asks the server of each vote, and a lock that lingers asks nothing.
 func TestMinHold(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := s.Client(t)
-	one, two, three := c.NewLock("1"), c.NewLock("2"), c.NewLock("3", lock.WithMinHold(time.Second))
-	for name, l := range map[string]lock.Locker{
-		"a multi-lock": multilock.New(one, two, three),
-		"a quorum":     multilock.NewQuorum([]lock.Locker{one, two, three}),
-	} {
-		if _, err := l.TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "lock 3 of 3: WithMinHold") {
-			t.Errorf("%s: %v", name, err)
+	for option, opt := range map[string]lock.Option{"WithMinHold": lock.WithMinHold(time.Second), "WithLinger": lock.WithLinger(time.Second)} {
+		one, two, three := c.NewLock("1"), c.NewLock("2"), c.NewLock("3", opt)
+		for name, l := range map[string]lock.Locker{
+			"a multi-lock": multilock.New(one, two, three),
+			"a quorum":     multilock.NewQuorum([]lock.Locker{one, two, three}),
+		} {
+			if _, err := l.TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "lock 3 of 3: "+option) {
+				t.Errorf("%s, %s: %v", name, option, err)
+			}
 		}
 	}
 }

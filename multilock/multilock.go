@@ -83,8 +83,12 @@ func oneBatch(locks []lock.Locker) bool {
 // mayGiveBack returns an error about a lock that a call which did not get the others could not
 // give back.
 func mayGiveBack(l lock.Locker) error {
-	if c, ok := l.(lockimpl.Configured); ok && c.Config().MinHold > 0 {
-		return errors.New("WithMinHold: not supported in a multi-lock; omit the option")
+	c, ok := l.(lockimpl.Configured)
+	switch {
+	case ok && c.Config().MinHold > 0:
+		return fmt.Errorf("WithMinHold: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
+	case ok && c.Config().Linger > 0: // a quorum checks the server of a vote when it is given
+		return fmt.Errorf("WithLinger: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	}
 	return nil
 }

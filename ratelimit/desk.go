@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -29,10 +29,10 @@ import (
 // A refund and a reset go the same way. So the next call for the key cannot overtake them, and a refusal that was requested
 // before them is not remembered.
 type desk struct {
-	send   *send.Sender // set once
-	sliced bool         // set once: Redis is a cluster
-	asks   sync.Pool    // of *ask that nobody refers to any more
-	unused sync.Pool    // of *lane, likewise
+	send   *command.Sender // set once
+	sliced bool            // set once: Redis is a cluster
+	asks   sync.Pool       // of *ask that nobody refers to any more
+	unused sync.Pool       // of *lane, likewise
 
 	mu      sync.Mutex
 	lanes   map[string]*lane     // by key: those with a question under way
@@ -118,7 +118,7 @@ const (
 	sizes      = 4
 )
 
-func newDesk(s *send.Sender) *desk {
+func newDesk(s *command.Sender) *desk {
 	return &desk{
 		send:    s,
 		sliced:  s.Redis != nil && s.Redis.Mode() == rueidis.ClientModeCluster,
@@ -145,17 +145,17 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		}
 		if d.groups[d.groupOf(id.key)].overdue > 0 {
 			d.mu.Unlock()
-			return answer{}, fmt.Errorf("%w: an earlier command is overdue", lock.ErrUnavailable)
+			return answer{}, command.Final{Err: fmt.Errorf("%w: an earlier command is overdue", lock.ErrUnavailable)}
 		}
-	} else {
-		d.forget(id.key)
 	}
-	a := d.newAsk(id, lim.rules, q)
-	err := d.join(a, d.send.Go)
-	d.mu.Unlock()
+	err := d.send.Enter()
 	if err != nil {
+		d.mu.Unlock()
 		return answer{}, err
 	}
+	a := d.join(id, lim.rules, q)
+	d.send.Done()
+	d.mu.Unlock()
 
 	a.patience.Reset(lim.policy.after)
 	late := false
@@ -169,7 +169,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-a.patience.C:
-		err, late = send.Silent(lim.policy.after), true
+		err, late = d.send.Explain(command.NoReply{After: lim.policy.after}), true
 	case <-d.send.Closing():
 		err = lock.ErrClosed
 	}
@@ -177,15 +177,11 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 }
 
 // undo gives back the units of a caller that has left its Wait. It does not wait for the answer; if the refund fails, time gives the units
-// back. The caller calls it between Enter and Leave of the sender.
+// back. The caller has entered the sender, which may be closing.
 func (d *desk) undo(id bucketID, rules luascripts.LimitRules, units, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.forget(id.key)
-	_ = d.join(d.newAsk(id, rules, luascripts.RefundQuestion(units, at)), func(f func()) error {
-		d.send.Behind(f) // even while the client is closing
-		return nil
-	})
+	d.join(id, rules, luascripts.RefundQuestion(units, at))
 }
 
 // newAsk returns an ask that is in no lane yet.
@@ -195,24 +191,26 @@ func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.Lim
 	return a
 }
 
-// join puts a at the end of the lane of its key. start runs a function in a goroutine. The mutex is held.
-func (d *desk) join(a *ask, start func(func()) error) error {
-	l := d.lanes[a.id.key]
+// join puts an ask at the end of the lane of its key, and returns it. The mutex is held, and the caller has entered the sender.
+func (d *desk) join(id bucketID, rules luascripts.LimitRules, q luascripts.LimitQuestion) *ask {
+	if !q.Asks() {
+		d.forget(id.key)
+	}
+	a := d.newAsk(id, rules, q)
+	l := d.lanes[id.key]
 	if l == nil {
-		g := &d.groups[d.groupOf(a.id.key)]
+		g := &d.groups[d.groupOf(id.key)]
 		if g.senders < maxSenders {
-			if err := start(func() { d.run(g) }); err != nil {
-				return err
-			}
 			g.senders++
+			d.send.Go(func() { d.run(g) })
 		}
 		l = d.unused.Get().(*lane)
-		l.key, l.group = a.id.key, g
-		d.lanes[a.id.key] = l
+		l.key, l.group = id.key, g
+		d.lanes[id.key] = l
 		g.ready = append(g.ready, l)
 	}
 	l.next = append(l.next, a)
-	return nil
+	return a
 }
 
 // leave ends the wait of a caller with err, unless its answer has come just now.
@@ -269,7 +267,7 @@ func (d *desk) run(g *group) {
 		}
 		sent := time.Now()
 		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
-			if a.Err = d.send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
+			if a.Err = d.send.Explain(command.DetectClosed(context.Background(), d.send.Redis, a.Err)); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrWrongType
 			}
 			d.answer(lanes[i], calls[i].Questions, a, sent)

@@ -13,10 +13,10 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/adaptertest"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/retry"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
@@ -33,7 +33,7 @@ var calls = []struct {
 	op     string
 	after  int64 // when it was carried out once
 	undone int64 // when its caller left before the answer
-	make   func(t *testing.T, s, sees *send.Sender, key string) subject
+	make   func(t *testing.T, s, sees *command.Sender, key string) subject
 }{
 	{"take", 2, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
 		return granted(l.Take(ctx, key, 3))
@@ -101,8 +101,8 @@ const windowed = 8
 const notThere = -1
 
 // ofLimiter makes the subjects of a call of a limiter. Two units of the five that are taken are d's, and three r's.
-func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
-	return func(t *testing.T, s, sees *send.Sender, key string) subject {
+func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *command.Sender, key string) subject {
+	return func(t *testing.T, s, sees *command.Sender, key string) subject {
 		policy := ratelimit.FailClosed().After(s.Timeout)
 		l, other := ratelimit.On(s, "api", policy, daily), ratelimit.On(sees, "api", closed, daily)
 		if err := l.Refund(t.Context(), key, take(t, l, key, 1)); err != nil { // now the server knows the script
@@ -122,8 +122,8 @@ func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, 
 }
 
 // ofWindow makes the subjects of a call of a window. Two units of the five that are taken are d's.
-func ofWindow(call func(ctx context.Context, w *ratelimit.RedissonLimiter, d ratelimit.Decision) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
-	return func(t *testing.T, s, sees *send.Sender, key string) subject {
+func ofWindow(call func(ctx context.Context, w *ratelimit.RedissonLimiter, d ratelimit.Decision) error) func(t *testing.T, s, sees *command.Sender, key string) subject {
+	return func(t *testing.T, s, sees *command.Sender, key string) subject {
 		w, other := ratelimit.RedissonLimiterOn(s, key), ratelimit.RedissonLimiterOn(sees, key)
 		if _, err := w.Init(t.Context(), 10, 24*time.Hour); err != nil {
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+	sender, sees := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute}), command.New(s.Client(t), command.Config{Timeout: time.Minute})
 	for i, c := range calls {
 		for what, act := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
 			sub := c.make(t, sender, sees, fmt.Sprint(what, i))
@@ -213,7 +213,7 @@ func TestCancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+	sender, sees := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute}), command.New(s.Client(t), command.Config{Timeout: time.Minute})
 	for i, c := range calls {
 		for _, phase := range []string{"request", "reply"} {
 			sub := c.make(t, sender, sees, fmt.Sprint(phase, i))
@@ -253,7 +253,7 @@ func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	quick, slow := send.New(rdb, "", time.Second), send.New(rdb, "", time.Minute)
+	quick, slow := command.New(rdb, command.Config{Timeout: time.Second}), command.New(rdb, command.Config{Timeout: time.Minute})
 	var subjects []subject
 	for i, c := range calls {
 		subjects = append(subjects, c.make(t, quick, slow, fmt.Sprint(i)))
@@ -280,7 +280,7 @@ func TestClose_underWay(t *testing.T) {
 	s := redistest.Start(t)
 	for i, c := range calls {
 		p := redistest.NewProxy(t, s.Addr())
-		sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+		sender, sees := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute}), command.New(s.Client(t), command.Config{Timeout: time.Minute})
 		sub := c.make(t, sender, sees, fmt.Sprint(i))
 		asked, release := hold(p, "reply")
 		done, closed := make(chan error, 1), make(chan error, 1)
@@ -314,7 +314,7 @@ func TestPrefetch_faults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	sender := send.New(s.Client(t, redistest.Via(p)), "", time.Minute)
+	sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute})
 	plain := ratelimit.On(sender, "api", closed, daily)
 	l := plain.Prefetch(3, time.Minute)
 	take(t, l, "first", 1) // now the server knows the script

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -42,11 +42,11 @@ type Limiter struct {
 //
 // With a client of this module, use its NewRateLimiter.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
-	return On(send.New(rdb, "", send.DefaultTimeout), name, onFailure, limits...)
+	return On(command.New(rdb, command.Config{Timeout: command.DefaultTimeout}), name, onFailure, limits...)
 }
 
 // On is [New] with the sender of a client of this module.
-func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter {
+func On(s *command.Sender, name string, onFailure Policy, limits ...Limit) *Limiter {
 	l := &Limiter{desk: newDesk(s), local: new(memory), name: name, policy: onFailure}
 	switch {
 	case s.Redis == nil:

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
@@ -478,7 +478,7 @@ func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 // Close ends every wait, and the units of the waiters come back.
 func TestClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := send.New(redistest.NewMini(t).Client(t), "p:", time.Minute)
+		s := command.New(redistest.NewMini(t).Client(t), command.Config{Prefix: "p:", Timeout: time.Minute})
 		l := ratelimit.On(s, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
 		take(t, l, "k", 1)
 		done := make(chan error)
@@ -496,7 +496,7 @@ func TestClose(t *testing.T) {
 		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("after it: %v", err)
 		}
-		other := ratelimit.On(send.New(s.Redis, "p:", time.Minute), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
+		other := ratelimit.On(command.New(s.Redis, command.Config{Prefix: "p:", Timeout: time.Minute}), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
 		if d := peek(t, other, "k"); d.ResetAfter > time.Minute {
 			t.Errorf("%+v: the waiter's unit is still taken", d)
 		}

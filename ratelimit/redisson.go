@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/retry"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -67,7 +67,7 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // canceled. A call takes its permits once, however often it was sent. If the caller has left, the
 // permits are returned before the next call of this handle takes any.
 type RedissonLimiter struct {
-	send *send.Sender
+	send *command.Sender
 	name string
 	keys luascripts.WindowKeys
 	turn chan struct{} // holds an element while a caller of this handle waits for Redis
@@ -83,11 +83,11 @@ type RedissonLimiter struct {
 //
 // With a client of this module, use its NewRedissonLimiter.
 func NewRedissonLimiter(rdb rueidis.Client, name string) *RedissonLimiter {
-	return RedissonLimiterOn(send.New(rdb, "", send.DefaultTimeout), name)
+	return RedissonLimiterOn(command.New(rdb, command.Config{Timeout: command.DefaultTimeout}), name)
 }
 
 // RedissonLimiterOn is [NewRedissonLimiter] with the sender of a client of this module.
-func RedissonLimiterOn(s *send.Sender, name string) *RedissonLimiter {
+func RedissonLimiterOn(s *command.Sender, name string) *RedissonLimiter {
 	w := &RedissonLimiter{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
 	w.bad = keys.Check(s.Prefix, name)
 	if s.Redis == nil {
@@ -336,6 +336,10 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 			w.leave(sent)
 		}
 	}()
+	if err := w.send.Enter(); err != nil {
+		return value, err
+	}
+	defer w.send.Done()
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
@@ -346,7 +350,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 			return value, last
 		}
 		earlier := w.leaving(late != nil)
-		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
+		v, err := command.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
 			for _, done := range earlier {
 				<-done
 			}
@@ -376,7 +380,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 		switch {
 		case ctx.Err() != nil && last != nil:
 			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
-		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err)):
+		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (retry.FaultOf(err).AtOnce || time.Until(end) <= 0 || w.send.Down(ctx, w.send.Timeout, last, err)):
 			return value, err
 		}
 		last = err

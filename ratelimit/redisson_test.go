@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 	"github.com/redis/rueidis"
@@ -23,7 +23,7 @@ import (
 )
 
 func window(rdb rueidis.Client, name string) *ratelimit.RedissonLimiter {
-	return ratelimit.RedissonLimiterOn(send.New(rdb, "", time.Minute), name)
+	return ratelimit.RedissonLimiterOn(command.New(rdb, command.Config{Timeout: time.Minute}), name)
 }
 
 func newWindow(t testing.TB, rdb rueidis.Client, name string, rate int64, per time.Duration) *ratelimit.RedissonLimiter {
@@ -196,7 +196,7 @@ func TestRedissonLimiter_lateCopies(t *testing.T) {
 		10: {time.Minute, redistest.Action{DropReply: true}, false, nil},
 		20: {300 * time.Millisecond, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
 	} {
-		w := ratelimit.RedissonLimiterOn(send.New(s.Client(t, redistest.Via(p)), "", c.patience), "w")
+		w := ratelimit.RedissonLimiterOn(command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: c.patience}), "w")
 		if err := other.SetRate(t.Context(), n, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -700,7 +700,7 @@ func TestRedissonLimiter_cluster(t *testing.T) {
 func TestRights_window(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewRedissonRateLimiter", func(t *testing.T, rdb rueidis.Client) {
-		w := ratelimit.RedissonLimiterOn(send.New(rdb, "orders:", time.Minute), "w")
+		w := ratelimit.RedissonLimiterOn(command.New(rdb, command.Config{Prefix: "orders:", Timeout: time.Minute}), "w")
 		_, err := w.Init(t.Context(), 2, 20*time.Millisecond)
 		for range 3 {
 			if err == nil {

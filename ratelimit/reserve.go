@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/retry"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -37,7 +37,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 		if err := l.desk.send.Enter(); err != nil {
 			return l.wrap(op, key, err)
 		}
-		defer l.desk.send.Leave()
+		defer l.desk.send.Done()
 	}
 	r, err := l.patiently(ctx, op, key, n)
 	if err != nil {
@@ -63,8 +63,7 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	var last error
 	for {
 		r, err := l.reserve(ctx, op, key, n)
-		var why send.Unavailable
-		taken := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun()
+		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && retry.FaultOf(err).MayHaveRun()
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}

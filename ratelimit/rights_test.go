@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/ratelimit"
 	"github.com/redis/rueidis"
 )
@@ -38,7 +38,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 func TestRights(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewRateLimiter", func(t *testing.T, rdb rueidis.Client) {
-		l := ratelimit.On(send.New(rdb, "orders:", time.Minute), "api", closed, ratelimit.PerHour(2))
+		l := ratelimit.On(command.New(rdb, command.Config{Prefix: "orders:", Timeout: time.Minute}), "api", closed, ratelimit.PerHour(2))
 		d, _ := l.Take(t.Context(), "k", 1)
 		_, _ = l.Reserve(t.Context(), "k", 1)
 		_ = l.Refund(t.Context(), "k", d)

@@ -2,9 +2,11 @@ package reentrant_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // Two round trips: one to lock and one to unlock.
@@ -15,6 +17,26 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 	defer c.Close(b.Context())
 	l := c.NewLock("orders")
+	b.ReportAllocs()
+	for b.Loop() {
+		h, err := l.Lock(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := h.Unlock(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// No round trip: the process keeps the lock.
+func BenchmarkLinger(b *testing.B) {
+	c, err := client.New(redistest.Start(b).Client(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close(b.Context())
+	l := c.NewLock("orders", lock.WithLinger(time.Second))
 	b.ReportAllocs()
 	for b.Loop() {
 		h, err := l.Lock(b.Context())

@@ -149,3 +149,23 @@ func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
 		kindtest.MustUnlock(t, w.Hold(t))
 	}
 }
+
+// Locks that linger keep the rules of all locks.
+func TestRules_linger(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) {
+		locktest.Run(t, locktest.Harness{
+			New: func(name string, opts ...lock.Option) lock.Locker {
+				return a.NewLock(name, kindtest.Lingering(opts)...)
+			},
+			Other: func(name string, opts ...lock.Option) lock.Locker {
+				return b.NewLock(name, kindtest.Lingering(opts)...)
+			},
+			Watchdog: kindtest.WatchdogTimeout,
+		})
+	})
+	kindtest.SoonEmpty(t, s)
+}

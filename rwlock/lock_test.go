@@ -173,3 +173,23 @@ func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {
 	t.Helper()
 	return kindtest.List(s.Do(t, "KEYS", pattern))
 }
+
+// Write locks that linger keep the rules of all read/write locks.
+func TestRules_linger(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) {
+		locktest.RunRW(t, locktest.RWHarness{
+			New: func(name string, opts ...lock.Option) locktest.RW {
+				return a.NewRWLock(name, kindtest.Lingering(opts)...)
+			},
+			Other: func(name string, opts ...lock.Option) locktest.RW {
+				return b.NewRWLock(name, kindtest.Lingering(opts)...)
+			},
+			Watchdog: kindtest.WatchdogTimeout,
+		})
+	})
+	kindtest.SoonEmpty(t, s)
+}

@@ -38,10 +38,11 @@ type (
 		Leader  string      `json:"leader,omitempty"`
 	}
 	apiHolder struct {
-		Mode   string     `json:"mode,omitempty"`
-		Count  int        `json:"count,omitempty"`
-		Since  *time.Time `json:"since"`
-		Client apiClient  `json:"client"`
+		Mode    string     `json:"mode,omitempty"`
+		Count   int        `json:"count,omitempty"`
+		Since   *time.Time `json:"since"`
+		Lingers bool       `json:"lingers,omitempty"` // it is in use, or kept, not in use
+		Client  apiClient  `json:"client"`
 	}
 	apiClient struct {
 		Name    string     `json:"name,omitempty"`
@@ -84,7 +85,7 @@ func apiClientOf(c lock.Client) apiClient {
 func apiHoldersOf(all []lock.Holder) []apiHolder {
 	holders := make([]apiHolder, 0, len(all))
 	for _, h := range all {
-		holders = append(holders, apiHolder{Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Client: apiClientOf(h.Client)})
+		holders = append(holders, apiHolder{Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Lingers: h.Lingers, Client: apiClientOf(h.Client)})
 	}
 	return holders
 }

@@ -649,6 +649,9 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		case o.Count > 1:
 			r.How += fmt.Sprintf(", %d times", o.Count)
 		}
+		if o.Lingers {
+			r.How += "; in use, or kept, not in use"
+		}
 		v.Holders = append(v.Holders, r)
 		if s := h.digest(o.Owner); !slices.Contains(v.Seen, s) {
 			v.Seen = append(v.Seen, s)

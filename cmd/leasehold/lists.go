@@ -25,6 +25,9 @@ func lockCells(l admin.Lock, lease string, wide bool) []string {
 	if l.Mode == lock.Read || l.Mode == lock.Write {
 		kind += " " + string(l.Mode)
 	}
+	if len(l.Holders) > 0 && l.Holders[0].Lingers {
+		kind += " (lingers)"
+	}
 	cells := []string{shown(l.Name), kind, holder, ago(h.Since), lease, waitingOf(l)}
 	if wide {
 		cells = append(cells, strconv.Itoa(h.Count), pid(h.Client), label(h.Client), h.Owner)

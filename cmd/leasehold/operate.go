@@ -101,6 +101,7 @@ type (
 		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
 		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
+		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock, not in use
 		Client          clientJSON `json:"client"`
 	}
 	leaderJSON struct {
@@ -187,7 +188,7 @@ func toJSON(l admin.Lock) lockJSON {
 		j.LeaseMS = milliseconds(l.Lease)
 	}
 	for _, h := range l.Holders {
-		j.Holders = append(j.Holders, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Client: clientToJSON(h.Client)})
+		j.Holders = append(j.Holders, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Lingers: h.Lingers, Client: clientToJSON(h.Client)})
 	}
 	for _, h := range l.Lost {
 		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})

@@ -108,9 +108,9 @@ type observer struct {
 	config
 	tracer trace.Tracer
 
-	acquires, holds, margins             metric.Float64Histogram
-	held, draining, waiters              metric.Int64UpDownCounter
-	renewals, lost, abandoned, handedOff metric.Int64Counter
+	acquires, holds, margins                   metric.Float64Histogram
+	held, draining, waiters                    metric.Int64UpDownCounter
+	renewals, lost, abandoned, handedOff, kept metric.Int64Counter
 
 	known sync.Map // sets by labels: to make attributes costs more than to count
 }
@@ -164,6 +164,7 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 		StillRunning:  o.stillRunning,
 		Abandoned:     o.wasAbandoned,
 		HandedOff:     o.wasHandedOff,
+		Kept:          o.wasKept,
 		Released:      o.released,
 		Lost:          o.wasLost,
 	}, nil
@@ -210,6 +211,7 @@ func (o *observer) instruments(m metric.Meter) error {
 	o.lost = counter("leasehold.lock.lost", "{lock}", "Number of holds lost, by reason.")
 	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "Number of holds abandoned because they were not unlocked in time after their context was canceled.")
 	o.handedOff = counter("leasehold.lock.handed_off", "{lock}", "Number of hand-offs inside a process, without a command to Redis.")
+	o.kept = counter("leasehold.lock.kept", "{lock}", "Number of Unlock calls that kept the lock, not in use, for the next caller of the process.")
 	return errors.Join(errs...)
 }
 
@@ -236,6 +238,7 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	// Prometheus, and the first loss would raise no alarm.
 	o.abandoned.Add(ctx, 0, s.plain)
 	o.handedOff.Add(ctx, 0, s.plain)
+	o.kept.Add(ctx, 0, s.plain)
 	o.waiters.Add(ctx, 0, s.plain)
 	o.draining.Add(ctx, 0, s.plain)
 	o.renewals.Add(ctx, 0, s.plain)
@@ -349,6 +352,10 @@ func (o *observer) wasAbandoned(ctx context.Context, e lock.Event) {
 
 func (o *observer) wasHandedOff(ctx context.Context, e lock.Event) {
 	o.handedOff.Add(ctx, 1, o.of(ctx, e).plain)
+}
+
+func (o *observer) wasKept(ctx context.Context, e lock.Event) {
+	o.kept.Add(ctx, 1, o.of(ctx, e).plain)
 }
 
 func (o *observer) released(ctx context.Context, e lock.Event) {

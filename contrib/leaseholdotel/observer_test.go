@@ -175,7 +175,7 @@ func TestMetrics_units(t *testing.T) {
 	want := map[string]string{
 		"leasehold.lock.acquire.duration": "s", "leasehold.lock.hold.duration": "s", "leasehold.lock.renewal.margin": "s",
 		"leasehold.lock.held": "{lock}", "leasehold.lock.draining": "{lock}", "leasehold.lock.waiters": "{waiter}", "leasehold.lock.oldest_hold": "s", "leasehold.lock.oldest_wait": "s", "leasehold.lock.renewals": "{renewal}",
-		"leasehold.lock.lost": "{lock}", "leasehold.lock.abandoned": "{lock}", "leasehold.lock.handed_off": "{lock}",
+		"leasehold.lock.lost": "{lock}", "leasehold.lock.abandoned": "{lock}", "leasehold.lock.handed_off": "{lock}", "leasehold.lock.kept": "{lock}",
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("the metrics have the units\n%v\nwant\n%v", got, want)

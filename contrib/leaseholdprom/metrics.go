@@ -64,11 +64,12 @@ type Metrics struct {
 	nameOf func(string) string // set once; nil without a label for the name
 	all    []prometheus.Collector
 
-	acquires, holds, margins             *prometheus.HistogramVec
-	held, draining, waiters              *prometheus.GaugeVec
-	oldestHolds, oldestWaits             *prometheus.GaugeVec // set by Collect
-	renewals, lost, abandoned, handedOff *prometheus.CounterVec
-	known                                sync.Map // series by labels: looking a series up by its labels costs more than counting
+	acquires, holds, margins  *prometheus.HistogramVec
+	held, draining, waiters   *prometheus.GaugeVec
+	oldestHolds, oldestWaits  *prometheus.GaugeVec // set by Collect
+	renewals, lost, abandoned *prometheus.CounterVec
+	handedOff, kept           *prometheus.CounterVec
+	known                     sync.Map // series by labels: looking a series up by its labels costs more than counting
 }
 
 // labels are those that all metrics have.
@@ -79,7 +80,8 @@ type series struct {
 	values                   []string
 	acquired, held0, margins prometheus.Observer
 	held, draining, waiters  prometheus.Gauge
-	renewals, handedOff      prometheus.Counter
+	renewals                 prometheus.Counter
+	handedOff, kept          prometheus.Counter
 	oldestHold, oldestWait   lock.Oldest
 }
 
@@ -124,6 +126,7 @@ func New(opts ...Option) (*Metrics, error) {
 	m.lost = counter("leasehold_lock_lost_total", "Number of holds lost, by reason.", labelReason)
 	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds abandoned because they were not unlocked in time after their context was canceled.")
 	m.handedOff = counter("leasehold_lock_handed_off_total", "Number of hand-offs inside a process, without a command to Redis.")
+	m.kept = counter("leasehold_lock_kept_total", "Number of Unlock calls that kept the lock, not in use, for the next caller of the process.")
 	return m, nil
 }
 
@@ -173,7 +176,8 @@ func (m *Metrics) of(e lock.Event) *series {
 	s.held0 = m.holds.WithLabelValues(s.with("unlocked")...)
 	s.margins = m.margins.WithLabelValues(s.values...)
 	s.held, s.draining, s.waiters = m.held.WithLabelValues(s.values...), m.draining.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
-	s.renewals, s.handedOff = m.renewals.WithLabelValues(s.with("")...), m.handedOff.WithLabelValues(s.values...)
+	s.renewals = m.renewals.WithLabelValues(s.with("")...)
+	s.handedOff, s.kept = m.handedOff.WithLabelValues(s.values...), m.kept.WithLabelValues(s.values...)
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
 	m.abandoned.WithLabelValues(s.values...)
@@ -231,6 +235,7 @@ func (m *Metrics) Observer() lock.Observer {
 			m.abandoned.WithLabelValues(m.of(e).values...).Inc()
 		},
 		HandedOff: func(_ context.Context, e lock.Event) { m.of(e).handedOff.Inc() },
+		Kept:      func(_ context.Context, e lock.Event) { m.of(e).kept.Inc() },
 		Released: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
 			s.endHold(e)

@@ -161,8 +161,8 @@ func TestBoard_isComplete(t *testing.T) {
 			}
 		}
 	}
-	if n != 12 {
-		t.Errorf("%d metrics, want 12", n)
+	if n != 13 {
+		t.Errorf("%d metrics, want 13", n)
 	}
 	const page = "https://github.com/leasehold-go/leasehold/blob/main/docs/operate/runbook.md#"
 	runbook := read("../../docs/operate/runbook.md")

@@ -68,7 +68,7 @@ var mutants = []mutant{
 		"  if left == 0 then\n", "  if left % 20 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a semaphore has one permit more when it is empty", "luascripts/semaphore_acquire.lua",
+		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_take.lua",
 		"value >= ahead + #missing and", "value + 1 >= ahead + #missing and", "standalone", saysPermits + "|" + saysLeft,
 	},
 	{
@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
-		"if did then return", "if did and left < 0 then return", "standalone", saysOpen,
+		"did = carried_out(redis.call('ZSCORE', calls, counted), 1)", "did = false", "standalone", saysOpen,
 	},
 	{
 		"a wait group does not wait for a lost member", "latch/waitgroup.go",

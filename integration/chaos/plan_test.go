@@ -40,6 +40,7 @@ type place struct {
 	Name    string
 	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or wait group
 	Fenced  bool     `json:",omitempty"`
+	Lingers bool     `json:",omitempty"`
 	Members []string `json:",omitempty"` // of multi
 	Weight  int      // how often it is taken; 0 for a latch and a wait group, which have goroutines of their own
 }
@@ -141,10 +142,13 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 			{Name: "plain-three", Kind: "plain", Weight: 50},
 			{Name: "plain-rare", Kind: "plain", Weight: 10},
 			{Name: "plain-fenced", Kind: "plain", Fenced: true, Weight: 150},
+			{Name: "plain-lingers", Kind: "plain", Lingers: true, Weight: 60},
+			{Name: "plain-lingers-fenced", Kind: "plain", Fenced: true, Lingers: true, Weight: 20},
 			{Name: "fair", Kind: "fair", Weight: 150},
 			{Name: "fair-rare", Kind: "fair", Weight: 10},
 			{Name: "rw", Kind: "rw", Weight: 200},
 			{Name: "rw-rare", Kind: "rw", Weight: 20},
+			{Name: "rw-lingers", Kind: "rw", Lingers: true, Weight: 20},
 			{Name: "semaphore", Kind: "semaphore", Weight: 100},
 			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-three"}, Weight: 30},
 			{Name: "latch", Kind: "latch"},

@@ -324,6 +324,9 @@ func (w *worker) newTaker(number int) taker {
 	t := taker{place: w.Places[number], number: number}
 	c := w.clients[0]
 	with := func(options []lock.Option) []lock.Option {
+		if t.Lingers && len(options) == 0 { // not with a fixed lease
+			options = append(options, lock.WithLinger(20*time.Millisecond))
+		}
 		if t.Fenced {
 			options = append(options, lock.WithFencing())
 		}
@@ -468,8 +471,11 @@ func (w *worker) once(g int, r *rand.Rand) {
 	w.unlock(records, h, t.Name)
 }
 
-// ownerNumber is the number in which owner strings end.
+// ownerNumber is the number in which owner strings end, without the mark of a lock that lingers.
 func ownerNumber(owner string) int64 {
+	if _, number, _ := strings.Cut(owner, ":"); len(number) > 21 { // two zeros, and 19 digits
+		owner = owner[:len(owner)-3]
+	}
 	n, _ := strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 10, 64)
 	return n
 }

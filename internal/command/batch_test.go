@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -40,20 +41,17 @@ func (f *far) Mode() rueidis.ClientMode { return f.mode }
 // sender returns a sender on f.
 func (f *far) sender(t *testing.T) *Sender {
 	f.carried = make(map[string]int)
-	closing := make(chan struct{})
-	s := New(f, Config{Timeout: timeout, Closing: closing})
+	s := New(f, Config{Timeout: timeout, Idle: Idlers})
 	s.change = f.change
 	t.Cleanup(func() {
-		close(closing)
+		s.Shut()
 		s.Wait()
-		for _, c := range s.batchers.nodes {
-			if c.sweeper.Timer != nil && c.sweeper.Stop() || c.pacer.Timer != nil && c.pacer.Stop() {
-				t.Error("a timer runs after the end")
+		s.batchers.Range(func(_, b any) bool {
+			if b := b.(*Batcher[luascripts.Change]); b.workers != 0 || len(b.queue) != 0 || b.pacing {
+				t.Errorf("after the end there are %d workers and %d requests in the queue; a timer runs: %t", b.workers, len(b.queue), b.pacing)
 			}
-			if c.workers != 0 || len(c.queue) != 0 || len(c.under) != 0 || c.pacer.armed {
-				t.Errorf("after the end there are %d workers, %d in the queue, %d under way; the pacer looks again: %t", c.workers, len(c.queue), len(c.under), c.pacer.armed)
-			}
-		}
+			return true
+		})
 	})
 	return s
 }
@@ -90,7 +88,6 @@ func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
 
 // step is a change of a plain lock, with its own number.
 type step struct {
-	Unbatched[uint64]
 	number uint64
 	slot   uint16
 	gives  bool
@@ -99,20 +96,15 @@ type step struct {
 
 func (step) Send(context.Context) (uint64, error) { panic("a change is sent alone") }
 
-func (c step) Batched() (node uint16, joins bool) { return 0, true }
-
 func (c step) Late(token uint64, err error) {
 	if c.late != nil {
 		c.late(token, err)
 	}
 }
 
-func (c step) Encode(change *luascripts.Change) {
+func (c step) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
 	change.Question.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
-}
-
-func (c step) Decode(change *luascripts.Change) (uint64, error) {
-	return change.Acquired.Token, change.Err
+	return func(change *luascripts.Change) uint64 { return change.Acquired.Token }
 }
 
 // await is Send by a caller that is counted.
@@ -332,6 +324,7 @@ func TestTogether_measuresAnswers(t *testing.T) {
 			fails = number%2 == 1
 			_, _, _ = await(t.Context(), s, timeout, step{number: number})
 		}
+		synctest.Wait()
 		if got := s.batcherOf(0).trip; got != trip {
 			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
 		}
@@ -356,20 +349,20 @@ func TestTogether_hasItsOwnTime(t *testing.T) {
 }
 
 // Each node of a cluster has its own batcher, and keeps it.
-func TestCombiner_oneForEachNode(t *testing.T) {
-	s := New(nil, Config{Timeout: timeout})
-	all := make(map[*batcher]bool)
+func TestBatcher_oneForEachNode(t *testing.T) {
+	s := New(nil, Config{Timeout: timeout, Node: func(slot uint16) uint16 { return slot / 3 }})
+	all := make(map[*Batcher[luascripts.Change]]uint16)
 	for range 3 {
-		for node := range uint16(5) {
-			c := s.batcherOf(node)
-			if c.node != node {
-				t.Errorf("node %d has the combiner of %d", node, c.node)
+		for slot := range uint16(15) {
+			b := s.batcherOf(slot)
+			if node, known := all[b]; known && node != slot/3 {
+				t.Errorf("nodes %d and %d have the same batcher", node, slot/3)
 			}
-			all[c] = true
+			all[b] = slot / 3
 		}
 	}
 	if len(all) != 5 {
-		t.Errorf("%d combiners for 5 nodes", len(all))
+		t.Errorf("%d batchers for 5 nodes", len(all))
 	}
 }
 
@@ -426,28 +419,6 @@ func TestTogether_countsFromTheStart(t *testing.T) {
 	})
 }
 
-// The sweeper runs as long as anything is queued or in flight, and then stops.
-func TestTogether_looksAsLongAsSomebodyWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, queued := range []int{0, 1} {
-			for _, under := range []int{0, 1} {
-				c := newBatcher(New(nil, Config{Timeout: timeout}))
-				for range queued {
-					c.queue = append(c.queue, new(request))
-				}
-				for range under {
-					c.under = append(c.under, new(batch))
-				}
-				c.sweep()
-				if c.sweeper.armed != (queued+under > 0) {
-					t.Errorf("%d in the queue, %d under way; it looks again: %t", queued, under, c.sweeper.armed)
-				}
-				c.stop()
-			}
-		}
-	})
-}
-
 // The measured round trip drops to a shorter one immediately, and grows slowly towards a longer one.
 func TestTogether_measuresTheShortest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -459,6 +430,7 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 			if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
 				t.Errorf("%t, %v", answered, err)
 			}
+			synctest.Wait()
 			return s.batcherOf(0).trip
 		}
 		if got := send(); got != far1 {
@@ -547,13 +519,13 @@ func TestTogether_followsInItsTime(t *testing.T) {
 		"one is answered": {
 			{0, 0}, {1, 1}, // up to the maximum in flight at any time
 			{2, 1 + pace},
-			{75 * ms, 75 * ms},
-			{79 * ms, 75*ms + pace}, // not at the first reply, after 80 ms
+			{77 * ms, 77 * ms},
+			{79 * ms, 77*ms + pace}, // not at the first reply, after 80 ms
 		},
 		"one goes before the pacer looks": {
 			{0, 0}, {1, 1},
-			{75 * ms, 75 * ms},
-			{76 * ms, 80*ms + 1}, // only one is in flight now
+			{78 * ms, 78 * ms},
+			{79 * ms, 80*ms + 1}, // only one is in flight now
 			{81 * ms, 80*ms + 1 + pace},
 		},
 	} {
@@ -653,19 +625,19 @@ func TestTogether_nothingToSend(t *testing.T) {
 // locked is a change that acquires its own lock.
 type locked struct{ step }
 
-func (c locked) Encode(change *luascripts.Change) {
-	c.step.Encode(change)
+func (c locked) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
+	reply := c.step.Batch(change)
 	key := "lock" + change.Question.Owner
 	change.Keys, change.Question.Lease, change.Question.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
+	return reply
 }
 
 // A sender sends its changes to the server, and each caller receives the reply for its own lock.
 func TestTogether_reachesTheServer(t *testing.T) {
 	m := redistest.NewMini(t)
-	closing := make(chan struct{})
-	s := New(m.Client(t), Config{Timeout: timeout, Closing: closing})
+	s := New(m.Client(t), Config{Timeout: timeout})
 	defer s.Wait()
-	defer close(closing)
+	defer s.Shut()
 	var all sync.WaitGroup
 	for number := range uint64(20) {
 		all.Go(func() {
@@ -678,4 +650,149 @@ func TestTogether_reachesTheServer(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// doubled is a request for the double of a number.
+type doubled struct{ n, double int }
+
+// doubling is a simulated server that doubles numbers. A batch takes a second.
+type doubling struct {
+	mu      sync.Mutex
+	batches [][]int // guarded by mu
+}
+
+func (d *doubling) exec(batch []*doubled) (replied bool) {
+	var numbers []int
+	for _, q := range batch {
+		numbers = append(numbers, q.n)
+	}
+	d.mu.Lock()
+	d.batches = append(d.batches, numbers)
+	d.mu.Unlock()
+	time.Sleep(time.Second)
+	for _, q := range batch {
+		q.double = 2 * q.n
+	}
+	return true
+}
+
+func (d *doubling) sent() [][]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.batches)
+}
+
+// inBatches runs f with a batcher whose batches have size 10 at most; the size of a request is its
+// number.
+func inBatches(t *testing.T, f func(t *testing.T, d *doubling, b *Batcher[doubled])) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s, d := New(one, Config{Timeout: time.Minute}), new(doubling)
+		f(t, d, NewBatcher(s, d.exec, func(q *doubled) int { return q.n }, 10, func(*doubled) bool { return true }))
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While two batches are in flight, the requests of other callers collect. They are sent next, in
+// order of arrival, as many together as fit. Those that do not fit follow after a pause, and do not
+// wait for a reply.
+func TestBatcher_size(t *testing.T) {
+	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+		began := time.Now()
+		var callers sync.WaitGroup
+		for _, n := range []int{1, 2, 3, 4, 5, 11, 6} {
+			callers.Go(func() {
+				if q, err := b.Ask(t.Context(), doubled{n: n}); q.double != 2*n || err != nil {
+					t.Errorf("%d: %d, %v", n, q.double, err)
+				}
+			})
+			synctest.Wait()
+		}
+		callers.Wait()
+		if took, got := time.Since(began), fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" || took != time.Second+4*paceNear {
+			t.Errorf("sent %v in %v", got, took)
+		}
+	})
+}
+
+// The request of a caller that leaves before it is sent is dropped. The reply for a caller that
+// leaves later is, too.
+func TestBatcher_leaves(t *testing.T) {
+	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+		ctx, cancel := context.WithTimeout(t.Context(), paceNear/2)
+		defer cancel()
+		var callers sync.WaitGroup
+		for n := range 4 {
+			callers.Go(func() {
+				if _, err := b.Ask(ctx, doubled{n: n}); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%d: %v", n, err)
+				}
+			})
+			synctest.Wait()
+		}
+		callers.Wait()
+		if q, err := b.Ask(t.Context(), doubled{n: 5}); q.double != 10 || err != nil {
+			t.Errorf("%d, %v", q.double, err)
+		}
+		if got := fmt.Sprint(d.sent()); got != "[[0] [1] [5]]" {
+			t.Errorf("sent %v", got)
+		}
+	})
+}
+
+// No caller waits longer than the timeout. Shutting the sender ends the wait, and Close waits for the
+// batches in flight.
+func TestBatcher_silence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: time.Minute})
+		answer := make(chan struct{})
+		b := NewBatcher(s, func([]*doubled) bool {
+			<-answer
+			return false
+		}, func(*doubled) int { return 1 }, 10, func(*doubled) bool { return true })
+		start := time.Now()
+		if _, err := b.Ask(t.Context(), doubled{n: 1}); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) != time.Minute {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			if err := s.Close(ctx); err == nil {
+				t.Error("Close does not wait for the requests in flight")
+			}
+			close(answer)
+			if err := s.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := b.Ask(t.Context(), doubled{n: 2}); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("while it closes: %v", err)
+		}
+		<-closed
+		if _, err := b.Ask(t.Context(), doubled{n: 3}); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// A caller whose context is canceled sends no request, even if a batch could start.
+func TestBatcher_ended(t *testing.T) {
+	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			if _, err := b.Ask(ctx, doubled{n: 1}); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		if got := d.sent(); len(got) != 0 {
+			t.Errorf("sent %v", got)
+		}
+	})
 }

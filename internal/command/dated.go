@@ -21,10 +21,10 @@ type Dated struct {
 	pendingUntil atomic.Int64    // until when a copy without a reply may be executed, as a duration since began
 }
 
-// NewDated returns a Dated for a call that begins now. It stops sending after within, or when closing
-// is closed.
-func NewDated(within time.Duration, closing <-chan struct{}) *Dated {
-	return &Dated{began: time.Now(), within: within, closing: closing}
+// Dated returns a Dated for a call that begins now. It stops sending after the timeout, or when the
+// sender is shut.
+func (s *Sender) Dated() *Dated {
+	return &Dated{began: time.Now(), within: s.Timeout, closing: s.closing}
 }
 
 // copyLives is how long a copy can be executed after it is sent. A repeated call returns later by up

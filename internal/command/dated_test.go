@@ -33,7 +33,7 @@ func TestDated_histories(t *testing.T) {
 			var mu sync.Mutex // also of late
 			for range 20 {
 				returned := false // guarded by mu
-				d, start := NewDated(within, nil), time.Now()
+				d, start := New(nil, Config{Timeout: within}).Dated(), time.Now()
 				apply := func(before int64) (now int64) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -99,7 +99,7 @@ func TestDated_histories(t *testing.T) {
 func TestDated_left(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
-		d, sent := NewDated(time.Minute, nil), 0
+		d, sent := New(nil, Config{Timeout: time.Minute}).Dated(), 0
 		err := d.Send(ctx, func(int64) (int64, error) {
 			sent++
 			leave()
@@ -108,19 +108,19 @@ func TestDated_left(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || sent != 1 {
 			t.Errorf("%v after %d copies", err, sent)
 		}
-		closing := make(chan struct{})
-		d, sent = NewDated(time.Minute, closing), 0
+		s := New(nil, Config{Timeout: time.Minute})
+		d, sent = s.Dated(), 0
 		err = d.Send(t.Context(), func(int64) (int64, error) {
 			sent++
 			if sent == 1 {
-				close(closing)
+				s.Shut()
 			}
 			return int64(2 - sent), nil
 		})
 		if !errors.Is(err, lock.ErrClosed) || sent != 1 {
 			t.Errorf("%v after %d copies", err, sent)
 		}
-		d = NewDated(time.Minute, nil)
+		d = New(nil, Config{Timeout: time.Minute}).Dated()
 		ctx, leave = context.WithTimeout(t.Context(), copyLives/2)
 		defer leave()
 		_ = d.Send(ctx, func(before int64) (int64, error) {
@@ -139,7 +139,7 @@ func TestDated_left(t *testing.T) {
 // If every copy comes too late, the call ends when its time has passed.
 func TestDated_slow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, start := NewDated(3*time.Second, nil), time.Now()
+		d, start := New(nil, Config{Timeout: 3 * time.Second}).Dated(), time.Now()
 		err := d.Send(t.Context(), func(before int64) (int64, error) {
 			time.Sleep(copyLives)
 			return time.Now().UnixMilli(), nil

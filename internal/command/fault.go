@@ -63,6 +63,29 @@ func Foreign(v luascripts.Verdict, err error) error {
 	return err
 }
 
+// Refused reports whether err says that the server does not accept the user, or that the user lacks a
+// permission.
+func Refused(err error) bool { return retry.FaultOf(err).Denied }
+
+// Refusal adds advice to err, for which Refused must report true. addr and user are "" if unknown.
+func Refusal(addr, user string, err error) error {
+	server := "Redis"
+	if addr != "" {
+		server += " at " + addr
+	}
+	if user != "" {
+		server += fmt.Sprintf(", user %q", user)
+	}
+	advice := `grant the permissions that docs/operate/security.md lists under "Permissions"`
+	switch text := err.Error(); {
+	case strings.Contains(text, "NOAUTH"):
+		advice = "the server wants a password, and none was given, as in redis://user:password@host:port"
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"):
+		advice = "check the user and the password"
+	}
+	return fmt.Errorf("%s: %w (%s)", server, err, advice)
+}
+
 // Explain returns the error that callers get for err, with which a command failed: it adds the
 // sentinel of package lock, and advice.
 func (s *Sender) Explain(err error) error {
@@ -105,7 +128,7 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 // MayPass reports whether a call with little time should retry a command that failed with err. A
 // read-only replica is worth a retry only if Sentinel or a cluster can name the new master.
 func (s *Sender) MayPass(err error) bool {
-	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
+	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.Redis.Mode() == rueidis.ClientModeStandalone)
 }
 
 // IsReadOnly reports whether err says that the server is a read-only replica.
@@ -116,10 +139,10 @@ func IsReadOnly(err error) bool {
 
 // Address returns the address of the server, or "" if there are several.
 func (s *Sender) Address() string {
-	if s.rdb.Mode() == rueidis.ClientModeCluster {
+	if s.Redis.Mode() == rueidis.ClientModeCluster {
 		return ""
 	}
-	nodes := s.rdb.Nodes()
+	nodes := s.Redis.Nodes()
 	for addr := range nodes {
 		if len(nodes) == 1 {
 			return addr

@@ -265,12 +265,12 @@ func TestForeign_saysWhat(t *testing.T) {
 		{ended, "list", foreign, "", ""},
 	} {
 		m.SetError(c.refuses)
-		closing, asked := make(chan struct{}), &counted{Client: rdb}
-		s := New(asked, Config{Timeout: timeout, Closing: closing})
+		asked := &counted{Client: rdb}
+		s := New(asked, Config{Timeout: timeout})
 		s.Add()
 		err := s.Foreign(c.ctx, c.key, c.err)
 		s.Done()
-		close(closing)
+		s.Shut()
 		s.Wait()
 		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q, %v: %v", c.key, c.err, err)
@@ -350,8 +350,7 @@ func TestSure(t *testing.T) {
 			get := func(ctx context.Context) (string, error) {
 				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
 			}
-			closing := make(chan struct{})
-			s := New(rdb, Config{Timeout: timeout, Closing: closing})
+			s := New(rdb, Config{Timeout: timeout})
 			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
 				_, changes[0].Err = get(context.Background())
 			}
@@ -368,7 +367,7 @@ func TestSure(t *testing.T) {
 			if !errors.Is(err, rueidis.ErrClosing) || retry.FaultOf(err) != want {
 				t.Errorf("%s: %v is %+v, want %+v", what, err, retry.FaultOf(err), want)
 			}
-			close(closing)
+			s.Shut()
 			s.Wait()
 		}
 	}
@@ -402,5 +401,26 @@ func TestSure_batch(t *testing.T) {
 	}
 	if rdb.times != 1 {
 		t.Errorf("it asked %d times", rdb.times)
+	}
+}
+
+// Errors that need an operator are refused: the server does not accept the user, or the user lacks a
+// permission. No other error is.
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]bool{
+		"NOAUTH Authentication required.":                                                     true,
+		"WRONGPASS invalid username-password pair":                                            true,
+		"NOPERM User x has no permissions to run the 'hset' command":                          true,
+		"ERR The user executing the script can't run this command or subcommand script: 14fa": true,
+		"LOADING Redis is loading the dataset in memory":                                      false,
+		"OOM command not allowed when used memory > 'maxmemory'.":                             false,
+		"ERR syntax error": false,
+	} {
+		if got := Refused(refusal(t, text)); got != want {
+			t.Errorf("%q is a refusal: %t", text, got)
+		}
+	}
+	if Refused(nil) || Refused(io.EOF) {
+		t.Error("a refusal, and nobody refused anything")
 	}
 }

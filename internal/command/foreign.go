@@ -19,7 +19,7 @@ func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 		return err
 	}
 	what, _, failed := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
-		return held(ctx, s.rdb, key)
+		return held(ctx, s.Redis, key)
 	}))
 	if what != "" && failed == nil {
 		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, what)}

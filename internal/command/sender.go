@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -37,16 +38,16 @@ type Call[T any] interface {
 	// the Sender counts.
 	Late(reply T, err error)
 
-	// Batched reports whether the command is a change of a plain lock that can be sent in a batch
-	// with other changes to node. Encode and Decode are then used instead of Send.
-	Batched() (node uint16, joins bool)
-
-	// Encode fills in the change.
-	Encode(change *luascripts.Change)
-
-	// Decode returns the reply to the change.
-	Decode(change *luascripts.Change) (T, error)
+	// Batch fills in the change that is sent in a batch instead of the command, and returns a function
+	// that reads the reply. It returns nil, and does nothing, if the command is sent by Send.
+	Batch(change *luascripts.Change) (reply func(*luascripts.Change) T)
 }
+
+// Unbatched can be embedded in a Call that is not batched.
+type Unbatched[T any] struct{}
+
+// Batch returns nil.
+func (Unbatched[T]) Batch(*luascripts.Change) func(*luascripts.Change) T { return nil }
 
 // Func is a Call that ignores a late reply.
 type Func[T any] func(ctx context.Context) (T, error)
@@ -57,63 +58,111 @@ func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 // Late ignores the reply.
 func (f Func[T]) Late(T, error) {}
 
-// Batched reports false.
-func (f Func[T]) Batched() (uint16, bool) { return Unbatched[T]{}.Batched() }
-
-// Encode is not used.
-func (f Func[T]) Encode(*luascripts.Change) {}
-
-// Decode is not used.
-func (f Func[T]) Decode(*luascripts.Change) (none T, err error) { return none, nil }
+// Batch returns nil.
+func (f Func[T]) Batch(*luascripts.Change) func(*luascripts.Change) T { return nil }
 
 // Config configures a Sender.
 type Config struct {
-	Timeout time.Duration   // how long one command may remain without a reply
-	User    string          // the Redis user, for errors; "" if unknown
-	Closing <-chan struct{} // closed when the client closes
+	Timeout time.Duration            // how long one command may remain without a reply
+	User    string                   // the Redis user, for errors; "" if unknown
+	Prefix  string                   // the prefix of every key, for packages that have no other configuration
+	Idle    int                      // the maximum number of goroutines that wait for the next command, until Shut
+	Node    func(slot uint16) uint16 // the node of a slot of a cluster; nil without a cluster
 }
+
+// DefaultTimeout is the Timeout of a sender that no client of this module configures.
+const DefaultTimeout = 3 * time.Second
 
 // Sender sends the commands of one client. It counts the client's calls and background work.
 type Sender struct {
 	Config                                                             // set once
-	rdb    rueidis.Client                                              // set once
+	Redis  rueidis.Client                                              // set once; nil if there is none
 	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: executes changes over conn
 
-	work sync.WaitGroup // see Add
+	mu      sync.Mutex     // guards closed, and the step of work from zero
+	closed  bool           // no call can enter
+	closing chan struct{}  // set once; closed with closed
+	work    sync.WaitGroup // see Add
 
-	jobs    chan job     // set once: hands work to an idle goroutine
-	timers  sync.Pool    // of stopped *time.Timer; not shared between clients, like batcher.unused
-	signals sync.Pool    // of empty channels, likewise
-	idle    atomic.Int32 // the number of goroutines that wait for jobs
+	jobs chan job     // set once: hands work to an idle goroutine
+	idle atomic.Int32 // the number of goroutines that wait for jobs
 
 	sending  atomic.Int32 // the number of unbatched commands without a reply
-	batchers batchers     // of batched changes
+	batchers sync.Map     // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
+	// For reuse. Clients do not share them, because a channel must not leave its testing/synctest bubble.
+	unused  sync.Pool // *request[luascripts.Change]
+	signals sync.Pool // empty channels of waiters
+	timers  sync.Pool // stopped *time.Timer
 }
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, rdb: rdb, jobs: make(chan job)}
+	s := &Sender{Config: c, Redis: rdb, closing: make(chan struct{}), jobs: make(chan job)}
+	s.unused.New = func() any { return newRequest(luascripts.Change{}) }
+	s.signals.New = func() any { return newWaiter().done }
+	s.timers.New = func() any { return stoppedTimer() }
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
 	return s
 }
 
-// Add counts a call of the client or background work. Each Add needs a Done. An Add from zero must
-// not come after Wait has begun: the caller of Add must be counted itself, or must know that Close
-// has not begun.
+// Add counts a call of the client or background work. Each Add needs a Done. The caller of Add must
+// be counted itself, or must know that Shut was not called: see Enter.
 func (s *Sender) Add() { s.work.Add(1) }
 
-// Done ends an Add.
+// Done ends an Add or an Enter.
 func (s *Sender) Done() { s.work.Done() }
 
 // Go runs f in a goroutine that is counted as by Add.
 func (s *Sender) Go(f func()) { s.work.Go(f) }
 
+// Enter counts a call as Add does. After Shut it fails with [lock.ErrClosed].
+func (s *Sender) Enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return lock.ErrClosed
+	}
+	s.Add()
+	return nil
+}
+
+// Shut makes Enter fail, and ends the waits of [Ask], [Batcher.Ask] and [Sender.Sleep].
+func (s *Sender) Shut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+	}
+}
+
+// Closing returns a channel that is closed by Shut.
+func (s *Sender) Closing() <-chan struct{} { return s.closing }
+
 // Wait waits until nothing is counted. No command may be sent after that.
-func (s *Sender) Wait() {
-	s.work.Wait()
-	s.batchers.stop()
+func (s *Sender) Wait() { s.work.Wait() }
+
+// Close calls Shut, and then Wait until ctx is canceled.
+func (s *Sender) Close(ctx context.Context) error {
+	s.Shut()
+	done := make(chan struct{})
+	go func() {
+		s.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		select {
+		case <-done:
+			return nil
+		default:
+			return fmt.Errorf("%w: commands still wait for a server that does not respond; they end with the connection", ctx.Err())
+		}
+	}
 }
 
 // Send sends c and waits for the reply, until ctx is canceled or limit has passed; 0 means no limit.
@@ -123,88 +172,149 @@ func (s *Sender) Wait() {
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
 func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	if node, joins := c.Batched(); joins {
-		return sendBatched[T](ctx, s.batcherOf(node), limit, c)
+	r := s.unused.Get().(*request[luascripts.Change])
+	reply := c.Batch(&r.R)
+	if reply == nil {
+		s.unused.Put(r)
+		return sendAlone[T](ctx, s, limit, nil, c)
 	}
-	return sendAlone[T](ctx, s, limit, c)
+	if r.limit = 0; limit > s.Timeout/2 {
+		r.limit, limit = limit, 0
+	}
+	s.batcherOf(r.R.Slot).add(r)
+	err = r.await(ctx, s, limit, nil)
+	if err == nil && r.overdue.Load() {
+		err = NoReply{After: s.Timeout}
+	}
+	if err != nil {
+		if leaves[T](r, c, reply) {
+			return value, false, err
+		}
+		return reply(&r.R), true, r.R.Err // it came at the same time
+	}
+	value, err = reply(&r.R), r.R.Err
+	r.R = luascripts.Change{}
+	r.over.Store(false)
+	s.unused.Put(r)
+	return value, true, err
 }
 
-// sendAlone is Send for an unbatched command. A goroutine of the sender sends the command, and ends
-// when the server has replied or the connection is closed.
-func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	f := &flight[T, C]{s: s, call: c, done: s.signal()}
+// leaves makes the caller of r leave. It reports false if the reply came first. In Send itself, its
+// closure would move each call to the heap.
+func leaves[T any, C Call[T]](r *request[luascripts.Change], c C, reply func(*luascripts.Change) T) bool {
+	r.late = func() { c.Late(reply(&r.R), r.R.Err) }
+	return !r.over.Swap(true)
+}
+
+// Ask calls f, which sends a command, and waits for its results. It returns early if ctx is canceled,
+// limit has passed, or the sender is shut. Then the command continues, and its reply is ignored. Its
+// context has the values of ctx, and is not canceled: a command in the queue of a connection is
+// executed anyway, and canceling it can close the connection, which would fail other commands.
+func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(context.Context) (T, error)) (none T, err error) {
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	if err := s.Enter(); err != nil {
+		return none, err
+	}
+	defer s.Done()
+	value, answered, err := sendAlone[T](ctx, s, limit, s.closing, Func[T](func(context.Context) (T, error) { return f(context.WithoutCancel(ctx)) }))
+	if !answered {
+		return none, s.Abandoned(err)
+	}
+	return value, s.Explain(err)
+}
+
+// sendAlone is Send for an unbatched command, whose caller also leaves when closing is closed. A
+// goroutine of the sender sends the command, and ends when the server has replied or the connection
+// is closed.
+func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}, c C) (value T, answered bool, err error) {
+	f := &flight[T, C]{waiter: waiter{done: s.signals.Get().(chan struct{})}, s: s, call: c}
 	s.sending.Add(1)
 	s.do(f)
-
-	var timeout <-chan time.Time
-	if limit > 0 {
-		t := s.timer(limit)
-		defer s.stop(t)
-		timeout = t.C
-	}
-	select {
-	case <-f.done:
+	switch err = f.await(ctx, s, limit, closing); {
+	case err == nil:
 		s.signals.Put(f.done)
-		return f.value, true, f.err
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timeout:
-		err = NoReply{After: s.Timeout} // limit may be the remainder of the timeout
+	case !f.over.Swap(true):
+		return value, false, err
 	}
-	if f.over.Swap(true) { // the reply came at the same time
-		return f.value, true, f.err
-	}
-	return value, false, err
+	return f.value, true, f.err
 }
 
 // flight is an unbatched command in flight.
 type flight[T any, C Call[T]] struct {
-	s    *Sender       // set once
-	call C             // set once
-	done chan struct{} // set once, cap 1: receives a token after the reply, unless the caller has left
+	waiter
+	s    *Sender // set once
+	call C       // set once
 
 	value T // the reply; set before over
 	err   error
-	over  atomic.Bool // the reply arrived or the caller left, whichever came first
 }
 
 // run sends the command. If its caller has left, Late receives the reply.
 func (f *flight[T, C]) run() {
 	f.value, f.err = f.call.Send(context.Background())
-	f.err = DetectClosed(context.Background(), f.s.rdb, f.err)
+	f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
 	f.s.sending.Add(-1)
-	if f.over.Swap(true) {
+	if !f.answer() {
 		f.call.Late(f.value, f.err)
-		return
 	}
-	f.done <- struct{}{}
 }
 
-// signal returns a channel of capacity 1, which is put back when it is empty.
-func (s *Sender) signal() chan struct{} {
-	if c, ok := s.signals.Get().(chan struct{}); ok {
-		return c
-	}
-	return make(chan struct{}, 1)
+// waiter is the caller of a command.
+type waiter struct {
+	done    chan struct{} // set once, cap 2: receives a token after the reply, unless the caller has left, and another if it is overdue
+	over    atomic.Bool   // the reply arrived or the caller left, whichever came first
+	overdue atomic.Bool   // a batcher ended the wait
 }
 
-// timer returns a timer for d, which stop recycles.
-func (s *Sender) timer(d time.Duration) *time.Timer {
-	if t, ok := s.timers.Get().(*time.Timer); ok {
-		t.Reset(d)
-		return t
-	}
-	return time.NewTimer(d)
-}
+func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
 
-func (s *Sender) stop(t *time.Timer) {
+// stoppedTimer returns a timer that Reset starts.
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
 	t.Stop()
-	s.timers.Put(t)
+	return t
 }
 
-// idlers is the maximum number of goroutines that wait for the next unbatched command or batch.
-// Waking one, with its stack grown, costs half as much as starting a new one.
-const idlers = 8
+// await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
+// caller has left if it then sets over before the reply does.
+func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
+	var passed <-chan time.Time
+	if limit > 0 {
+		t := s.timers.Get().(*time.Timer)
+		t.Reset(limit)
+		defer func() {
+			t.Stop()
+			s.timers.Put(t)
+		}()
+		passed = t.C
+	}
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-passed:
+		return NoReply{After: s.Timeout} // limit may be the remainder of the timeout
+	case <-closing:
+		return lock.ErrClosed
+	}
+}
+
+// answer wakes the caller, or reports that it has left.
+func (w *waiter) answer() bool {
+	if w.over.Swap(true) {
+		return false
+	}
+	w.done <- struct{}{}
+	return true
+}
+
+// Idlers is the Idle of a sender that is shut in the end. Waking an idle goroutine, with its stack
+// grown, costs half as much as starting a new one. Without them, one caller with a server nearby
+// acquires a fifth fewer locks.
+const Idlers = 8
 
 // job is the work of one goroutine of the sender.
 type job interface{ run() }
@@ -218,12 +328,12 @@ func (s *Sender) do(j job) {
 	}
 }
 
-// start runs j in a new goroutine.
+// start runs j in a new goroutine, which does not keep j alive while it waits for the next job.
 func (s *Sender) start(j job) {
 	s.work.Go(func() {
 		for j != nil {
 			j.run()
-			j = nil // do not keep j alive while the goroutine waits
+			j = nil
 			j = s.nextJob()
 		}
 	})
@@ -233,12 +343,12 @@ func (s *Sender) start(j job) {
 // wait or the client closes.
 func (s *Sender) nextJob() (j job) {
 	defer s.idle.Add(-1)
-	if s.idle.Add(1) > idlers {
+	if int(s.idle.Add(1)) > s.Idle {
 		return nil
 	}
 	select {
 	case j = <-s.jobs:
-	case <-s.Closing:
+	case <-s.closing:
 	}
 	return j
 }
@@ -301,30 +411,24 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 // last and err are the errors of the two copies. Down takes up to limit.
 func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error) bool {
 	switch {
-	case !RefusedTwice(last, err):
+	case !refuses(last) || !refuses(err):
 		return false
-	case s.rdb.Mode() != rueidis.ClientModeCluster:
+	case s.Redis.Mode() != rueidis.ClientModeCluster:
 		return true
 	}
-	down, answered, _ := sendAlone[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
+	down, answered, _ := sendAlone[bool](ctx, s, min(limit, s.Timeout/4), nil, Func[bool](func(ctx context.Context) (bool, error) {
+		nodes := s.Redis.Nodes()
+		answers := make(chan bool, len(nodes))
+		for _, node := range nodes {
+			go func() { answers <- refuses(node.Do(ctx, node.B().Ping().Build()).Error()) }()
+		}
+		all := true
+		for range nodes {
+			all = <-answers && all
+		}
+		return all, nil
+	}))
 	return answered && down
-}
-
-// RefusedTwice reports whether both errors say that the server refused the connection.
-func RefusedTwice(last, err error) bool { return refuses(last) && refuses(err) }
-
-// AllRefuse reports whether every node of the cluster that rdb knows refuses connections.
-func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
-	nodes := rdb.Nodes()
-	answers := make(chan bool, len(nodes))
-	for _, node := range nodes {
-		go func() { answers <- refuses(node.Do(ctx, node.B().Ping().Build()).Error()) }()
-	}
-	all := true
-	for range nodes {
-		all = <-answers && all
-	}
-	return all
 }
 
 // refuses reports whether err says that the server refused the connection.
@@ -333,15 +437,22 @@ func refuses(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial.Err, syscall.ECONNREFUSED)
 }
 
+// Sleep sleeps for d. It returns an error if ctx is canceled or the sender is shut first.
+func (s *Sender) Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, s.closing) }
+
 // Sleep sleeps for d. It reports false if ctx is canceled first.
-func Sleep(ctx context.Context, d time.Duration) bool {
+func Sleep(ctx context.Context, d time.Duration) bool { return sleep(ctx, d, nil) == nil }
+
+func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
+	case <-closing:
+		return lock.ErrClosed
 	}
 }
 

@@ -23,10 +23,9 @@ import (
 
 // newSender returns a sender whose commands reach no server. Call it in a bubble: it ends there.
 func newSender(t *testing.T) *Sender {
-	closing := make(chan struct{})
-	s := New(one, Config{Timeout: timeout, Closing: closing})
+	s := New(one, Config{Timeout: timeout, Idle: Idlers})
 	t.Cleanup(func() {
-		close(closing)
+		s.Shut()
 		s.Wait()
 		if load := s.Load(); load != (Load{}) {
 			t.Errorf("after the end: %+v", load)
@@ -130,12 +129,12 @@ func TestAwait_goroutinesWait(t *testing.T) {
 			t.Errorf("one command at a time, and %d goroutines wait", n)
 		}
 		var all sync.WaitGroup
-		for range 3 * idlers {
+		for range 3 * Idlers {
 			all.Go(send)
 		}
 		all.Wait()
 		synctest.Wait()
-		if n := s.Load().Idle; n != idlers {
+		if n := s.Load().Idle; n != Idlers {
 			t.Errorf("%d goroutines wait for the next command", n)
 		}
 	})
@@ -218,7 +217,7 @@ func TestInsist(t *testing.T) {
 					}
 					takes, err := c.send(copy, time.Since(began))
 					if takes == never {
-						<-s.Closing
+						<-s.Closing()
 					} else {
 						time.Sleep(takes)
 					}
@@ -253,7 +252,7 @@ func TestDown(t *testing.T) {
 		"a connection that is reset": {one, refused, &net.OpError{Op: "read", Err: syscall.ECONNREFUSED}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := New(c.rdb, Config{Timeout: timeout, Closing: t.Context().Done()})
+			s := New(c.rdb, Config{Timeout: timeout})
 			if down := s.Down(t.Context(), timeout, c.last, c.err); down != c.down {
 				t.Errorf("%s: %v", name, down)
 			}
@@ -272,8 +271,9 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("CLUSTERDOWN The cluster is down")
 		silent := make(chan struct{})
-		s := New(rdb, Config{Timeout: timeout, Closing: silent})
+		s := New(rdb, Config{Timeout: timeout})
 		defer s.Wait()
+		defer s.Shut()
 		defer close(silent)
 		for _, c := range []struct {
 			refuses time.Duration
@@ -296,4 +296,162 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A caller returns when its context is canceled, its time has passed, or at Close. Its command
+// continues with a context that is not canceled, and Close waits for it.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: time.Minute})
+		answer := make(chan struct{})
+		defer close(answer)
+		var mu sync.Mutex
+		var under []context.Context // guarded by mu
+		slow := func(ctx context.Context) (int, error) {
+			mu.Lock()
+			under = append(under, ctx)
+			mu.Unlock()
+			<-answer
+			return 1, ctx.Err()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("a context that ends: %v after %v", err, time.Since(start))
+		}
+		if _, err := Ask(t.Context(), s, time.Minute, slow); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "1m0s") {
+			t.Errorf("no patience any more: %v", err)
+		}
+		if n, err := Ask(t.Context(), s, time.Minute, func(context.Context) (int, error) { return 7, nil }); n != 7 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			synctest.Wait()
+			short, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := s.Close(short); err == nil {
+				t.Error("Close did not wait for the command under way")
+			}
+		}()
+		if _, err := Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("Close: %v", err)
+		}
+		<-closed
+		mu.Lock()
+		for _, ctx := range under {
+			if ctx.Err() != nil {
+				t.Error("the context of a command has ended")
+			}
+		}
+		mu.Unlock()
+		if _, err := Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if err := s.Enter(); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// Close waits for callers between Enter and Leave, which may start goroutines after Close.
+func TestEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: time.Minute})
+		if err := s.Enter(); err != nil {
+			t.Fatal(err)
+		}
+		done := false
+		go func() {
+			<-s.Closing()
+			time.Sleep(time.Second)
+			s.Go(func() { time.Sleep(time.Second); done = true })
+			s.Done()
+		}()
+		if err := s.Close(t.Context()); err != nil || !done {
+			t.Errorf("%v, %v", err, done)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+// Sleep returns after its duration, or earlier if the context is canceled or the sender is closed.
+func TestSleep(t *testing.T) {
+	for name, c := range map[string]struct {
+		ctx, close, takes time.Duration // when the context is canceled, when Close begins, and how long Sleep takes
+		want              error
+	}{
+		"to the end":      {time.Minute, time.Minute, time.Second, nil},
+		"the context":     {time.Millisecond, time.Minute, time.Millisecond, context.DeadlineExceeded},
+		"Close":           {time.Minute, time.Millisecond, time.Millisecond, lock.ErrClosed},
+		"it ended before": {0, time.Minute, 0, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(one, Config{Timeout: time.Minute})
+				ctx, cancel := context.WithTimeout(t.Context(), c.ctx)
+				defer cancel()
+				end := time.AfterFunc(c.close, func() {
+					if err := s.Close(context.Background()); err != nil {
+						t.Error(err)
+					}
+				})
+				defer end.Stop()
+				start := time.Now()
+				if err := s.Sleep(ctx, time.Second); !errors.Is(err, c.want) || time.Since(start) != c.takes {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), c.want, c.takes)
+				}
+			})
+		})
+	}
+}
+
+// tardy is a canceled context that reports it only when everything else is blocked.
+type tardy struct{ context.Context }
+
+func (c tardy) Done() <-chan struct{} {
+	synctest.Wait()
+	return c.Context.Done()
+}
+
+// Nothing is in flight any more when the context of Close is canceled. Close then returns nil.
+func TestClose_justInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 { // repeated, because it is random which of the two Close sees
+			if err := s.Close(tardy{ctx}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A caller whose context is canceled sends nothing.
+func TestAsk_ended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		sent := false
+		_, err := Ask(ctx, s, time.Minute, func(context.Context) (int, error) { sent = true; return 0, nil })
+		synctest.Wait()
+		if !errors.Is(err, context.Canceled) || sent {
+			t.Errorf("%v, sent: %v", err, sent)
+		}
+	})
+}
+
+// The connection breaks during a command. The caller gets ErrUnavailable with the reason.
+func TestAsk_fails(t *testing.T) {
+	s := New(one, Config{Timeout: time.Minute})
+	_, err := Ask(t.Context(), s, time.Minute, func(context.Context) (int, error) { return 0, io.EOF })
+	if !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
 }

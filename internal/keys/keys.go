@@ -115,6 +115,10 @@ func OfTurns(channel, client string) string { return channel + ":" + client + lu
 // OfClient returns the channel of one client that stands in the line of a plain lock.
 func OfClient(line, client string) string { return line + ":" + client }
 
+// OfKeeper returns the channel on which a client is notified that another one wants a lock that it may keep
+// although no owner uses it. For a plain lock, it is that of OfClient.
+func OfKeeper(name, client string) string { return OfClient(ours(linePrefix, name), client) }
+
 // beside returns a name by the rule of Redisson's prefixName.
 func beside(prefix, name string) string {
 	if strings.Contains(name, "{") {

@@ -1,6 +1,9 @@
 package lockstate
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Phase is the stage of an acquisition, from its first request to its end.
 type Phase uint8
@@ -9,6 +12,7 @@ const (
 	Asking   Phase = iota // a waiter sends requests in its name
 	Queued                // a queue's waiters send requests in its name, one at a time; Redis has it in the queue of processes
 	Offered               // it has the lock, and the first waiter of its queue is to take it
+	Kept                  // it has the lock, and the next caller of this process may take it; see linger.go
 	Held                  // an owner holds the lock
 	Released              // ended: the last hold was released, the lock was handed off, or there never was a hold
 	Closed                // ended by Close
@@ -50,10 +54,12 @@ type grant struct {
 	token  uint64
 	since  time.Time    // when this process acquired the lock; zero if it did not
 	passes int          // how often the lock was handed off in this process since then
-	next   *Acquisition // the acquisition that the lock was handed off to, with the same owner string; nil if none
+	first  *Acquisition // the acquisition that Redis granted the lock, if it was handed off since then; nil if this is it
+	last   *Acquisition // only of that one: the acquisition that the lock was handed off to last; nil if there was no hand-off
 	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
 	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	alive  bool         // the watchdog is to renew the lease
+	lingering
 
 	// For readers only.
 	writes bool      // the owner held the write lock when it sent the request, and was admitted for that reason
@@ -157,13 +163,11 @@ func (t *Acquisition) ChangeDone() { t.changing = time.Time{} }
 // there is none.
 func (t *Acquisition) Changing() time.Time { return t.changing }
 
-// Latest follows the local hand-offs from t and returns the last acquisition, which is t if there
-// were none. All of them have the same owner string, so what is known of it concerns the last one.
+// Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
+// local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
 func (t *Acquisition) Latest() *Acquisition {
-	for t.grant.next != nil {
-		t = t.grant.next
-	}
-	return t
+	first := cmp.Or(t.grant.first, t)
+	return cmp.Or(first.grant.last, first)
 }
 
 // MarkUncertain records that a request for t may still be executed. It reports whether the latest
@@ -230,10 +234,11 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 type Remains uint8
 
 const (
-	NotThere    Remains = iota // the hold was not there, because the acquisition had ended
-	OwnerHolds                 // the same owner has other holds
-	SharersHold                // only other owners have holds
-	NobodyHolds                // there is no hold: the acquisition has ended
+	NotThere     Remains = iota // the hold was not there, because the acquisition had ended
+	OwnerHolds                  // the same owner has other holds
+	ProcessKeeps                // there is no hold, but the process keeps the lock: the acquisition has ended, and another one is Kept
+	SharersHold                 // only other owners have holds
+	NobodyHolds                 // there is no hold: the acquisition has ended
 )
 
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
@@ -245,9 +250,13 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisi
 	}
 	switch {
 	case len(t.holds) == 0:
-		passed = p.mayPass(t, now) && pass(t)
+		remains = NobodyHolds
+		if passed = p.mayPass(t, now) && pass(t); !passed && t.grant.linger > 0 && p.mayKeep(t, now) && pass(t) {
+			p.keepFor(t.Latest(), now)
+			remains, passed = ProcessKeeps, true
+		}
 		p.end(t, Released)
-		return NobodyHolds, passed
+		return remains, passed
 	case h.By.acquisition != t:
 		return SharersHold, false
 	default:
@@ -265,6 +274,9 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 // before.
 func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 	ended, before = t.holds, t.phase
+	if before == Kept {
+		p.sides[0].kept = nil
+	}
 	t.holds = nil
 	for _, h := range ended {
 		h.By.lose(t)

@@ -84,6 +84,23 @@ func (w *world) enabled() (all []event) {
 				add(lose, i, j)
 			}
 		}
+		for j := range p.unkept {
+			add(unkeep, i, j)
+		}
+		if e := p.keeper; e.listens {
+			switch {
+			case !e.channel && !w.cast.deaf:
+				add(hear, i, 0)
+			case e.wanted:
+				add(want, i, 0)
+			}
+			if e.wanted && mayFail {
+				add(loseWant, i, 0)
+			}
+			if e.channel && mayFail {
+				add(deafen, i, 0)
+			}
+		}
 		if w.cast.close && !p.closed {
 			add(shut, i, 0)
 		}
@@ -151,7 +168,7 @@ func (w *world) trusted(name string) bool {
 // do executes one event.
 func (w *world) do(e event) {
 	w.now = w.now.Add(stepTime)
-	if e.verb >= breakBefore && e.verb <= timeOut || e.verb == drop || e.verb == lose || e.verb == expire {
+	if e.verb >= breakBefore && e.verb <= timeOut || e.verb == drop || e.verb == lose || e.verb == expire || e.verb == loseWant || e.verb == deafen {
 		w.faults++
 		w.lossy = true
 	}
@@ -243,9 +260,30 @@ func (w *world) do(e event) {
 		}
 	case shut:
 		w.closes(w.procs[e.a])
+	case hear:
+		w.procs[e.a].keeper.channel = true
+		w.procs[e.a].place.Wanted(false)
+	case want:
+		x := &w.procs[e.a].keeper
+		tries := x.tries
+		x.wanted, x.tries = false, false
+		w.procs[e.a].place.Wanted(tries)
+	case unkeep:
+		p := w.procs[e.a]
+		t := p.unkept[e.b]
+		p.unkept = slices.Delete(p.unkept, int(e.b), int(e.b)+1)
+		w.release(p, nil, t)
+	case loseWant:
+		w.procs[e.a].keeper.wanted, w.procs[e.a].keeper.tries = false, false
+	case deafen:
+		x := &w.procs[e.a].keeper
+		x.channel, x.wanted, x.tries = false, false, false
 	}
 	for _, p := range w.procs {
 		w.act(p)
+		if p.keeper.listens && p.place.Unused() {
+			p.keeper = keeperEars{channel: p.keeper.channel}
+		}
 		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
 	}
 	// A process ignores the grant of a request that took too long.
@@ -296,6 +334,7 @@ func (w *world) check() {
 	if len(writers) > 1 {
 		w.fail("%d tenures have the lock", len(writers))
 	}
+	w.checkKept()
 	for _, t := range writers {
 		if w.redis.holder != t.Name {
 			w.fail("a tenure trusts that it has the lock, and Redis has it for %q", w.redis.holder)
@@ -309,6 +348,28 @@ func (w *world) check() {
 	for _, t := range readers {
 		if !slices.Contains(w.redis.readers, t.Name) {
 			w.fail("a tenure trusts that it reads, and Redis does not know it")
+		}
+	}
+}
+
+// checkKept checks that no process keeps the lock while a caller of another one waits for it, unless a message to the
+// keeper was lost, or is in flight.
+func (w *world) checkKept() {
+	for _, p := range w.procs {
+		t := p.place.Kept()
+		if t == nil {
+			continue
+		}
+		if len(p.place.sides[0].queues) > 0 || p.place.readersHere() {
+			w.fail("the lock is kept, and a caller of the process waits")
+		}
+		for _, c := range w.calls {
+			if c.p == p || c.state != sleeping || w.lossy || p.keeper.wanted {
+				continue
+			}
+			if c.refused == t.Name || c.t != nil && slices.ContainsFunc(w.redis.queue, func(e entry) bool { return e.name == c.t.Name }) {
+				w.fail("call %d waits for a lock that is kept, and the keeper is not told", c.order)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"slices"
 	"testing"
+	"time"
 )
 
 // deeper makes the histories longer.
@@ -16,6 +17,8 @@ func TestHistories(t *testing.T) {
 	var (
 		plain, read, write, fair = &plainTerms, &readTerms, &writeTerms, &fairTerms
 
+		keepPlain, keepFair, keepWrite = thatLinger(plainTerms), thatLinger(fairTerms), thatLinger(writeTerms)
+
 		alone  = []role{{terms: plain}, {terms: plain}, {terms: plain}}
 		two    = []role{{terms: plain}, {terms: plain}, {proc: 1, terms: plain}}
 		mixed  = []role{{terms: plain}, {terms: plain}, {terms: plain, how: tryLock}}
@@ -25,6 +28,8 @@ func TestHistories(t *testing.T) {
 		granted = []event{{start, 0, 0}, {answer, 0, 0}}                                                                // the first call holds the lock
 		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
 		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one call is notified of the lock
+		beyond3 = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {start, 2, 0}, {answer, 0, 0}}  // a call of each process wants it
+		kept    = []event{{start, 0, 0}, {answer, 0, 0}, {unlock, 0, 0}}                                                // a process keeps the lock
 		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
 		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has the waiters queued
 	)
@@ -42,6 +47,14 @@ func TestHistories(t *testing.T) {
 		"plain, an attempt":          {cast{procs: 1, calls: mixed, faults: 1}, nil, 5},
 		"readers and a writer":       {cast{procs: 1, calls: sides, faults: 1}, nil, 5},
 		"a reader and one behind it": {cast{procs: 1, calls: sides, faults: 1, pause: true, close: true}, granted, 5},
+		"plain, kept":                {cast{procs: 2, calls: []role{{terms: keepPlain}, {terms: keepPlain}, {proc: 1, terms: plain}}, faults: 1}, kept, 5},
+		"plain, both keep":           {cast{procs: 2, calls: []role{{terms: keepPlain}, {proc: 1, terms: keepPlain}, {proc: 1, terms: keepPlain}}, faults: 1}, kept, 5},
+		"plain, kept, and others":    {cast{procs: 2, calls: []role{{terms: keepPlain}, {terms: plain, how: tryLock}, {proc: 1, terms: keepPlain, how: tryLock}}, faults: 1, close: true, pause: true}, kept, 5},
+		"plain, three processes":     {cast{procs: 3, calls: []role{{terms: keepPlain}, {proc: 1, terms: keepPlain}, {proc: 2, terms: keepPlain}}}, beyond3, 7},
+		"fair, three processes":      {cast{procs: 3, calls: []role{{terms: keepFair}, {proc: 1, terms: keepFair}, {proc: 2, terms: keepFair}}}, beyond3, 7},
+		"fair, kept":                 {cast{procs: 2, calls: []role{{terms: keepFair}, {terms: keepFair}, {proc: 1, terms: fair}}, faults: 1}, kept, 5},
+		"write, kept":                {cast{procs: 2, calls: []role{{terms: keepWrite}, {terms: keepWrite}, {terms: read}}, faults: 1}, kept, 5},
+		"write, kept, and others":    {cast{procs: 2, calls: []role{{terms: keepWrite}, {proc: 1, terms: keepWrite}, {proc: 1, terms: read}}, faults: 1, close: true}, kept, 5},
 		"fair":                       {cast{procs: 2, calls: fairly, faults: 1}, nil, 5},
 		"fair, two wait":             {cast{procs: 2, calls: fairly, faults: 1, close: true}, queued, 4},
 	} {
@@ -51,6 +64,9 @@ func TestHistories(t *testing.T) {
 		})
 	}
 }
+
+// thatLinger returns terms of a lock that lingers for a short time.
+func thatLinger(c Terms) *Terms { return with(c, func(c *Terms) { c.Linger = 20 * time.Millisecond }) }
 
 // explore follows all histories that begin with before and go on for depth events.
 func explore(t *testing.T, c *cast, before []event, depth int) {

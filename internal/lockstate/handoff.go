@@ -1,6 +1,9 @@
 package lockstate
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // How a lock goes from one owner to the next without becoming free in between, if its kind supports
 // hand-offs.
@@ -44,16 +47,22 @@ func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
 	switch {
 	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
 		return false
-	case t.uncertain || t.pending > 0 || t.counted != 1 || t.grant.raised > 0:
+	case !p.inherits(t):
 		return false
-	case t.longest > p.rules.Lease:
-		return false // otherwise the key would outlive the next owner's lease if that owner crashed
-	case t.grant.passes >= MaxPasses || held >= MaxPassTime:
+	case (t.grant.passes >= MaxPasses || held >= MaxPassTime) && (l.inRedis || !p.lingers(t, now)):
 		return false
 	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
 		return false // otherwise the next token would be ahead of the server's clock
 	}
 	return l.nextWaiter(t) != nil
+}
+
+// inherits reports whether another acquisition may have the lock of t without a command.
+func (p *Lock) inherits(t *Acquisition) bool {
+	if t.uncertain || t.pending > 0 || t.counted != 1 || t.grant.raised > 0 {
+		return false
+	}
+	return t.longest <= p.rules.Lease // otherwise the key would outlive the next owner's lease if that owner crashed
 }
 
 // nextWaiter returns the waiter that the lock of t may be handed off to, or nil if there is none.
@@ -70,17 +79,20 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
-	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue}
+	next.grant = grant{first: cmp.Or(t.grant.first, t), token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue, lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served, servedAt: t.servedAt}
 }
 
-// PassTo offers next to the queue of t. next Follows t and takes over its lease. Unlock's argument
-// pass calls it.
+// PassTo offers next to the queue of t, or keeps it if there is no queue. next Follows t and takes over
+// its lease. Unlock's argument pass calls it.
 func (p *Lock) PassTo(t, next *Acquisition) {
-	t.grant.next = next
-	if l := p.Queue(t.Terms); l.inRedis {
+	next.grant.first.grant.last = next // no other refers to a later one: a hold that is over must not keep all of them alive
+	switch l := p.Queue(t.Terms); {
+	case l == nil:
+		p.keep(next)
+	case l.inRedis:
 		p.offerTo(l, next, l.nextInQueue(next))
-	} else {
+	default:
 		p.offer(l, next)
 	}
 }

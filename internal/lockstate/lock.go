@@ -19,6 +19,7 @@
 //	Asking ─────────────────────granted──────────────────▶ Held
 //	Queued ──granted by a release──▶ Offered ──taken─────▶ Held
 //	   └─────granted by a reply──────────────────────────▶ Held
+//	Kept ──taken by a caller of this process─────────────▶ Held
 //
 // Each of these phases can end as Released. An acquisition that has the lock can also end as Lost or Closed.
 //
@@ -74,6 +75,7 @@ type Terms struct {
 	Register      string        // the token counter; "" without fencing
 	Yield         bool          // a reader waits behind a writer that came before it
 	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is no entry
+	Linger        time.Duration // how long the process keeps the lock after the last release, for the next caller; 0 if it does not
 
 	// QueueKey selects the queue, if a side has several. A waiter of a read/write lock queues only
 	// behind waiters whose reply is valid for it, too.
@@ -114,9 +116,10 @@ type side struct {
 	p          *Lock
 	owners     map[uint64]*Owner
 	queues     []*Queue
-	held       *Acquisition // Held or Offered: has the lock in this process; only for a kind that hands off
+	held       *Acquisition // Held, Offered or Kept: has the lock in this process; Held only for a kind that hands off
 	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
 	reading
+	keeping
 }
 
 // Init makes p the state of a lock that this process has not used yet. The session sets of.
@@ -149,6 +152,8 @@ const (
 	RemoveServed                       // call Lock.RemoveServed at Due
 	Renew                              // Acquisition: start renewing its lease
 	StopRenewing                       // Acquisition: stop renewing its lease
+	StartLinger                        // call Lock.LingerOver at Due
+	ReleaseKept                        // Acquisition, which has ended and was Kept: release it
 )
 
 // Effect is an action that the session performs for a Lock. Kind says which fields are set.
@@ -175,10 +180,14 @@ func (p *Lock) Drain(f func(Effect)) {
 
 // Close closes the state. From now on no lock is handed off, no release names a next owner in this
 // process, and no waiter takes an offered acquisition. No reader joins. Close returns the
-// acquisitions that are Held.
+// acquisitions that are Held or Kept.
 func (p *Lock) Close() (held []*Acquisition) {
 	p.closed = true
-	return p.Held()
+	held = p.Held()
+	if t := p.sides[0].kept; t != nil {
+		held = append(held, t)
+	}
+	return held
 }
 
 // IsClosed reports whether the state is closed.
@@ -197,8 +206,12 @@ func (p *Lock) Held() (held []*Acquisition) {
 	return held
 }
 
-// Offered returns the acquisitions that are offered to a queue and not taken yet.
+// Offered returns the acquisitions that are offered to a queue and not taken yet, and the one that is
+// Kept.
 func (p *Lock) Offered() (offered []*Acquisition) {
+	if t := p.sides[0].kept; t != nil {
+		offered = append(offered, t)
+	}
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
 			if l.hand.offered != nil {

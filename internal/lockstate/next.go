@@ -213,6 +213,9 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		t.grant.token, t.grant.since, t.counted, t.grant.alive = token, now, 1, !t.Terms.Fixed
 		t.phase, t.owner = Held, o
 		o.hold(t)
+		if t.grant.noticed > 0 {
+			t.grant.linger = t.Terms.Linger
+		}
 		if t.Terms.Sided && !t.Terms.Reads {
 			p.wakeReader(t)
 		}

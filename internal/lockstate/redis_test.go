@@ -28,6 +28,7 @@ type reply struct {
 	granted bool          // a request: the owner holds the lock
 	token   uint64        // for a release: the next owner's token; 0 if another process has the lock or the lock is free
 	left    time.Duration // a refusal
+	holder  string        // a refusal: who has the lock
 	gone    bool          // for a release: the owner had no hold
 	aside   bool          // for a release: the lock is free, and other processes come first
 	next    []string      // for a grant: the next waiters of the same process in the queue
@@ -59,6 +60,8 @@ func (r *redis) ask(w *world, c *command) (a reply) {
 	a.left = -1
 	if a.granted {
 		a.token = r.grown(w, 0)
+	} else if a.holder = r.holder; a.holder != "" {
+		w.wants(c)
 	}
 	return a
 }
@@ -236,6 +239,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	}
 	switch {
 	case r.holder != "":
+		w.wants(c)
 		a.keep = w.rules.Lease
 	case len(r.queue) > 0:
 		a.keep = w.terms[0].WaiterTimeout

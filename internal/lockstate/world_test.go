@@ -79,7 +79,9 @@ type world struct {
 	faults int
 	lossy  bool // time must pass before everything is consistent
 	named  uint32
-	wrong  error // the invariant that is broken
+	latest uint64           // the largest token of a holder
+	marks  map[string]*proc // the processes of owner strings that are marked as lingering
+	wrong  error            // the invariant that is broken
 	tale
 }
 
@@ -92,6 +94,16 @@ type proc struct {
 	closed   bool
 	order    uint32
 	came     int // the number of callers, as the models count them
+	keeper   keeperEars
+	unkept   []*Acquisition // to be released
+}
+
+// keeperEars is the subscription of a process whose lock lingers.
+type keeperEars struct {
+	listens bool // it exists
+	channel bool // the server has confirmed the channel, which outlives the subscription
+	wanted  bool // a message is in flight
+	tries   bool // from a caller that does not wait
 }
 
 // ears is the state of a queue's subscriptions and heartbeats.
@@ -110,8 +122,9 @@ type ears struct {
 }
 
 type arm struct {
-	line *Queue // nil for a RemoveServed
-	due  time.Time
+	line   *Queue // nil for a RemoveServed and a StartLinger
+	due    time.Time
+	linger bool
 }
 
 // doubt is an acquisition to reconcile.
@@ -149,6 +162,7 @@ type call struct {
 	quit    bool // the call was canceled, or may fail
 	got     bool
 	entered bool
+	refused string // the owner that had the lock when a request of the call was refused last
 	figure
 }
 
@@ -215,10 +229,15 @@ const (
 	lose
 	expire
 	shut
+	hear
+	want
+	loseWant
+	deafen
+	unkeep
 	verbs
 )
 
-var verbNames = [verbs]string{"start", "look", "accept", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close"}
+var verbNames = [verbs]string{"start", "look", "accept", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close", "hear", "want", "loseWant", "deafen", "unkeep"}
 
 // event is something that happens to a call or a command, for example.
 type event struct {
@@ -229,10 +248,14 @@ type event struct {
 func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb], e.a, e.b) }
 
 func newWorld(c *cast) *world {
-	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
-	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return w.tenure(c) }}
+	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf, marks: make(map[string]*proc)}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(l *Lock, c *Terms, _ time.Time) *Acquisition {
+		i := slices.IndexFunc(w.procs, func(p *proc) bool { return &p.place == l })
+		return w.tenure(w.procs[i], c)
+	}}
 	for range c.procs {
 		p := new(proc)
+		p.keeper.channel = !c.deaf
 		p.place.Init(&w.rules, nil)
 		w.procs = append(w.procs, p)
 	}
@@ -246,9 +269,12 @@ func newWorld(c *cast) *world {
 	return w
 }
 
-func (w *world) tenure(c *Terms) *Acquisition {
+func (w *world) tenure(p *proc, c *Terms) *Acquisition {
 	w.named++
 	t := &Acquisition{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Came: w.now}
+	if c.Linger > 0 {
+		w.marks[t.Name] = p
+	}
 	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -300,12 +326,22 @@ func (w *world) act(p *proc) {
 			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == a.Queue }) {
 				w.fail("the alarm of a line is set twice")
 			}
-			p.arms = append(p.arms, arm{a.Queue, a.Due})
+			p.arms = append(p.arms, arm{line: a.Queue, due: a.Due})
+		case StartLinger:
+			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.linger }) {
+				w.fail("the alarm of a lock that is kept is set twice")
+			}
+			p.arms = append(p.arms, arm{due: a.Due, linger: true})
+		case ReleaseKept:
+			if a.Acquisition.Lives() {
+				w.fail("a kept tenure that lives is released")
+			}
+			p.unkept = append(p.unkept, a.Acquisition)
 		case RemoveServed:
-			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == nil }) {
+			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == nil && !b.linger }) {
 				w.fail("served waiters are taken out of the queue twice")
 			}
-			p.arms = append(p.arms, arm{nil, a.Due})
+			p.arms = append(p.arms, arm{due: a.Due})
 		case SubscribeOwner:
 			if a.Waiter.Queued() == nil || a.Waiter.Of != nil {
 				w.fail("a waiter that does not stand in the queue hears of its turn, or does so twice")
@@ -391,6 +427,15 @@ func (w *world) begin(c *call) {
 	c.o = p.Enter(c.terms.Reads, c.owner, true)
 	c.o.Turn <- struct{}{}
 	c.entered = true
+	if t := p.Kept(); t != nil {
+		if !w.now.Before(t.TokenDue()) && p.TakeKept(c.terms, c.o, w.now) == t {
+			h := &Hold{Of: c}
+			p.Add(t, c.o, h)
+			w.holds(c, h)
+			return
+		}
+		w.release(c.p, nil, p.EndKept())
+	}
 	first := true
 	if c.how == tryLock {
 		c.w, first = p.Try(c.terms, c.o, w.now)
@@ -398,7 +443,7 @@ func (w *world) begin(c *call) {
 		c.w = p.Join(c.terms, c.o, w.now)
 	}
 	if c.how == tryLock || !c.terms.Tickets() {
-		c.t = w.tenure(c.terms)
+		c.t = w.tenure(c.p, c.terms)
 		c.w.Acquisition = c.t
 		w.names(c)
 		w.seated(c)
@@ -434,6 +479,12 @@ func (w *world) hold(c *call, t *Acquisition, fresh bool) bool {
 // holds records that a call has its hold.
 func (w *world) holds(c *call, h *Hold) {
 	c.h, c.got = h, true
+	if t := h.Acquisition; !c.terms.Reads {
+		if t.Token() <= w.latest {
+			w.fail("token %d after %d", t.Token(), w.latest)
+		}
+		w.latest = t.Token()
+	}
 	if c.w != nil && c.w.queue != nil && !c.w.once && c.terms.WaitPolicy == OnlyFirst {
 		for _, other := range c.w.queue.waiters {
 			if !other.once && w.callOf(other).order < c.order && other != c.w {
@@ -586,9 +637,28 @@ func (w *world) ask(c *call, step Step) {
 		k.writer = step.Sibling.Name
 	}
 	c.p.place.WillSend(t, lease, k.patience)
+	if c.terms.Linger > 0 {
+		w.willLinger(c.p, t)
+	}
 	w.flying = append(w.flying, k)
 	c.state = asks
 	w.tellAsk(c, k)
+}
+
+// willLinger subscribes, and reports that a request for t is about to be sent.
+func (w *world) willLinger(p *proc, t *Acquisition) {
+	if e := &p.keeper; !e.listens {
+		*e = keeperEars{listens: true, channel: e.channel}
+	}
+	p.place.WillLinger(t, p.keeper.channel && w.marks[t.Name] == p)
+}
+
+// wants tells the process of the holder that a request is refused, if the holder's owner string is marked.
+func (w *world) wants(k *command) {
+	p := w.marks[w.redis.holder]
+	if p != nil && p != k.p && p.keeper.listens && p.keeper.channel {
+		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.errand == toAsk && k.patience == 0
+	}
 }
 
 // accept adds a hold to the acquisition that a call took.
@@ -663,8 +733,8 @@ func (w *world) unlock(c *call) {
 		w.act(c.p)
 		return
 	}
-	left, passed := p.Unlock(t, h, w.now, w.pass)
-	if passed {
+	left, passed := p.Unlock(t, h, w.now, func(t *Acquisition) bool { return w.pass(c.p, t) })
+	if passed && left != ProcessKeeps {
 		w.tellPass(c)
 	}
 	w.act(c.p)
@@ -674,17 +744,13 @@ func (w *world) unlock(c *call) {
 }
 
 // pass hands off the lease of an acquisition.
-func (w *world) pass(t *Acquisition) bool {
-	if w.cast.keeps {
+func (w *world) pass(p *proc, t *Acquisition) bool {
+	if w.cast.keeps || t.Lingers() && !(p.keeper.listens && p.keeper.channel) {
 		return false
 	}
 	next := &Acquisition{Terms: t.Terms, Name: t.Name}
-	for _, p := range w.procs {
-		if p.place.side(false).held == t {
-			next.Follows(t)
-			p.place.PassTo(t, next)
-		}
-	}
+	next.Follows(t)
+	p.place.PassTo(t, next)
 	return true
 }
 
@@ -730,7 +796,7 @@ func (w *world) carryOut(k *command, aside bool) {
 // granted returns the acquisitions that hold the lock in p.
 func (p *Lock) granted() (all []*Acquisition) {
 	for _, t := range append(p.Held(), p.Offered()...) {
-		if t.Lives() && (t.phase == Held || t.phase == Offered) {
+		if t.Lives() && (t.phase == Held || t.phase == Offered || t.phase == Kept) {
 			all = append(all, t)
 		}
 	}
@@ -772,6 +838,7 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 	case k.reply.granted:
 		w.granted(k)
 	default:
+		c.refused = k.reply.holder
 		own := c.terms.WaitPolicy == FairQueue && w.cast.keeps
 		was := c.w.queued.as
 		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
@@ -821,7 +888,7 @@ func (w *world) granted(k *command) {
 func (w *world) anew(c *call) {
 	c.t = nil
 	if c.how != lock || !c.terms.Tickets() {
-		c.t = w.tenure(c.terms)
+		c.t = w.tenure(c.p, c.terms)
 		w.tellStart(c, true)
 		w.names(c)
 	}
@@ -852,6 +919,9 @@ func (w *world) answeredRelease(k *command, broken bool) {
 		if p.OnRelease(k.heir, i, w.now) {
 			w.follow(k, k.heir)
 		}
+	}
+	if !broken && k.heir == nil && k.p.keeper.listens && p.YieldsAfter(k.t, w.cast.aside, w.now) {
+		p.YieldUntil(k.terms, w.now.Add(asideTime))
 	}
 	p.NoLongerHeld(k.t)
 	switch {
@@ -986,6 +1056,8 @@ func (w *world) passes(d time.Duration) {
 				p.arms = slices.Delete(p.arms, i, i+1)
 				if a.line != nil {
 					a.line.TimerFired()
+				} else if a.linger {
+					p.place.LingerOver(w.now)
 				} else if t, served := p.place.RemoveServed(w.now); t != nil {
 					k := &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now}
 					w.flying = append(w.flying, k)

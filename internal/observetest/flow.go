@@ -44,7 +44,7 @@ func (r *Record) Observer() lock.Observer {
 	}
 	return lock.Observer{
 		Waiting: on("Waiting"), Acquired: on("Acquired"), NotAcquired: on("NotAcquired"), TimedOut: on("TimedOut"), Canceled: on("Canceled"), Unavailable: on("Unavailable"),
-		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Draining: on("Draining"), StillRunning: on("StillRunning"), Abandoned: on("Abandoned"), HandedOff: on("HandedOff"), Released: on("Released"), Lost: on("Lost"),
+		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Draining: on("Draining"), StillRunning: on("StillRunning"), Abandoned: on("Abandoned"), HandedOff: on("HandedOff"), Kept: on("Kept"), Released: on("Released"), Lost: on("Lost"),
 	}
 }
 
@@ -106,6 +106,7 @@ func Play(t *testing.T, opts ...client.Option) *Record {
 	held := p.take(c.NewLock("held")) // for all the time
 	p.calls()
 	p.handOver()
+	p.keep()
 	p.ends()
 	p.silence(held)
 	for _, c := range []*client.Client{rival, c} {
@@ -220,6 +221,17 @@ func (p *play) handOver() {
 		wg.Wait()
 		if p.Context().Err() != nil {
 			p.Fatal("no lock is passed on")
+		}
+	}
+}
+
+// keep has the client keep a lock for its next caller.
+func (p *play) keep() {
+	l := p.c.NewLock("kept", lock.WithLinger(time.Second))
+	for len(p.r.Of("Kept")) == 0 {
+		p.unlock(p.take(l))
+		if p.Context().Err() != nil {
+			p.Fatal("no lock is kept")
 		}
 	}
 }

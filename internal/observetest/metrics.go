@@ -58,6 +58,8 @@ func Metrics(r *Record) map[string]float64 {
 			add("leasehold_lock_abandoned_total", 1, kind)
 		case "HandedOff":
 			add("leasehold_lock_handed_off_total", 1, kind)
+		case "Kept":
+			add("leasehold_lock_kept_total", 1, kind)
 		case "Released":
 			if t.Draining > 0 {
 				add("leasehold_lock_draining", -1, kind)

@@ -18,6 +18,7 @@ const (
 	Grace
 	ReaderPreference
 	MinHold
+	Linger
 	AsyncUnlock
 )
 
@@ -53,6 +54,9 @@ type Config struct {
 
 	// MinHold is how long the lock stays locked at least, or 0.
 	MinHold time.Duration
+
+	// Linger is how long the process keeps the lock after its last Unlock, for the next caller, or 0.
+	Linger time.Duration
 
 	// ReaderPreference says that readers do not wait behind a waiting writer.
 	ReaderPreference bool

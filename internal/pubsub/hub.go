@@ -174,6 +174,9 @@ func (s *Subscription) Close() { s.end(0) }
 // CloseSoon is Close, but the channel stays subscribed for Linger after its last listener.
 func (s *Subscription) CloseSoon() { s.end(Linger) }
 
+// CloseAfter is CloseSoon, but the channel stays subscribed for d, at least for Linger.
+func (s *Subscription) CloseAfter(d time.Duration) { s.end(max(d, Linger)) }
+
 func (s *Subscription) end(after time.Duration) {
 	h := s.hub
 	h.mu.Lock()

@@ -167,6 +167,7 @@ func (at *entry) exit(o *lockstate.Owner) {
 	at.lock()
 	defer at.unlock()
 	o.Leave()
+	at.dropKeeper()
 }
 
 // inTurn takes the owner's turn, so that at most one command of the owner is in flight. If the owner has the lock,
@@ -214,18 +215,25 @@ func (a *attempt) first() (*hold, error) {
 	if !first {
 		return nil, a.at.behind(a.spec)
 	}
+	if a.h != nil {
+		return a.h, nil
+	}
 	if err := a.steps(); err != nil {
 		return nil, err
 	}
 	return a.h, nil
 }
 
-// join puts the attempt into the queue. It reports false if the attempt is a TryLock and others are ahead.
+// join takes the lock if this process keeps it, and otherwise puts the attempt into the queue. It reports false if the
+// attempt is a TryLock and others are ahead.
 func (a *attempt) join() (first bool) {
 	a.at.lock()
 	defer a.at.unlock()
 	p, terms := &a.at.state, &a.spec.terms
 	a.owner, first = p.Enter(terms.Reads, a.number, false), true
+	if p.Kept() != nil && a.takeKept() {
+		return true
+	}
 	if a.limit > 0 {
 		a.w, first = p.Try(terms, a.owner, a.now)
 		a.w.Deadline = a.began.Add(a.limit)
@@ -251,8 +259,11 @@ func (a *attempt) leave() {
 	if a.h == nil {
 		admitted = a.giveUp()
 	}
-	a.at.state.Quit(a.w, a.now)
+	if a.w != nil {
+		a.at.state.Quit(a.w, a.now)
+	}
 	a.owner.Leave()
+	a.at.dropKeeper()
 	a.at.unlock()
 	if admitted != nil { // another reader's grant admitted it as the wait ended
 		s := a.s
@@ -336,24 +347,14 @@ func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Batched reports whether the request can be sent in a batch. It reports false if the acquisition has ended, so that
-// Send returns Gone.
-func (r reenterRequest) Batched() (node uint16, joins bool) {
-	if node, joins = r.t.s.batches(r.t.spec); joins && !locked(r.t.at, r.t.Lives) {
-		return 0, false
+// Batch fills in the change. It returns nil if the acquisition has ended, so that Send returns Gone.
+func (r reenterRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Acquired {
+	if !r.t.spec.Batches || !locked(r.t.at, r.t.Lives) {
+		return nil
 	}
-	return node, joins
-}
-
-// Encode fills in the change.
-func (r reenterRequest) Encode(c *luascripts.Change) {
 	*r.sent = time.Now()
 	r.t.spec.encode(c, r.q)
-}
-
-// Decode returns the reply to the change.
-func (r reenterRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error) {
-	return c.Acquired, c.Err
+	return acquiredBy
 }
 
 // Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.

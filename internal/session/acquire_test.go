@@ -162,7 +162,7 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 			h := w.take(w.a, k, w.Context())
 			held := h.(*hold).acquisition()
 			r := reenterRequest{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
-			if _, joins := r.Batched(); joins != k.Batches {
+			if joins := r.Batch(new(luascripts.Change)) != nil; joins != k.Batches {
 				w.Errorf("it lives, and joins others: %v", joins)
 			}
 			w.unlock(h)
@@ -170,7 +170,7 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 			if a, err := r.Send(w.Context()); a.Verdict != luascripts.Gone || err != nil || n.Load() != 0 {
 				w.Errorf("%v, %v, %d commands", a.Verdict, err, n.Load())
 			}
-			if _, joins := r.Batched(); joins {
+			if r.Batch(new(luascripts.Change)) != nil {
 				w.Error("it is over, and travels with others")
 			}
 		}

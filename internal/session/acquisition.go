@@ -44,6 +44,9 @@ func (s *Session) newAcquisition(p *lockstate.Lock, c *lockstate.Terms, now time
 	spec := c.Of.(*Spec)
 	t := &acquisition{s: s, at: p.Of.(*entry), spec: spec}
 	t.Of, t.Terms, t.Name, t.Came = t, c, s.newOwner(now, spec.Keys.Permits, spec.Mark), now
+	if spec.lingerMark != "" {
+		t.Name += spec.lingerMark
+	}
 	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -114,6 +117,7 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.at.lock()
 	t.at.state.NoLongerHeld(&t.Acquisition)
 	uncertain, served := t.Uncertain(), len(t.Served())
+	t.at.dropKeeper()
 	t.at.unlock()
 	t.s.mayBeFree(t.spec)
 	if counted {

@@ -44,6 +44,9 @@ func (a *attempt) prepare(step *lockstate.Step) {
 		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
 	}
 	a.at.state.WillSend(&a.t.Acquisition, max(q.Lease, q.Offer), q.WaiterTimeout)
+	if spec.terms.Linger > 0 {
+		a.at.willLinger(a.t, spec)
+	}
 	if l := a.w.Queue(); l != nil && a.limit == 0 {
 		a.at.subscribeEarly(l, spec)
 	}
@@ -56,21 +59,16 @@ func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
 }
 
-// Batched reports whether the request can be sent in a batch.
-func (q acquireRequest) Batched() (node uint16, joins bool) {
-	if q.Replicas > 0 {
-		return 0, false
+// Batch fills in the change.
+func (q acquireRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Acquired {
+	if q.Replicas > 0 || !q.spec.Batches {
+		return nil
 	}
-	return q.s.batches(q.spec)
+	q.spec.encode(c, q.Question)
+	return acquiredBy
 }
 
-// Encode fills in the change.
-func (q acquireRequest) Encode(c *luascripts.Change) { q.spec.encode(c, q.Question) }
-
-// Decode returns the reply to the change.
-func (q acquireRequest) Decode(c *luascripts.Change) (luascripts.Acquired, error) {
-	return c.Acquired, c.Err
-}
+func acquiredBy(c *luascripts.Change) luascripts.Acquired { return c.Acquired }
 
 // Late handles the reply after the call has left. The acquisition may have got the lock or a queue position. If it
 // lives, a later request finds that; if it has ended, Late reconciles it. A request that was not sent needs nothing.
@@ -131,6 +129,9 @@ func (a *attempt) send() error {
 	a.at.lock()
 	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
+	if a.limit > 0 && reply.Retry > 0 {
+		return keptElsewhere{reply.Retry}
+	}
 	return errRefused
 }
 

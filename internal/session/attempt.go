@@ -33,6 +33,8 @@ type attempt struct {
 	began   time.Time
 	now     time.Time // the current time, updated after each sleep and each reply
 
+	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
+
 	w       *lockstate.Waiter // nil before it waits in the queue
 	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
 	request acquireRequest    // the latest
@@ -201,7 +203,10 @@ func (a *attempt) timeLeft() time.Duration {
 // previous step. again returns the last for the next step, or the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
+	var kept keptElsewhere
 	switch {
+	case errors.As(err, &kept):
+		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
 	case err == errAgain:
@@ -211,7 +216,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	case err == a.waiting.Err():
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
-		if last == lock.ErrNotAcquired { // the latest reply
+		if errors.Is(last, lock.ErrNotAcquired) { // the latest reply
 			return false, last
 		}
 		if last != nil {

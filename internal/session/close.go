@@ -14,17 +14,17 @@ import (
 
 // closer tracks the progress of Close.
 type closer struct {
-	closing   chan struct{} // closed when Close begins
-	givenBack chan struct{} // closed when Close has ended all holds and tried to release their locks
-	givenUp   chan struct{} // closed when Close stopped waiting
-	once      *sync.Once    // closes givenUp
+	closing   <-chan struct{} // closed when Close begins
+	givenBack chan struct{}   // closed when Close has ended all holds and tried to release their locks
+	givenUp   chan struct{}   // closed when Close stopped waiting
+	once      *sync.Once      // closes givenUp
 
 	mu   sync.Mutex
 	last map[*func(context.Context)]struct{} // functions that the first Close calls after all holds have ended; nil from then on; guarded by mu
 }
 
-func (c *closer) init() {
-	c.closing, c.givenBack, c.givenUp, c.once = make(chan struct{}), make(chan struct{}), make(chan struct{}), new(sync.Once)
+func (c *closer) init(closing <-chan struct{}) {
+	c.closing, c.givenBack, c.givenUp, c.once = closing, make(chan struct{}), make(chan struct{}), new(sync.Once)
 	c.last = make(map[*func(context.Context)]struct{})
 }
 
@@ -127,7 +127,7 @@ func (s *Session) Close(ctx context.Context) error {
 	// Close may return.
 	var unconfirmed error
 	if first {
-		close(s.closer.closing)
+		s.sender.Shut()
 		unconfirmed = s.releaseAll(ctx, held)
 		s.closer.callLast(ctx)
 		close(s.closer.givenBack)

@@ -130,7 +130,7 @@ func TestClose_crossedByUnlock(t *testing.T) {
 			w.Error(err)
 		}
 		n := w.scripts()
-		close(w.a.closer.closing) // as Close continues
+		w.a.sender.Shut() // as Close continues
 		if err := w.a.releaseAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
 			w.Errorf("%d held, %v, %d commands", len(held), err, n.Load())
 		}

@@ -13,7 +13,7 @@
 //	reconcile.go                       cleaning up after an unknown outcome
 //	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis
 //	renew.go  limit.go                 renewals; limits of holds that are not unlocked
-//	extend.go  retain.go               lease extensions; the minimum hold time
+//	extend.go  retain.go  linger.go    lease extensions; the minimum hold time; locks kept for the next caller
 //	close.go  query.go  raise.go       Close; reading the state of a lock; raising the token counter for a quorum
 //	force.go                           force-unlock, and its notifications
 //	observe.go  report.go              observer events; warnings

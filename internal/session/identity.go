@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // identity generates the owner strings of one client.
@@ -43,6 +45,9 @@ func (i *identity) newOwner(now time.Time, permits int, mark string) string {
 func askedSince(owner string) time.Time {
 	client, number, _ := strings.Cut(owner, ":")
 	number, _, _ = strings.Cut(number, ":") // cuts off the permit count
+	if unmarked, lingers := luascripts.Lingers(owner); lingers {
+		_, number, _ = strings.Cut(unmarked, ":")
+	}
 	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson uses version 4 UUIDs
 		return time.Time{}

@@ -83,6 +83,9 @@ func (k *Kind) knows() lockimpl.Options {
 	if k.Sibling != nil {
 		known |= lockimpl.ReaderPreference
 	}
+	if k.Retain != nil || k.Sibling != nil {
+		known |= lockimpl.Linger
+	}
 	if k.Mode == lock.Worker {
 		known &^= lockimpl.AsyncUnlock // Done reports that the worker counts as done
 	}
@@ -103,14 +106,6 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	return r, err
 }
 
-// batches reports whether changes of the lock can be sent in a batch, and to which node.
-func (s *Session) batches(spec *Spec) (node uint16, joins bool) {
-	if spec.Batches && s.sliced() {
-		node = s.node(spec.slot)
-	}
-	return node, spec.Batches
-}
-
 // encode fills in the fields of c for a change of the lock.
 func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
 	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
@@ -129,6 +124,8 @@ type Spec struct {
 	channel string          // the channel on which waiters are notified; of a kind with a heartbeat, those of this client
 	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	terms   lockstate.Terms // for package lockstate
+
+	lingerMark string // what follows the number in owner strings, with lock.WithLinger; otherwise ""
 }
 
 // NewSpec returns the spec of a lock. If the name or an option is invalid, it sets Spec.Err.
@@ -165,6 +162,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if spec.terms.Passes && config.Fencing {
 		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
 	}
+	spec.lingerTerms()
 	return spec
 }
 
@@ -222,5 +220,6 @@ func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll
 // subscribers.
 func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
-// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock.
+// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock that does not
+// linger.
 const MaxSpare = lockstate.MaxPasses

@@ -27,6 +27,7 @@ func TestNewSpec_options(t *testing.T) {
 		}{
 			"WithWaiterTimeout":    {lock.WithWaiterTimeout(time.Second), []*Kind{fair, reading, writing}},
 			"WithMinHold":          {lock.WithMinHold(time.Second), []*Kind{plain, fair}},
+			"WithLinger":           {lock.WithLinger(time.Second), []*Kind{plain, fair, reading, writing}}, // the write side of both
 			"WithReaderPreference": {lock.WithReaderPreference(), []*Kind{reading, writing}},
 			"WithFencing":          {lock.WithFencing(), []*Kind{plain, fair, reading, writing}}, // no token of a semaphore is the latest
 			"WithMaxHold":          {lock.WithMaxHold(time.Second), []*Kind{plain, fair, reading, writing, many, workers}},

@@ -31,7 +31,7 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 
 // Dated returns a sender for a call that begins now, for use in Ask. It ensures that a delayed duplicate of an earlier
 // call does not undo this call.
-func (s *Session) Dated() *command.Dated { return command.NewDated(s.OpTimeout, s.closer.closing) }
+func (s *Session) Dated() *command.Dated { return s.sender.Dated() }
 
 // AskLast is Ask for functions registered with AtClose. It works while the session closes.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
@@ -122,6 +122,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 			}
 		}
 		h.Since = askedSince(h.Owner)
+		_, h.Lingers = luascripts.Lingers(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
 	if len(state.Holders) == 0 { // even if the key exists: its readers have expired, or it has only a queue

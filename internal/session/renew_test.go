@@ -152,6 +152,7 @@ func TestNode_asksTheCluster(t *testing.T) { // not in a bubble: the interval co
 	c := testConfig()
 	c.Lease = 24 * time.Hour
 	s := New(m.Client(t, redistest.Via(wire)), c)
+	s.nodes.sliced = true
 	for range 3 {
 		s.node(0)
 	}

@@ -55,8 +55,8 @@ func New(rdb rueidis.Client, c Config) *Session {
 		identity: identity{id: owner.NewClient()}, // a version 7 UUID: the fair lock's scripts expect heartbeats from this client
 		rdb:      rdb,
 	}
-	s.closer.init()
-	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Closing: s.closer.closing})
+	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Idle: command.Idlers, Node: s.node})
+	s.closer.init(s.sender.Closing())
 	s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)

@@ -54,6 +54,10 @@ type entry struct {
 	mu        sync.Mutex
 	state     lockstate.Lock  // guarded by mu
 	releasing []chan struct{} // of releases in flight whose Unlock has returned; closed when they end. Guarded by mu
+
+	// Only of a lock that lingers; guarded by mu.
+	keeper *keeper
+	kept   *time.Timer // of StartLinger effects; nil if there was none
 }
 
 func (all *lockTable) init(s *Session) {
@@ -140,6 +144,7 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	defer at.mu.Unlock()
 	switch {
 	case at.state.Idle(now), all.closed && at.state.Unused():
+		at.dropKeeper() // no call will
 		delete(all.known, at.id)
 	case at.state.Unused() && !at.remembered:
 		at.remembered = true
@@ -197,6 +202,10 @@ func (at *entry) apply(a lockstate.Effect) {
 		})
 	case lockstate.RemoveServed:
 		time.AfterFunc(time.Until(a.Due), at.removeServed)
+	case lockstate.StartLinger:
+		at.startLinger(a.Due)
+	case lockstate.ReleaseKept:
+		at.releaseKept(acquisitionOf(a.Acquisition))
 	case lockstate.Renew, lockstate.StopRenewing:
 		acquisitionOf(a.Acquisition).lease.KeepAlive(a.Kind == lockstate.Renew)
 	}

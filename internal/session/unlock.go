@@ -49,9 +49,17 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		ctx = context.WithoutCancel(ctx)
 	}
 	t.at.lock()
+	if t.Lingers() && !t.at.listens() {
+		t.at.state.Wanted(false) // notifications may be lost from now on
+	}
 	remains, passed := t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
 	t.at.unlock()
 	switch {
+	case remains == lockstate.ProcessKeeps:
+		s.done(at)
+		if s.Observer != nil {
+			h.tell(s.Observer.Kept, lock.Event{})
+		}
 	case passed:
 		s.done(at)
 		if s.Observer != nil {
@@ -120,7 +128,7 @@ func (t *acquisition) drop(h *hold) bool {
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func pass(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
-	if t.minHoldLeft() > 0 {
+	if t.minHoldLeft() > 0 || t.Lingers() && !t.hasToken() {
 		return false
 	}
 	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
@@ -156,23 +164,14 @@ func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
-// Batched reports whether the release can be sent in a batch. A release with a next owner cannot.
-func (f releaseRequest) Batched() (node uint16, joins bool) {
-	if f.next != nil {
-		return 0, false
+// Batch fills in the change. A release with a next owner is not batched.
+func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) released {
+	if f.next != nil || !f.t.spec.Batches {
+		return nil
 	}
-	return f.t.s.batches(f.t.spec)
-}
-
-// Encode fills in the change.
-func (f releaseRequest) Encode(c *luascripts.Change) {
 	f.t.spec.encode(c, luascripts.Question{Owner: f.t.Name})
 	c.Gives = true
-}
-
-// Decode returns the reply to the change.
-func (f releaseRequest) Decode(c *luascripts.Change) (released, error) {
-	return released{Passed: c.Passed}, c.Err
+	return func(c *luascripts.Change) released { return released{Passed: c.Passed} }
 }
 
 // Late reconciles the acquisition if Redis did not confirm the release.
@@ -211,14 +210,15 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 // the error of the release whose outcome is o.
 func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free bool) error {
 	t.at.lock()
-	if free && o.Value.Aside { // before any waiter can send a request
-		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime))
+	if free && (o.Value.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, o.Value.Listeners, time.Now())) {
+		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
 	}
 	t.at.state.NoLongerHeld(&t.Acquisition)
 	if free {
 		t.at.state.Free(t.Terms)
 	}
 	uncertain, reconciled := t.Uncertain(), t.MaybeReleased()
+	t.at.dropKeeper()
 	t.at.unlock()
 	switch {
 	case !o.Answered:
@@ -302,18 +302,14 @@ func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
-// Batched reports whether the command can be sent in a batch.
-func (r reduceRequest) Batched() (node uint16, joins bool) { return r.t.s.batches(r.t.spec) }
-
-// Encode fills in the change.
-func (r reduceRequest) Encode(c *luascripts.Change) {
+// Batch fills in the change.
+func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Verdict {
+	if !r.t.spec.Batches {
+		return nil
+	}
 	r.t.spec.encode(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
 	c.Gives = true
-}
-
-// Decode returns the reply to the change.
-func (r reduceRequest) Decode(c *luascripts.Change) (luascripts.Verdict, error) {
-	return c.Passed.Verdict, c.Err
+	return func(c *luascripts.Change) luascripts.Verdict { return c.Passed.Verdict }
 }
 
 // Late gives the turn back, and reconciles the acquisition after an error.

@@ -41,10 +41,11 @@ const (
 	Grace            = option.Grace
 	ReaderPreference = option.ReaderPreference
 	MinHold          = option.MinHold
+	Linger           = option.Linger
 	AsyncUnlock      = option.AsyncUnlock
 
 	// All is the set of all options.
-	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold | AsyncUnlock
+	All = FixedLease | Wait | WaiterTimeout | Fencing | Replicas | MaxHold | Grace | ReaderPreference | MinHold | Linger | AsyncUnlock
 )
 
 // NewConfig applies opts in order. An option that is nil or has an invalid value is an error. An
@@ -70,6 +71,11 @@ func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) 
 	}
 	if given&FixedLease != 0 && given&Grace != 0 {
 		errs = append(errs, errors.New("WithGrace: a lease of WithFixedLease is never renewed; remove one of them"))
+	}
+	for other, name := range map[Options]string{FixedLease: "WithFixedLease", Replicas: "WithReplicas"} {
+		if given&Linger != 0 && given&other != 0 {
+			errs = append(errs, fmt.Errorf("WithLinger: a lock with %s does not linger; remove one of them", name))
+		}
 	}
 	for name, d := range map[string]time.Duration{"WithFixedLease": c.Lease, "WithMaxHold": c.MaxHold} {
 		if 0 < d && d < c.MinHold {

@@ -46,6 +46,10 @@ func TestNewConfig(t *testing.T) {
 		"little at least":       {[]lock.Option{lock.WithMinHold(lock.MinLease - 1)}, lockimpl.Config{}, false},
 		"no wait":               {[]lock.Option{lock.WithWait(0)}, lockimpl.Config{Once: true, WaiterTimeout: lock.DefaultWaiterTimeout}, true},
 		"a wait after none":     {[]lock.Option{lock.WithWait(0), lock.WithWait(time.Second)}, lockimpl.Config{Wait: time.Second, WaiterTimeout: lock.DefaultWaiterTimeout}, true},
+		"linger":                {[]lock.Option{lock.WithLinger(time.Millisecond)}, lockimpl.Config{Linger: time.Millisecond, WaiterTimeout: lock.DefaultWaiterTimeout}, true},
+		"linger, fixed lease":   {[]lock.Option{lock.WithLinger(time.Second), lock.WithFixedLease(time.Minute)}, lockimpl.Config{}, false},
+		"linger, replicas":      {[]lock.Option{lock.WithReplicas(1, time.Second), lock.WithLinger(time.Second)}, lockimpl.Config{}, false},
+		"no linger":             {[]lock.Option{lock.WithLinger(0)}, lockimpl.Config{}, false},
 		"negative wait":         {[]lock.Option{lock.WithWait(-time.Second)}, lockimpl.Config{}, false},
 	} {
 		got, err := lockimpl.NewConfig("a lock", lockimpl.All, c.opts...)
@@ -68,6 +72,7 @@ func TestNewConfig_says(t *testing.T) {
 		"WithWait(-1ns): must be at least 1ms":                             lock.WithWait(-1),
 		"WithWaiterTimeout(5ns): must be at least 100ms":                   lock.WithWaiterTimeout(5),
 		"WithWaiterTimeout(-1h0m0s): must be at least 100ms":               lock.WithWaiterTimeout(-time.Hour),
+		"WithLinger(5ns): must be at least 1ms":                            lock.WithLinger(5),
 		"WithReplicas(0, 1s): want at least 1 replica, or omit the option": lock.WithReplicas(0, time.Second),
 		"WithReplicas(1, 5ns): timeout must be at least 1ms":               lock.WithReplicas(1, 5),
 		"WithReplicas(1, -1s): timeout must be at least 1ms":               lock.WithReplicas(1, -time.Second),

@@ -142,6 +142,17 @@ var lockCells = []*cell{
 	asyncFar("async-keys-far", 100, "100 locks in turn", 0.91),
 	asyncFar("async-key-far", 1, "one lock again and again", 0.91),
 	away(0.25), away(0.5), away(1), away(2), away(5), away(10),
+	kept("kept", 1, 50),
+	kept("kept-64", 64, 20),
+	{
+		name: "kept-2", title: "One lock, two processes in turn: locks that linger, compared with locks that do not",
+		contenders: []string{"leasehold", "lingering"}, reference: "leasehold", processes: 2, settings: polling,
+		slice: handover(1, 3*time.Millisecond, 2*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"× leasehold", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p50, × leasehold", of: "lingering", metric: "p50 us", over: "leasehold", atMost: 1.1}},
+	},
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
@@ -322,6 +333,21 @@ func free(name, title string, endless bool, least float64) *cell {
 			{what: "allocations a pair", metric: "allocs", atMost: 10},
 			{what: "bytes a pair", metric: "bytes", atMost: 600},
 		},
+	}
+}
+
+// kept compares locks that linger with those that do not.
+func kept(name string, around int, least float64) *cell {
+	title := "A lock that lingers, one goroutine"
+	if around > 1 {
+		title = number(float64(around), 0) + " locks that linger, one goroutine takes them in turn"
+	}
+	return &cell{
+		name: name, title: title,
+		contenders: []string{"f1", "leasehold", "lingering"}, reference: "f1", processes: 1, more: 2,
+		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true, Names: around}, 500*time.Millisecond),
+		columns: throughput,
+		aims:    []aim{{what: "pairs/s, × f1", of: "lingering", metric: "locks/s", over: "f1", atLeast: least}},
 	}
 }
 

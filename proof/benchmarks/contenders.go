@@ -77,6 +77,7 @@ var contenders = map[string]entry{
 	"async":            {what: "this library, with lock.WithAsyncUnlock", kind: ours, open: openAsync},
 	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
 	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
+	"lingering":        {what: "this library, with locks that linger for 100 ms", kind: ours, open: openLingering},
 	"permits":          {what: "this library: permits of one semaphore in place of locks", kind: ours, open: openPermits},
 	"decr":             {what: "a floor: a latch that a script with DECR and PUBLISH counts down", kind: floor, open: openDecr},
 	"gcra":             {what: "a floor: GCRA for one limit in a minimal script", kind: floor, open: openGCRA},
@@ -175,6 +176,22 @@ func openAsync(s settings) (contender, error) {
 
 func (l leasehold) ReadLock(name string) locker {
 	return leaseholdLock{l.client.NewRWLock(name).Read()}
+}
+
+// lingering has locks that linger.
+type lingering struct{ leasehold }
+
+func openLingering(s settings) (contender, error) {
+	l, err := openLeasehold(s)
+	if err != nil {
+		return nil, err
+	}
+	return lingering{l.(leasehold)}, nil
+}
+
+func (l lingering) Lock(name string) locker {
+	// Shorter than the time between two slices, which begin with a server without keys.
+	return leaseholdLock{l.client.NewLock(name, lock.WithLinger(100*time.Millisecond))}
 }
 
 // permits takes a permit of one and the same semaphore for each lock.

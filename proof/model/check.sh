@@ -6,7 +6,8 @@
 # does not happen; TIMELESS has no clock.
 #
 # A line of the table below: name, what must come of it, and the bounds or the mutation. A name
-# that begins with fair- is a run of fair.pml, one that begins with rw- a run of rw.pml.
+# that begins with fair- is a run of fair.pml, one that begins with rw- a run of rw.pml, and
+# one that begins with linger- a run of linger.pml.
 #   holds      every state was visited, and nothing is wrong
 #   <property> the run ends with a violation of this property
 set -eu
@@ -89,6 +90,15 @@ rw-no-wish          starves -DNO_WISH          -DNC=3 -DFAULTS=0 -DWRITERS=2 -DP
 rw-ends-silently    starves -DENDS_SILENTLY    -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1
 rw-renews-back      left    -DRENEWS_BACK      -DNC=2 -DFAULTS=1 -DRENEWALS=1
 rw-looks-once       left    -DLOOKS_ONCE       -DNC=2 -DFAULTS=1
+
+linger-two-processes   holds -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
+linger-three-processes holds -DNP=3 -DCALLS=3 -DTAKES=1 -DFAULTS=0
+
+linger-keeps-anyway  untold  -DKEEPS_ANYWAY    -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
+linger-deaf          untold  -DDEAF            -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
+linger-trusts-past   untold  -DTRUSTS_THE_PAST -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
+linger-no-pace       tokens  -DNO_PACE         -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
+linger-takes-lost    two     -DTAKES_LOST      -DNP=2 -DCALLS=3 -DTAKES=1 -DFAULTS=1
 END
 }
 

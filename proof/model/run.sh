@@ -30,6 +30,7 @@ property() {
 	*remains*) echo left ;;
 	*forgotten*) echo stuck ;;
 	*freed*) echo freed ;;
+	*untold*) echo untold ;;
 	*) echo "? $1" ;;
 	esac
 }
@@ -37,6 +38,7 @@ property() {
 case $name in
 fair-*) model=$here/fair.pml ;;
 rw-*) model=$here/rw.pml ;;
+linger-*) model=$here/linger.pml ;;
 *) model=$here/plain.pml ;;
 esac
 mkdir "$dir/$name"
@@ -46,7 +48,7 @@ optimize=-O0 depth=100000
 case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-shares | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
 [ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
 steps=
-[ "$want" != holds ] || steps=-DSTEPS # steps.pml
+case $want-$name in holds-linger-*) ;; holds-*) steps=-DSTEPS ;; esac # steps.pml
 export STEPS="$dir/steps/$(basename "$model" .pml)-$name"
 spin -a $flags $steps "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
 cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c

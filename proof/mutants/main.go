@@ -46,7 +46,7 @@ import (
 
 // engine is what a run without arguments mutates.
 var engine = []string{
-	"luascripts", "internal/lockstate", "internal/session", "internal/command", "internal/pubsub", "internal/send", "internal/retry", "internal/slots", "internal/registry",
+	"luascripts", "internal/lockstate", "internal/session", "internal/command", "internal/pubsub", "internal/retry", "internal/slots", "internal/registry",
 	"watchdog", "multilock",
 }
 

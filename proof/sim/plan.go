@@ -29,6 +29,8 @@ type Lock struct {
 	Kind    string // plain, fair, rw or semaphore
 	Permits int    // of a semaphore
 	Fenced  bool   // its tokens come from a register
+
+	Linger time.Duration `json:",omitempty"` // how long a client keeps it after the last release; 0 if it does not
 }
 
 // Actor is one goroutine of a client. It does one thing after the other.
@@ -93,7 +95,7 @@ func (f Fault) ofMessage() bool {
 }
 
 // Kinds are what the locks of a plan can be.
-var Kinds = []string{"plain", "fair", "rw", "multi", "semaphore", "mixed"}
+var Kinds = []string{"plain", "fair", "rw", "multi", "semaphore", "mixed", "linger"}
 
 // Crowd is one kind more: a plain lock that many callers have a thousand times.
 const Crowd = "crowd"
@@ -129,6 +131,10 @@ func plan(seed uint64, kind string) Plan {
 	case Crowd:
 		p.Locks = []Lock{{Kind: "plain", Fenced: fenced}}
 		p.crowd(r)
+		return p
+	case "linger":
+		p.Locks = []Lock{{Kind: []string{"plain", "plain", "fair", "rw"}[r.IntN(4)], Fenced: fenced, Linger: []time.Duration{5 * time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second}[r.IntN(4)]}}
+		p.lingers(r)
 		return p
 	case "semaphore":
 		p.Locks = []Lock{{Kind: kind, Permits: 1 + r.IntN(2)}}
@@ -180,6 +186,42 @@ func (p *Plan) haunt(r *rand.Rand) {
 		Actor{Client: c, Ops: []Op{{Do: "lock", Lock: lock, After: upTo(r, 100*time.Millisecond), Patience: micros(r, 20_000)}}},
 		Actor{Client: r.IntN(c), Ops: []Op{{Do: "lock", Lock: lock, After: time.Second + upTo(r, time.Second)}}})
 	p.Faults = []Fault{{What: Copy, Client: c, Nth: 1 + r.IntN(2), For: upTo(r, time.Second)}}
+}
+
+// lingers adds callers that mostly come one after the other, so that clients keep the lock, and faults at any time.
+func (p *Plan) lingers(r *rand.Rand) {
+	p.Clients = 1 + r.IntN(3)
+	for range 2 + r.IntN(4) {
+		a := Actor{Client: r.IntN(p.Clients)}
+		for range 3 + r.IntN(12) {
+			o := Op{Do: "lock", Hold: micros(r, 500)}
+			switch n := r.IntN(12); {
+			case n < 2:
+				o = newOp(r, p.Locks, false)
+			case n < 4:
+				o.Do = "try"
+			case n < 6:
+				o.After = upTo(r, 2*p.Locks[0].Linger)
+			case n < 7:
+				o.Patience = micros(r, 10_000)
+			default:
+				o.After = micros(r, 3000)
+			}
+			o.Async = o.Async || r.IntN(4) == 0
+			a.Ops = append(a.Ops, o)
+		}
+		p.Actors = append(p.Actors, a)
+	}
+	if r.IntN(4) > 0 {
+		for range 1 + r.IntN(5) {
+			f := newFault(r, p.Clients)
+			f.Nth *= 1 + r.IntN(3)
+			if f.Nth == 0 && r.IntN(2) == 0 {
+				f.At = upTo(r, time.Second)
+			}
+			p.Faults = append(p.Faults, f)
+		}
+	}
 }
 
 // crowd adds callers that mostly have the lock for a moment, and faults at any time.

@@ -40,7 +40,7 @@ func TestSeeds(t *testing.T) {
 	for _, kind := range append(slices.Clone(Kinds), Crowd) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			grants, losses, faults := Grants{}, 0, 0
+			grants, losses, faults, kept := Grants{}, 0, 0, 0
 			all := slices.Clone(caught[kind])
 			last := seeds
 			if kind == Crowd {
@@ -53,13 +53,16 @@ func TestSeeds(t *testing.T) {
 				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 					r := Play(t, NewPlan(seed, kind), false)
 					grants.Add(r.Grants)
-					losses, faults = losses+r.Losses, faults+r.Faults
+					losses, faults, kept = losses+r.Losses, faults+r.Faults, kept+r.Kept
 					for _, what := range r.Wrong {
 						t.Errorf("seed %d of %s: %s", seed, kind, what)
 					}
 				})
 			}
-			t.Logf("%v, %d holds lost, %d faults", grants, losses, faults)
+			t.Logf("%v, kept %d times, %d holds lost, %d faults", grants, kept, losses, faults)
+			if kept == 0 && kind == "linger" {
+				t.Error("no lock was kept")
+			}
 		})
 	}
 }

@@ -33,6 +33,7 @@ type Result struct {
 	Wrong   []string      // what must not happen, and did
 	Grants  Grants        // how often a caller came to hold a lock
 	Passed  int           // how many of these grants a client passed on to the next of its callers, and the server heard nothing
+	Kept    int           // how often a client kept a lock for the next of its callers, and the server heard nothing
 	Losses  int           // how many holds were lost
 	Faults  int           // how many faults befell something
 	Lasted  time.Duration // of virtual time
@@ -247,7 +248,7 @@ func (w *world) longest() time.Duration {
 	d := 10 * time.Second
 	for _, a := range w.plan.Actors {
 		for _, o := range a.Ops {
-			d += o.After + o.Hold + w.plan.Lease + 3*time.Second
+			d += o.After + o.Hold + w.plan.Lease + 3*time.Second + w.plan.Locks[o.Lock].Linger
 		}
 	}
 	for _, f := range w.plan.Faults {
@@ -309,6 +310,8 @@ func (w *world) locker(c int, i int, o Op) lock.Locker {
 	}
 	if o.Fixed > 0 && o.Do != "all" {
 		opts = append(opts, lock.WithFixedLease(o.Fixed))
+	} else if l.Linger > 0 {
+		opts = append(opts, lock.WithLinger(l.Linger))
 	}
 	if o.Async {
 		opts = append(opts, lock.WithAsyncUnlock())

@@ -49,7 +49,7 @@ func chaos(topologies string) []string {
 var parts = []part{
 	{name: "scripts", mode: "standalone", what: "each script, and the sessions that send them", test: []string{"./luascripts", "./internal/session"}, root: true},
 	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{
-		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/command", "./internal/pubsub", "./internal/redistest", "./internal/registry", "./internal/send", "./internal/slots", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
+		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/command", "./internal/pubsub", "./internal/redistest", "./internal/registry", "./internal/slots", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
 	{name: "rules", mode: "standalone", what: "the rules of every kind, also with the least rights, and by a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
 	{name: "tls", mode: "all", what: "the rules of every kind, by TLS with certificates of both sides: one server, behind a Sentinel, a cluster", test: []string{"-run", "^TestConformance_tls", "."}},
 	{name: "faults", mode: "standalone", what: "histories, killed processes, lost replies, queues, readers and writers, tokens", test: []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}},

@@ -307,6 +307,10 @@ func input(history bool, plans []sim.Plan) (env map[string]string, stdin io.Read
 	return env, bytes.NewReader(text), err
 }
 
+// limited runs the program with a limit of its address space: a mutant that allocates without end must not take the memory
+// of the machine. The program needs a few hundred MB.
+const limited = `ulimit -v 4000000 2>/dev/null; exec "$0" "$@"`
+
 // loadFast returns a player by the program as it is.
 func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 	file := filepath.Join(dir, "sim.test")
@@ -318,7 +322,7 @@ func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 		if err != nil {
 			return nil, err
 		}
-		play := exec.CommandContext(ctx, file, arguments...)
+		play := exec.CommandContext(ctx, "sh", append([]string{"-c", limited, file}, arguments...)...)
 		play.Dir, play.Stdin = dir, stdin
 		play.Env = append(os.Environ(), "GOMAXPROCS=1") // the workers are as many as there are processors
 		for name, value := range env {

@@ -32,6 +32,13 @@ var mutants = []mutant{
 		"multilock/multilock.go",
 		"\t\t_ = giveBack(ctx, t.m.locks, t.holds)\n", "",
 	}}},
+	{"a lock is kept beside a reader of the process", "linger", []edit{{
+		"internal/lockstate/linger.go",
+		"p.inFlight > 0 || p.readersHere()):", "p.inFlight > 0):",
+	}, {
+		"internal/lockstate/linger.go",
+		"!c.canTake(t) || p.readersHere() {", "!c.canTake(t) {",
+	}}},
 	{"a release of what is gone goes on", "plain", []edit{{
 		"luascripts/include_give.lua",
 		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",

@@ -35,6 +35,7 @@ var needs = []need{
 	{head: "Forced", kind: "forced", rights: "&leasehold_client:* ~leasehold_forced:{orders:* +get +set"},
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
 	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
+	{head: "WithLinger", kind: "linger", rights: "&leasehold_channel:{orders:*"},
 	{head: "NewQuorum", kind: "quorum", rights: "+info"},
 	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~leasehold_leader:{orders:* ~redisson_lock_token:{orders:* +scan +hrandfield +hscan +hget +hmget +exists +llen +get +set +getrange +pttl"},
 	{head: "Cluster", kind: "cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
@@ -42,7 +43,7 @@ var needs = []need{
 		"~leasehold_semaphore_alive:{orders:* ~leasehold_semaphore_slots:{orders:* +hgetall +hset &leasehold_semaphore:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +incrby " +
 		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
-		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +decr +del +pexpire +pttl +hdel +hmget +hset +zadd +zcard +zrangebyscore +zrem +zscore"},
+		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +del +pexpire +pttl +hdel +hmget +hset +zadd +zrangebyscore +zrem +zscore"},
 	{head: "NewWaitGroup", kind: "waitgroup", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
 		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
@@ -73,7 +74,7 @@ var listed = []string{"plain", "fair", "rw", "election", "semaphore", "latch", "
 
 // changing are the commands that change something, or listen.
 var changing = strings.Fields("subscribe unsubscribe publish ssubscribe sunsubscribe spublish hset hdel pexpire del lrem ltrim rpush persist zadd zrem " +
-	"set wait incrby decr zremrangebyrank zremrangebyscore bitfield setbit")
+	"set wait incrby zremrangebyrank zremrangebyscore bitfield setbit")
 
 // Roles returns the values for Options.Role.
 func Roles() (names []string) {
@@ -190,11 +191,11 @@ var questions = map[string]string{
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
 	"incrby": "INCRBY KEY odd", "zrange": "ZRANGE KEY 0 0", "zrangebyscore": "ZRANGEBYSCORE KEY 0 0", "zremrangebyrank": "ZREMRANGEBYRANK KEY odd odd",
 	"zremrangebyscore": "ZREMRANGEBYSCORE KEY odd odd", "bitcount": "BITCOUNT KEY", "bitfield": "BITFIELD KEY GET u1 odd", "bitfield_ro": "BITFIELD_RO KEY GET u1 0",
-	"setbit": "SETBIT KEY odd 1", "getrange": "GETRANGE KEY 0 0", "decr": "DECR KEY", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
+	"setbit": "SETBIT KEY odd 1", "getrange": "GETRANGE KEY 0 0", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
 }
 
 // writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
-var writing = []string{"+rpush", "+hsetnx", "+decr"}
+var writing = []string{"+rpush", "+hsetnx"}
 
 // rights checks which rights the user lacks for each kind of lock and option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {

@@ -1,0 +1,197 @@
+package lockstate
+
+import "time"
+
+// How a process keeps a lock for its next caller (lock.WithLinger). A lock without the option does not
+// use this file.
+//
+// When the last hold ends, the acquisition after it is Kept instead of released. It has the owner
+// string and the lease, as after a local hand-off, and Redis is not notified. The next caller takes it.
+// It is released when it was kept for the time of the option, when the process has had the lock for
+// MinTenure or that time, whichever is longer, or when another client was refused.
+//
+// A refused request of another client notifies this process. The process must not miss that, so an
+// acquisition lingers only if:
+//
+//   - The first request for it was granted, and no release named it as the next owner. No other client
+//     is known to wait: a waiter would have been granted the lock instead, or sends a request after this
+//     one.
+//   - The process was subscribed when it sent that request, and is still.
+//   - There was no notification since then. Each notification counts, and each confirmation of a
+//     subscription, because messages may have been lost before it.
+//
+// A notification can be lost nevertheless, and Redisson sends none. The tenure bounds their wait.
+
+// MinTenure is how long a process has a lock before it releases it for other clients, even if none
+// notified it, unless the time of the option is longer.
+const MinTenure = time.Second
+
+// tokenTime is the minimum time that a process has a lock for each token that it gives out itself. Its
+// tokens then stay behind the server's clock, which makes the token of the next holder.
+const tokenTime = 1100 * time.Nanosecond
+
+// lingering is what an acquisition inherits from the grant: whether, and how long, it lingers.
+type lingering struct {
+	linger  time.Duration // the time of the option; 0 if it does not linger
+	noticed uint64        // one more than keeping.noticed when the request was sent; 0 if the process might miss notifications
+}
+
+// keeping is the state of a side whose lock lingers.
+type keeping struct {
+	kept      *Acquisition // nil if there is none
+	keptUntil time.Time    // when it is released
+	timer     time.Time    // when LingerOver will be called; zero if it will not
+	noticed   uint64       // how many notifications there were, and other reasons to assume that other clients wait
+	tried     bool         // a client that does not wait was refused
+}
+
+// tenure returns how long the process may have the lock.
+func (g *lingering) tenure() time.Duration { return max(g.linger, MinTenure) }
+
+// Lingers reports whether t may be kept after its last hold, as far as its grant decides.
+func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
+
+// PassCount returns how often the lock was handed off in this process before t had it.
+func (t *Acquisition) PassCount() int { return t.grant.passes }
+
+// WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
+// subscribed says that the process is notified of each refusal from now on.
+func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
+	t.grant.noticed = 0
+	if subscribed && t.sends == 1 && !t.traced {
+		t.grant.noticed = p.sides[0].noticed + 1
+	}
+}
+
+// lingers reports whether this process may have the lock of t for longer, whatever its own callers do.
+func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
+	g := &t.grant
+	return g.linger > 0 && g.noticed == p.sides[0].noticed+1 && now.Sub(g.since) < g.tenure()
+}
+
+// mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
+// the conditions are those of mayPass.
+func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
+	s := &p.sides[0]
+	switch {
+	case p.closed || len(s.queues) > 0 || !p.lingers(t, now):
+		return false
+	case t.Terms.Passes && s.held != t:
+		return false
+	case !p.inherits(t):
+		return false
+	case t.Terms.Sided && (t.Terms.Register != "" || p.inFlight > 0 || p.readersHere()):
+		return false
+	}
+	return true
+}
+
+// readersHere reports whether a call or a hold of this process uses the side of the readers.
+func (p *Lock) readersHere() bool { return len(p.sides[1].owners) > 0 }
+
+// keep makes t Kept. PassTo calls it.
+func (p *Lock) keep(t *Acquisition) {
+	s := &p.sides[0]
+	t.phase = Kept
+	s.held, s.kept = t, t
+}
+
+// keepFor sets when t, which is Kept, is released.
+func (p *Lock) keepFor(t *Acquisition, now time.Time) {
+	s := &p.sides[0]
+	s.keptUntil = now.Add(t.grant.linger)
+	if end := t.grant.since.Add(t.grant.tenure()); end.Before(s.keptUntil) {
+		s.keptUntil = end
+	}
+	s.startLinger()
+}
+
+// startLinger has LingerOver called when the lock that is kept now is to be released.
+func (s *side) startLinger() {
+	if s.timer.IsZero() || s.keptUntil.Before(s.timer) { // a caller with another time may have armed it
+		s.timer = s.keptUntil
+		s.p.emit(Effect{Kind: StartLinger, Due: s.keptUntil})
+	}
+}
+
+// LingerOver handles the timer of a StartLinger effect.
+func (p *Lock) LingerOver(now time.Time) {
+	s := &p.sides[0]
+	s.timer = time.Time{}
+	switch {
+	case s.kept == nil:
+	case now.Before(s.keptUntil):
+		s.startLinger()
+	default:
+		p.releaseKept()
+	}
+}
+
+// Kept returns the acquisition that is kept for the next caller, or nil if there is none.
+func (p *Lock) Kept() *Acquisition {
+	if p.closed {
+		return nil // Close releases it
+	}
+	return p.sides[0].kept
+}
+
+// TokenDue returns when the next owner may have the token of t, which is Kept.
+func (t *Acquisition) TokenDue() time.Time {
+	return t.grant.since.Add(time.Duration(t.grant.passes) * tokenTime)
+}
+
+// TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It
+// returns nil if there is none that the caller may take. A reader may not: it uses the other side.
+func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
+	s := &p.sides[0]
+	t := p.Kept()
+	if t == nil || !c.canTake(t) || p.readersHere() {
+		return nil
+	}
+	s.kept = nil
+	if !t.Terms.Passes {
+		s.held = nil
+	}
+	t.phase, t.owner, t.Came = Held, o, now
+	t.grant.linger = c.Linger
+	o.hold(t)
+	return t
+}
+
+// EndKept ends the acquisition that is kept, which a caller cannot take. The caller releases it. EndKept
+// returns nil if there is none.
+func (p *Lock) EndKept() *Acquisition {
+	t := p.Kept()
+	if t != nil {
+		p.sides[0].kept = nil
+		p.end(t, Released)
+	}
+	return t
+}
+
+// releaseKept releases the lock if it is kept.
+func (p *Lock) releaseKept() {
+	if t := p.EndKept(); t != nil {
+		p.emit(Effect{Kind: ReleaseKept, Acquisition: t})
+	}
+}
+
+// Wanted records that another client was refused, or that this process may have missed it. A lock that
+// is kept is released; one that is in use does not linger. tries says that the client does not wait.
+func (p *Lock) Wanted(tries bool) {
+	s := &p.sides[0]
+	s.noticed++
+	s.tried = s.tried || tries
+	p.releaseKept()
+}
+
+// YieldsAfter reports whether this process lets other clients come first after it has released t: a
+// client that does not wait wants the lock, or the tenure is over and clients may listen that notify
+// no process. The waiters of a read/write lock have no queue, so they come first, too.
+func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
+	s, g := &p.sides[0], &t.grant
+	tried, noticed := s.tried, g.noticed != s.noticed+1
+	s.tried = false
+	over := now.Sub(g.since) >= g.tenure()
+	return tried || g.linger > 0 && (listeners && over || t.Terms.Sided && (noticed || over))
+}

@@ -1,0 +1,351 @@
+package lockstate
+
+import (
+	"testing"
+	"time"
+)
+
+const lingerTime = 200 * time.Millisecond
+
+var (
+	keptPlain = with(plainTerms, func(c *Terms) { c.Linger = lingerTime })
+	keptWrite = with(writeTerms, func(c *Terms) { c.Linger = lingerTime })
+)
+
+// keeps makes an owner acquire a lock that lingers, by the nth request for the acquisition.
+func (s *stage) keeps(c *Terms, subscribed bool, requests int) (*Acquisition, *Hold) {
+	s.Helper()
+	return s.keepsAs(s.tenure(c), subscribed, requests)
+}
+
+// keepsAs is keeps for an acquisition.
+func (s *stage) keepsAs(t *Acquisition, subscribed bool, requests int) (*Acquisition, *Hold) {
+	s.Helper()
+	c, h := t.Terms, new(Hold)
+	for range requests - 1 {
+		s.WillSend(t, c.Lease, 0)
+		s.WillLinger(t, subscribed)
+		s.Lock.answered(nil, t, sharedResult{})
+	}
+	s.WillSend(t, c.Lease, 0)
+	s.WillLinger(t, subscribed)
+	if out := s.Granted(nil, t, s.owner(c, 1), h, 100, false, s.now); out != Holds {
+		s.Fatalf("the lock was not taken: %d", out)
+	}
+	s.pass(time.Millisecond)
+	return t, h
+}
+
+// kept releases the hold, and returns what is kept then.
+func (s *stage) kept(h *Hold) *Acquisition {
+	h.By.users-- // the call has left
+	s.give(h)
+	return s.sides[0].kept
+}
+
+// Each of these alone prevents that a lock is kept.
+func TestMayKeep(t *testing.T) {
+	none := func(*stage, *Acquisition) {}
+	for name, test := range map[string]struct {
+		terms    *Terms
+		deaf     bool
+		requests int
+		change   func(*stage, *Acquisition)
+		held     time.Duration
+		traced   bool
+		may      bool
+	}{
+		"nothing is against it":       {change: none, may: true},
+		"a write lock":                {terms: keptWrite, change: none, may: true},
+		"without the option":          {terms: &plainTerms, change: none},
+		"it cannot be told":           {deaf: true, change: none},
+		"it was refused before":       {requests: 2, change: none},
+		"a release named it":          {traced: true, change: none},
+		"another client waits":        {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
+		"another client tries":        {change: func(s *stage, _ *Acquisition) { s.Wanted(true) }},
+		"closed":                      {change: func(s *stage, _ *Acquisition) { s.Close() }},
+		"the tenure is over":          {change: none, held: MinTenure},
+		"the tenure is almost over":   {change: none, held: MinTenure - 1, may: true},
+		"a longer tenure":             {terms: with(plainTerms, func(c *Terms) { c.Linger = 2 * MinTenure }), change: none, held: 2*MinTenure - 1, may: true},
+		"a caller waits that cannot":  {change: func(s *stage, _ *Acquisition) { s.stand(fixedTerms, 2) }},
+		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.tenure(keptPlain) }},
+		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
+		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"a question is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
+		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
+		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
+		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
+		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
+		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.grant.passes = 10 * MaxPasses }, may: true},
+		"a writer with a register":    {terms: with(*keptWrite, func(c *Terms) { c.Register = "register" }), change: none},
+		"a plain one with a register": {terms: with(*keptPlain, func(c *Terms) { c.Register = "register" }), change: none, may: true},
+		"a writer, and a question":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&readTerms), 0, 0) }},
+		"a plain one, and a question": {change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&plainTerms), 0, 0) }, may: true},
+		"a writer, and a reader":      {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.owner(&readTerms, 2) }},
+		"a writer, and one waits":     {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.stand(&writeTerms, 2) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			if test.terms == nil {
+				test.terms = keptPlain
+			}
+			if test.held == 0 {
+				test.held = 2 * time.Millisecond
+			}
+			named := s.tenure(test.terms)
+			named.traced = test.traced
+			held, h := s.keepsAs(named, !test.deaf, max(test.requests, 1))
+			s.pass(test.held - time.Millisecond)
+			test.change(s, held)
+			if kept := s.kept(h); (kept != nil) != test.may {
+				t.Fatalf("the lock is kept: %t", kept != nil)
+			}
+			if held.Lives() {
+				t.Error("the tenure that was given back lives")
+			}
+			if offered := s.Offered(); !test.may && len(offered) > 0 {
+				t.Errorf("offered: %v", offered)
+			}
+		})
+	}
+}
+
+// A kept acquisition has the name and age of the grant, and its token plus one. The next caller takes it.
+func TestTakeKept(t *testing.T) {
+	for _, terms := range []*Terms{keptPlain, keptWrite} {
+		s := newStage(t)
+		first, h := s.keeps(terms, true, 1)
+		since := s.now.Add(-time.Millisecond)
+		kept := s.kept(h)
+		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() {
+			t.Fatalf("%+v", kept)
+		}
+		if all := s.Offered(); len(all) != 1 || all[0] != kept || len(s.Held()) != 0 {
+			t.Errorf("offered: %v", all)
+		}
+		o := s.owner(terms, 2)
+		if got := s.TakeKept(terms, o, s.now); got != kept || kept.Phase() != Held || kept.Owner() != o || o.Acquisition() != kept || kept.Came != s.now || s.Kept() != nil {
+			t.Fatalf("%+v", got)
+		}
+		if again := s.TakeKept(terms, s.owner(terms, 3), s.now); again != nil {
+			t.Error("it is taken twice")
+		}
+		if held := s.side(false).held; (held == kept) != terms.Passes {
+			t.Errorf("a lock that is not handed off is offered to waiters: %v", held)
+		}
+		next := new(Hold)
+		if !s.Add(kept, o, next) {
+			t.Fatal("no hold")
+		}
+		if third := s.kept(next); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
+			t.Errorf("%+v", third)
+		}
+	}
+}
+
+// These callers cannot take it.
+func TestTakeKept_not(t *testing.T) {
+	for name, c := range map[string]struct {
+		kept, taker *Terms
+		before      func(*stage)
+	}{
+		"a fixed lease":     {keptPlain, fixedTerms, nil},
+		"replicas":          {keptPlain, replicatedTerms, nil},
+		"another register":  {keptPlain, fencedTerms, nil},
+		"a reader":          {keptWrite, &readTerms, nil},
+		"beside a reader":   {keptWrite, keptWrite, func(s *stage) { s.owner(&readTerms, 7) }},
+		"after Close":       {keptPlain, keptPlain, func(s *stage) { s.Close() }},
+		"after the loss":    {keptPlain, keptPlain, func(s *stage) { s.End(s.sides[0].kept, Lost) }},
+		"after a force":     {keptWrite, keptWrite, func(s *stage) { s.End(s.sides[0].kept, Lost) }},
+		"after its release": {keptPlain, keptPlain, func(s *stage) { s.EndKept() }},
+		"when it is wanted": {keptPlain, keptPlain, func(s *stage) { s.Wanted(false) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			_, h := s.keeps(c.kept, true, 1)
+			kept := s.kept(h)
+			if c.before != nil {
+				c.before(s)
+			}
+			if got := s.TakeKept(c.taker, s.owner(c.taker, 2), s.now); got != nil || kept.Phase() == Held {
+				t.Error("it is taken")
+			}
+		})
+	}
+}
+
+// Acquisitions between the first and the latest are not kept alive by an earlier one.
+func TestKeep_forgets(t *testing.T) {
+	s := newStage(t)
+	first, h := s.keeps(keptPlain, true, 1)
+	earlier := []*Acquisition{first}
+	for range 3 {
+		kept := s.kept(h)
+		earlier = append(earlier, kept)
+		for i, t := range earlier {
+			if t.Latest() != kept || i > 0 && t.grant.last != nil {
+				s.Fatalf("acquisition %d does not lead to the latest, or to one in between", i)
+			}
+		}
+		o := s.owner(keptPlain, 2)
+		h = new(Hold)
+		if s.TakeKept(keptPlain, o, s.now) != kept || !s.Add(kept, o, h) {
+			t.Fatal("it is not taken")
+		}
+	}
+}
+
+// A handle without the option takes it, and does not keep it.
+func TestTakeKept_withoutTheOption(t *testing.T) {
+	s := newStage(t)
+	_, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	o, next := s.owner(&plainTerms, 2), new(Hold)
+	if s.TakeKept(&plainTerms, o, s.now) != kept || !s.Add(kept, o, next) {
+		t.Fatal("it is not taken")
+	}
+	if s.kept(next) != nil {
+		t.Error("it is kept again")
+	}
+}
+
+// It is released after the time of the option, and no later than the end of the tenure. Each Unlock begins the time again.
+func TestLingerOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		before time.Duration // how long it was held
+		want   time.Duration // after the Unlock
+	}{
+		"young": {10 * time.Millisecond, lingerTime},
+		"old":   {MinTenure - 50*time.Millisecond, 50 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			_, h := s.keeps(keptPlain, true, 1)
+			s.pass(c.before - time.Millisecond)
+			s.done()
+			kept := s.kept(h)
+			began := s.now
+			due := time.Time{}
+			for range 5 {
+				for _, a := range s.done() {
+					switch a.Kind {
+					case StartLinger:
+						due = a.Due
+					case ReleaseKept:
+						if a.Acquisition != kept || s.now.Sub(began) != c.want || kept.Lives() || s.side(false).held != kept {
+							t.Errorf("%v after %v", a.Acquisition, s.now.Sub(began))
+						}
+						return
+					}
+				}
+				if due.IsZero() {
+					t.Fatal("no timer")
+				}
+				s.now = due
+				s.LingerOver(s.now)
+			}
+			t.Error("it is not released")
+		})
+	}
+	s := newStage(t)
+	_, h := s.keeps(keptPlain, true, 1)
+	s.done()
+	kept := s.kept(h)
+	if !s.did(StartLinger) {
+		t.Fatal("no timer")
+	}
+	s.pass(lingerTime / 2)
+	o, next := s.owner(keptPlain, 2), new(Hold)
+	s.TakeKept(keptPlain, o, s.now)
+	s.Add(kept, o, next)
+	s.kept(next)
+	if s.did(StartLinger) {
+		t.Error("a second timer")
+	}
+	s.pass(lingerTime / 2)
+	s.LingerOver(s.now)
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartLinger || all[0].Due != s.now.Add(lingerTime/2) {
+		t.Errorf("%+v", all)
+	}
+}
+
+// The owner that is next waits until its token is behind the clock.
+func TestTokenDue(t *testing.T) {
+	s := newStage(t)
+	first, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	kept.grant.passes = 1000
+	if due, want := kept.TokenDue().Sub(first.Since()), 1100*time.Microsecond; due != want {
+		t.Errorf("%v, want %v", due, want)
+	}
+}
+
+// A release lets others come first after an attempt of another client, or when the tenure is over and others may listen.
+func TestYieldsAfter(t *testing.T) {
+	for name, c := range map[string]struct {
+		terms     *Terms
+		tries     bool
+		waits     bool
+		listeners bool
+		held      time.Duration
+		want      bool
+	}{
+		"nothing":                      {keptPlain, false, false, false, 2 * MinTenure, false},
+		"an attempt":                   {keptPlain, true, false, false, time.Millisecond, true},
+		"an attempt and a waiter":      {keptPlain, true, true, false, time.Millisecond, true},
+		"an attempt, without it":       {&plainTerms, true, false, false, time.Millisecond, true},
+		"others listen":                {keptPlain, false, false, true, MinTenure, true},
+		"others listen, and too early": {keptPlain, false, false, true, MinTenure - 1, false},
+		"others listen, without it":    {&plainTerms, false, false, true, 2 * MinTenure, false},
+		"a writer":                     {keptWrite, false, false, false, MinTenure, true},
+		"a waiter":                     {keptPlain, false, true, false, time.Millisecond, false},
+		"a waiter of a writer":         {keptWrite, false, true, false, time.Millisecond, true},
+		"a writer, too early":          {keptWrite, false, false, false, MinTenure - 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, _ := s.keeps(c.terms, true, 1)
+			if c.tries {
+				s.Wanted(true)
+			}
+			if c.waits {
+				s.Wanted(false)
+			}
+			if got := s.YieldsAfter(held, c.listeners, held.Since().Add(c.held)); got != c.want {
+				t.Errorf("%t, want %t", got, c.want)
+			}
+			if c.tries && s.YieldsAfter(held, false, held.Since()) && c.terms != keptWrite {
+				t.Error("once more")
+			}
+		})
+	}
+}
+
+// Waiters of the process get a lock that lingers, beyond the limits of a hand-off, as long as no other client wants it.
+func TestMayPass_lingers(t *testing.T) {
+	for name, c := range map[string]struct {
+		terms *Terms
+		waits *Terms
+		tell  bool
+		want  bool
+	}{
+		"lingers":            {keptPlain, keptPlain, false, true},
+		"does not":           {&plainTerms, &plainTerms, false, false},
+		"another wants it":   {keptPlain, keptPlain, true, false},
+		"a waiter that does": {keptPlain, &plainTerms, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.keeps(c.terms, true, 1)
+			s.stand(c.waits, 2)
+			held.grant.passes = 2 * MaxPasses
+			s.pass(2 * MaxPassTime)
+			if c.tell {
+				s.Wanted(false)
+			}
+			if next := s.give(h); (next != nil) != c.want {
+				t.Errorf("handed off: %t", next != nil)
+			}
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// A lock with lock.WithLinger stays locked for a while after its last hold, for the next caller of this process. The state
+// decides (lockstate/linger.go). This file connects it with the notifications of other clients that want the lock.
+
+// keeper is the subscription of an entry whose lock lingers. It exists while the state is in use. Guarded by the mutex of
+// the state.
+type keeper struct {
+	channel string
+	sub     *pubsub.Subscription
+	after   time.Duration // how long it outlives its last use
+}
+
+// keeperTime is the longest time that a subscription outlives its last use. A lock that is not acquired again within that
+// time does not linger after the next Unlock.
+const keeperTime = time.Minute
+
+// lingerTerms fills in what the option WithLinger of spec means for its side of the lock.
+func (spec *Spec) lingerTerms() {
+	if spec.Config.Linger == 0 || spec.reads() {
+		return
+	}
+	spec.terms.Linger = spec.Config.Linger
+	spec.lingerMark = luascripts.LingerMark(spec.Keys.Publish, spec.Config.Linger)
+	if spec.Config.Fencing && spec.terms.Passes {
+		spec.spare = MaxLingerSpare
+	}
+}
+
+// MaxLingerSpare is MaxSpare for a lock that lingers. The lock is released when these tokens are used.
+const MaxLingerSpare = 1 << 16
+
+// willLinger subscribes to the notifications of other clients that want the lock, and reports to the state that a request
+// for t is about to be sent. The caller holds the mutex of the state.
+func (at *entry) willLinger(t *acquisition, spec *Spec) {
+	k := at.keeper
+	if k == nil {
+		k = &keeper{channel: keys.OfKeeper(at.s.KeyPrefix+spec.Name, at.s.id), after: min(spec.Config.Linger, keeperTime)}
+		k.sub, _ = at.s.hub.Subscribe(k.channel, at.onWanted, at.onListening)
+		at.keeper = k
+	}
+	_, marked := luascripts.Lingers(t.Name)
+	at.state.WillLinger(&t.Acquisition, marked && at.listens())
+}
+
+// listens reports whether this process is notified if another client wants the lock. The caller holds the mutex of the
+// state.
+func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(at.keeper.channel) }
+
+// startLinger executes a StartLinger effect. The caller holds the mutex of the state.
+func (at *entry) startLinger(due time.Time) {
+	if at.kept != nil {
+		at.kept.Reset(time.Until(due)) // a call that is about to run finds that it is early
+		return
+	}
+	at.kept = time.AfterFunc(time.Until(due), func() {
+		at.lock()
+		at.state.LingerOver(time.Now())
+		at.unlock()
+	})
+}
+
+// onWanted handles a message on this client's own channel of the lock: another client was refused, or a release granted
+// the lock to this process.
+func (at *entry) onWanted(message string) {
+	at.lock()
+	at.state.Wanted(message == luascripts.WantedByTry)
+	at.unlock()
+}
+
+// onListening handles a confirmation of the subscription. Messages may have been lost before it.
+func (at *entry) onListening() {
+	at.lock()
+	at.state.Wanted(false)
+	at.unlock()
+}
+
+// dropKeeper ends the subscription if the state is no longer in use. The caller holds the mutex of the state.
+func (at *entry) dropKeeper() {
+	k := at.keeper
+	if k == nil || !at.state.Unused() {
+		return
+	}
+	if at.kept != nil && at.kept.Stop() {
+		at.state.LingerOver(time.Now()) // it would keep a lock in memory that is not used any more
+	}
+	k.sub.CloseAfter(k.after)
+	at.keeper = nil
+}
+
+// hasToken reports whether the grant of t reserved a token for the next owner in this process.
+func (t *acquisition) hasToken() bool {
+	return t.spec.Keys.Register == "" || t.PassCount() < t.spec.spare
+}
+
+// takeKept takes the lock that this process keeps, if it still does, and reports whether it did. If the attempt cannot take
+// it, takeKept has it released. The caller holds the mutex of the state, which takeKept may unlock for a while.
+func (a *attempt) takeKept() bool {
+	state := &a.at.state
+	t := state.Kept()
+	for ; t != nil && a.now.Before(t.TokenDue()); t = state.Kept() {
+		a.at.unlock()
+		time.Sleep(t.TokenDue().Sub(a.now)) // a microsecond at most
+		a.now = time.Now()
+		a.at.lock()
+	}
+	if t == nil {
+		return false
+	}
+	kept := acquisitionOf(t)
+	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec) / 3)) {
+		kept.first.init(a.ctx, false) // before the lock is taken: the caller's context can panic
+		if state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
+			state.Add(t, a.owner, &kept.first.Hold)
+			a.h = &kept.first
+			return true
+		}
+	}
+	a.at.releaseKept(acquisitionOf(state.EndKept()))
+	return false
+}
+
+// releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues. The caller
+// holds the mutex of the state.
+func (at *entry) releaseKept(t *acquisition) {
+	done := make(chan struct{})
+	at.releasing = append(at.releasing, done) // a caller of this process is refused only after that
+	at.s.sender.Go(func() {
+		defer at.tidy()
+		defer at.released(done)
+		_ = at.s.release(context.Background(), t, time.Now())
+	})
+}
+
+// keptElsewhere is the result of a TryLock that was refused because of an owner whose client may keep the lock although no
+// owner uses it.
+type keptElsewhere struct {
+	within time.Duration // how long the TryLock retries
+}
+
+func (e keptElsewhere) Error() string {
+	return fmt.Sprintf("%v: in use, or kept, not in use, by a client that did not release it within %v", lock.ErrNotAcquired, e.within)
+}
+
+// Is makes the error match lock.ErrNotAcquired.
+func (e keptElsewhere) Is(target error) bool { return target == lock.ErrNotAcquired }
+
+// retryKept waits until the TryLock retries, because the other client was notified. It reports false if the time is up.
+func (a *attempt) retryKept(e keptElsewhere) bool {
+	if a.keptSince.IsZero() {
+		a.keptSince = a.now
+	}
+	waited := a.now.Sub(a.keptSince)
+	pause := min(max(waited, time.Millisecond), 20*time.Millisecond)
+	if waited+pause > e.within || a.limit-a.now.Sub(a.began) <= pause || !command.Sleep(a.waiting, pause) {
+		return false
+	}
+	a.now = time.Now()
+	a.wakeup()
+	return true
+}

@@ -1,0 +1,672 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// lingerTime is how long the locks of these tests linger.
+const lingerTime = 200 * time.Millisecond
+
+var lingers = lock.WithLinger(lingerTime)
+
+// lingerKinds are the types of locks that linger. Their owner strings have the marks of package luascripts.
+var lingerKinds = func() map[string]*Kind {
+	plain, fair := *plain, *fair
+	plain.Mark, fair.Mark = luascripts.PlainMark, luascripts.FairMark
+	return map[string]*Kind{"plain": &plain, "fair": &fair, "write": writing}
+}()
+
+// onLingering runs a test with each type of lock that lingers.
+func onLingering(t *testing.T, f func(w *world, k *Kind)) {
+	for name, k := range lingerKinds {
+		t.Run(name, func(t *testing.T) { inBubble(t, func(w *world) { f(w, k) }) })
+	}
+}
+
+// keeps makes session a keep the lock, and returns the latest hold.
+func (w *world) keeps(k *Kind, opts ...lock.Option) lock.Hold {
+	w.Helper()
+	w.unlock(w.take(w.a, k, w.Context(), opts...)) // subscribes, and does not linger
+	synctest.Wait()
+	h := w.take(w.a, k, w.Context(), opts...)
+	w.unlock(h)
+	w.kept(k, true)
+	return h
+}
+
+// kept fails the test unless session a keeps the lock, or does not.
+func (w *world) kept(k *Kind, want bool) {
+	w.Helper()
+	synctest.Wait()
+	at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
+	kept := false
+	if at != nil {
+		at.lock()
+		kept = at.state.Kept() != nil
+		at.unlock()
+	}
+	if kept != want || want && !w.mini.Exists("orders") {
+		w.Fatalf("kept: %t, want %t; in Redis: %t", kept, want, w.mini.Exists("orders"))
+	}
+}
+
+// free fails the test if the lock is not free, in Redis and in session a.
+func (w *world) free(k *Kind) {
+	w.Helper()
+	w.kept(k, false)
+	if w.mini.Exists("orders") {
+		w.Errorf("it is not free: %v", w.mini.TTL("orders"))
+	}
+}
+
+// No Lock and no Unlock after the first ones sends a command. Each hold has the same owner string and a larger token. The
+// lock is released once no caller came for the time of the option.
+func TestLinger_noCommands(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		before := w.keeps(k, lingers)
+		sent := w.scripts()
+		for i := range 20 {
+			time.Sleep(20 * time.Millisecond)
+			var h lock.Hold
+			var err error
+			if spec := w.a.NewSpec(k, "orders", []lock.Option{lingers}); i%2 == 0 {
+				h, err = w.a.Lock(w.Context(), spec)
+			} else {
+				h, err = w.a.TryLock(w.Context(), spec)
+			}
+			if err != nil {
+				w.Fatal(err)
+			}
+			if h.Owner() != before.Owner() || h.Token() <= before.Token() || h.Err() != nil {
+				w.Errorf("owner %s after %s, token %d after %d, %v", h.Owner(), before.Owner(), h.Token(), before.Token(), h.Err())
+			}
+			if now := time.Now().UnixMicro(); h.Token() > uint64(now) {
+				w.Errorf("token %d at %d", h.Token(), now)
+			}
+			w.unlock(h)
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) {
+				w.Errorf("a second unlock: %v", err)
+			}
+			before = h
+		}
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		time.Sleep(lingerTime - 1)
+		w.kept(k, true)
+		time.Sleep(1)
+		w.free(k)
+		if n := sent.Load(); n != 1 {
+			w.Errorf("%d scripts were sent to release it", n)
+		}
+		h := w.take(w.a, k, w.Context(), lingers)
+		if h.Token() <= before.Token() {
+			w.Errorf("token %d after %d", h.Token(), before.Token())
+		}
+		w.unlock(h)
+	})
+}
+
+// A caller of another process has a lock that is kept after a round trip and a message, also with TryLock.
+func TestLinger_anotherProcess(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		for _, how := range []string{"waits", "tries"} {
+			before := w.keeps(k, lingers)
+			time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
+			start := time.Now()
+			call := w.b.Lock
+			if how == "tries" {
+				call = w.b.TryLock
+			}
+			h, err := call(w.Context(), w.b.NewSpec(k, "orders", nil))
+			if err != nil {
+				w.Fatalf("%s: %v", how, err)
+			}
+			if took := time.Since(start); took > 5*time.Millisecond {
+				w.Errorf("%s: it took %v", how, took)
+			}
+			if h.Token() <= before.Token() {
+				w.Errorf("%s: token %d after %d", how, h.Token(), before.Token())
+			}
+			w.kept(k, false)
+			w.unlock(h)
+			time.Sleep(time.Minute) // subscriptions end
+		}
+	})
+}
+
+// A lock that is in use when another process is refused goes to that process at the next Unlock, although callers of the
+// holder's process come all the time.
+func TestLinger_anotherProcessWhileInUse(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lingers)
+		var stop atomic.Bool
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for !stop.Load() {
+				h := w.take(w.a, k, w.Context(), lingers)
+				time.Sleep(time.Millisecond)
+				w.unlock(h)
+			}
+		}()
+		time.Sleep(100*time.Millisecond + 500*time.Microsecond)
+		start := time.Now()
+		w.unlock(w.take(w.b, k, w.Context()))
+		if took := time.Since(start); took > 20*time.Millisecond {
+			w.Errorf("it waited for %v", took)
+		}
+		time.Sleep(time.Minute)
+		w.kept(k, false)
+		stop.Store(true)
+		<-done
+	})
+}
+
+// TryLock of another process fails after the time that the holder's option allows, at most 250 ms, or its context. The
+// error says what may be.
+func TestLinger_tryLockFails(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		for linger, c := range map[time.Duration]struct{ ctx, want time.Duration }{
+			50 * time.Millisecond: {time.Minute, 50 * time.Millisecond},
+			time.Minute:           {time.Minute, 250 * time.Millisecond},
+			time.Hour:             {20 * time.Millisecond, 20 * time.Millisecond},
+		} {
+			h := w.take(w.a, k, w.Context(), lock.WithLinger(linger))
+			start := time.Now()
+			_, err := w.b.TryLock(w.within(c.ctx), w.b.NewSpec(k, "orders", nil))
+			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("%v: %v", linger, err)
+			}
+			if c.ctx == time.Minute && !strings.Contains(err.Error(), "kept, not in use") {
+				w.Errorf("%v: %v", linger, err)
+			}
+			if took := time.Since(start); took > c.want || took < c.want/2 {
+				w.Errorf("%v: it took %v", linger, took)
+			}
+			w.unlock(h)
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// Clients that notify nobody get the lock when the tenure is over, whatever the callers of the holder's process do: it is
+// free for some milliseconds then.
+func TestLinger_tenure(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		for _, linger := range []time.Duration{lingerTime, 3 * time.Second} {
+			w.unlock(w.take(w.a, k, w.Context(), lock.WithLinger(linger)))
+			synctest.Wait()
+			if k == lingerKinds["plain"] { // a client that listens, as Redisson's waiters do
+				sub, _ := w.b.hub.Subscribe("redisson_lock__channel:{orders}", func(string) {}, func() {})
+				defer sub.Close()
+				synctest.Wait()
+			}
+			start, freed := time.Now(), time.Duration(0)
+			ctx, cancel := context.WithCancel(w.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for ctx.Err() == nil {
+					h := w.take(w.a, k, w.Context(), lock.WithLinger(linger))
+					time.Sleep(10 * time.Millisecond)
+					w.unlock(h)
+				}
+			}()
+			for freed == 0 && time.Since(start) < time.Minute {
+				time.Sleep(2 * time.Millisecond)
+				if !w.mini.Exists("orders") {
+					freed = time.Since(start)
+				}
+			}
+			if want := max(linger, lockstate.MinTenure); k != lingerKinds["fair"] && (freed < want-20*time.Millisecond || freed > want+20*time.Millisecond) {
+				w.Errorf("%v: it was free after %v", linger, freed)
+			}
+			cancel()
+			<-done
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// The lease is renewed while the lock is kept. If the lock is lost, no hold ends, and the next caller acquires it.
+func TestLinger_lease(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(5*leaseTime))
+		time.Sleep(3 * leaseTime)
+		w.kept(k, true)
+		w.mini.Del("orders")
+		time.Sleep(leaseTime)
+		w.kept(k, false)
+		h := w.take(w.a, k, w.Context(), lock.WithLinger(5*leaseTime))
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+	})
+}
+
+// A process that is cut off from Redis does not give a lock to a caller if too little of its lease is left.
+func TestLinger_leaseOver(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(5*leaseTime))
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		time.Sleep(leaseTime - 500*time.Millisecond)
+		if h, err := w.a.TryLock(w.within(time.Second), w.a.NewSpec(k, "orders", []lock.Option{lingers})); err == nil {
+			w.Errorf("a hold until %v, at %v", h.Until(), time.Now())
+		}
+		w.wire.Refuse(false)
+		time.Sleep(leaseTime)
+		w.free(k)
+	})
+}
+
+// Close releases a lock that is kept.
+func TestLinger_close(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(time.Hour))
+		w.close(w.a)
+		if w.mini.Exists("orders") {
+			w.Error("it is not free")
+		}
+	})
+}
+
+// A lock that is kept can be force-unlocked by its own process and by another one. The next caller acquires it.
+func TestLinger_forceUnlock(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		force := luascripts.ForceReentrant
+		switch k {
+		case lingerKinds["fair"]:
+			force = luascripts.ForceFair
+		case writing:
+			force = luascripts.ForceRW
+		}
+		before := w.keeps(k, lingers)
+		if done, err := w.a.Force(w.Context(), w.a.NewSpec(k, "orders", nil), force); err != nil || !done {
+			w.Fatal(done, err)
+		}
+		w.free(k)
+		time.Sleep(time.Millisecond)
+		h := w.take(w.b, k, w.Context())
+		if h.Token() <= before.Token() {
+			w.Errorf("token %d after %d", h.Token(), before.Token())
+		}
+		w.unlock(h)
+	})
+}
+
+// A client that receives no messages does not linger.
+func TestLinger_deaf(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.deafened()
+		for range 3 {
+			w.unlock(w.take(w.a, k, w.Context(), lingers))
+			w.free(k)
+		}
+	})
+}
+
+// Such a client hands the lock off between its callers as ever.
+func TestLinger_deafHandsOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.deafened()
+		k := lingerKinds["plain"]
+		h := w.take(w.a, k, w.Context(), lingers)
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		time.Sleep(time.Millisecond)
+		sent := w.scripts()
+		w.unlock(h)
+		h = w.next(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// So does a client whose connection breaks while the lock is in use.
+func TestLinger_brokenHandsOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := lingerKinds["plain"]
+		w.keeps(k, lingers)
+		h := w.take(w.a, k, w.Context(), lingers)
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		time.Sleep(time.Millisecond)
+		w.deafened()
+		w.wire.CutAll()
+		synctest.Wait()
+		sent := w.scripts()
+		w.unlock(h)
+		h = w.next(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		w.unlock(h)
+		w.free(k)
+	})
+}
+
+// With WithAsyncUnlock, an Unlock that keeps the lock sends nothing, and one that does not is as ever.
+func TestLinger_asyncUnlock(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		opts := []lock.Option{lock.WithLinger(time.Hour), lock.WithAsyncUnlock()}
+		for range 3 {
+			w.keeps(k, opts...)
+			sent := w.scripts()
+			for range 5 {
+				w.unlock(w.take(w.a, k, w.Context(), opts...))
+			}
+			w.kept(k, true)
+			if n := sent.Load(); n != 0 {
+				w.Errorf("%d scripts were sent", n)
+			}
+			h := w.take(w.a, k, w.Context(), opts...)
+			next := w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))
+			w.unlock(h)
+			again := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", opts))
+			for range 2 {
+				select { // a caller of the process can overtake the release of a write lock
+				case h = <-next:
+					next = nil
+				case h = <-again:
+					again = nil
+				}
+				w.unlock(h)
+			}
+			time.Sleep(time.Second)
+			w.free(k) // a grant after a refusal does not linger
+		}
+	})
+}
+
+// When the connection of the subscription breaks, messages may be lost. A lock that is in use then does not linger, and one
+// that is kept is released when the client is subscribed again.
+func TestLinger_reconnects(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(time.Hour))
+		w.wire.CutAll()
+		time.Sleep(2 * time.Second)
+		w.free(k)
+
+		w.keeps(k, lock.WithLinger(time.Hour))
+		h := w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
+		w.wire.CutAll()
+		time.Sleep(2 * time.Second)
+		w.unlock(h)
+		w.free(k)
+
+		w.keeps(k, lock.WithLinger(time.Hour))
+		h = w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
+		w.deafened() // it is not subscribed again
+		w.wire.CutAll()
+		time.Sleep(2 * time.Second)
+		w.unlock(h)
+		w.free(k)
+	})
+}
+
+// Callers that cannot take a lock that is kept get it after a release.
+func TestLinger_otherTerms(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		for _, opt := range []lock.Option{lock.WithFixedLease(time.Minute), lock.WithFencing()} {
+			before := w.keeps(k, lock.WithLinger(time.Hour))
+			time.Sleep(time.Millisecond)
+			start := time.Now()
+			h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{opt}))
+			if err != nil {
+				w.Fatal(err)
+			}
+			if h.Owner() == before.Owner() || h.Token() <= before.Token() || time.Since(start) > time.Millisecond {
+				w.Errorf("owner %s after %s, token %d after %d, after %v", h.Owner(), before.Owner(), h.Token(), before.Token(), time.Since(start))
+			}
+			w.unlock(h)
+			w.free(k)
+		}
+		w.mini.Del("redisson_lock_token:{orders}")
+	})
+}
+
+// A handle without the option may take a lock that is kept. After its Unlock it is free.
+func TestLinger_handleWithoutIt(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		before := w.keeps(k, lingers)
+		h := w.take(w.a, k, w.Context())
+		if h.Owner() != before.Owner() || h.Token() <= before.Token() {
+			w.Errorf("owner %s after %s, token %d after %d", h.Owner(), before.Owner(), h.Token(), before.Token())
+		}
+		w.unlock(h)
+		w.free(k)
+	})
+}
+
+// A lock that a handle with a short time took is kept for that time.
+func TestLinger_shorterTime(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lock.WithLinger(time.Hour))
+		w.unlock(w.take(w.a, k, w.Context(), lingers))
+		time.Sleep(lingerTime - 1)
+		w.kept(k, true)
+		time.Sleep(1)
+		w.free(k)
+	})
+}
+
+// A reentry counts in Redis, and the lock lingers after the last hold.
+func TestLinger_reentry(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lingers)
+		h := w.take(w.a, k, w.Context(), lingers)
+		again := w.take(w.a, k, h.Context(), lingers)
+		w.unlock(again)
+		w.kept(k, false)
+		w.unlock(h)
+		w.kept(k, true)
+	})
+}
+
+// Callers that wait in the process of the holder get the lock as ever, in their order.
+func TestLinger_waitersOfTheProcess(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keeps(k, lingers)
+		h := w.take(w.a, k, w.Context(), lingers)
+		first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		second := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		token := h.Token()
+		for _, waiter := range []<-chan lock.Hold{first, second} {
+			time.Sleep(time.Millisecond)
+			w.unlock(h)
+			if h = <-waiter; h == nil || h.Token() <= token {
+				w.Fatal("no hold, or an old token")
+			}
+			token = h.Token()
+		}
+		w.unlock(h)
+	})
+}
+
+// Readers of the process get a write lock that is kept, and exclude its writers.
+func TestLinger_readers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.keeps(writing, lock.WithLinger(time.Hour))
+		r, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLinger(time.Hour)}))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.kept(writing, false)
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(writing, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("a writer beside a reader: %v", err)
+		}
+		w.unlock(r)
+
+		// A writer that reads at its Unlock leaves a read lock.
+		w.keeps(writing, lock.WithLinger(time.Hour))
+		h := w.take(w.a, writing, w.Context(), lock.WithLinger(time.Hour))
+		r = w.take(w.a, reading, h.Context())
+		w.unlock(h)
+		w.kept(writing, false)
+		other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
+		if err != nil {
+			w.Fatalf("a reader of another process: %v", err)
+		}
+		w.unlock(other)
+		w.unlock(r)
+	})
+}
+
+// With a token counter, the tokens of local holders are reserved, and the lock is released when they are used. A write lock
+// does not linger with one.
+func TestLinger_fencing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for name, k := range lingerKinds {
+			if k == writing {
+				continue
+			}
+			before := w.keeps(k, lock.WithLinger(10*time.Second), lock.WithFencing())
+			at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
+			time.Sleep(time.Second)
+			n := 1
+			for ; n <= 2*MaxLingerSpare; n++ {
+				h := w.take(w.a, k, w.Context(), lock.WithLinger(10*time.Second), lock.WithFencing())
+				if h.Token() != before.Token()+1 {
+					w.Fatalf("%s: token %d after %d", name, h.Token(), before.Token())
+				}
+				before = h
+				w.unlock(h)
+				at.lock()
+				kept := at.state.Kept() != nil
+				at.unlock()
+				if !kept {
+					break
+				}
+			}
+			if n != MaxLingerSpare {
+				w.Errorf("%s: it was released after %d holders", name, n)
+			}
+			h := w.take(w.b, k, w.Context(), lock.WithFencing())
+			if h.Token() <= before.Token() {
+				w.Errorf("%s: token %d after %d", name, h.Token(), before.Token())
+			}
+			w.unlock(h)
+			time.Sleep(time.Minute)
+		}
+		for range 3 {
+			w.unlock(w.take(w.a, writing, w.Context(), lingers, lock.WithFencing()))
+			w.free(writing)
+		}
+		w.mini.Del("redisson_lock_token:{orders}")
+	})
+}
+
+// Tokens stay behind the server's clock, however fast callers come.
+func TestLinger_pace(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		h := w.keeps(k, lingers)
+		first, start := h.Token(), time.Now()
+		for range 1000 {
+			h = w.take(w.a, k, w.Context(), lingers)
+			if ahead := int64(h.Token()-first) - time.Since(start).Microseconds(); ahead > 0 {
+				w.Fatalf("the token is %d µs ahead of the clock", ahead)
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// A caller that overtakes the release of a lock that was kept is not refused because of it.
+func TestLinger_overtakesTheRelease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := gated(nil, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				time.Sleep(20 * time.Millisecond)
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		w.keeps(k, lingers)
+		time.Sleep(lingerTime + 10*time.Millisecond)
+		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+	})
+}
+
+// Inspect reports that the holder lingers, and since when it asks.
+func TestLinger_inspect(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		inspect := luascripts.InspectReentrant
+		switch k {
+		case lingerKinds["fair"]:
+			inspect = luascripts.InspectFair
+		case writing:
+			inspect = luascripts.InspectRW
+		}
+		for _, lingers := range []bool{true, false} {
+			h := w.take(w.b, k, w.Context())
+			if lingers {
+				w.unlock(h)
+				h = w.keeps(k, lock.WithLinger(time.Second))
+			}
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(k, "orders", nil), inspect)
+			if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != h.Owner() || state.Holders[0].Lingers != lingers || time.Since(state.Holders[0].Since) > time.Second || state.Holders[0].Since.IsZero() {
+				w.Errorf("%+v, %v", state, err)
+			}
+			if lingers {
+				time.Sleep(time.Minute)
+			} else {
+				w.unlock(h)
+			}
+		}
+	})
+}
+
+// The observer is told that the lock was kept.
+func TestLinger_observer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var kept atomic.Int32
+		w.witnesses.Kept = func(context.Context, lock.Event) { kept.Add(1) }
+		w.keeps(lingerKinds["plain"], lingers)
+		w.unlock(w.take(w.a, lingerKinds["plain"], w.Context(), lingers))
+		if n := kept.Load(); n != 2 {
+			w.Errorf("%d times", n)
+		}
+	})
+}
+
+// The subscription ends with the use of the lock.
+func TestLinger_subscription(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		channel := keys.OfKeeper("orders", w.a.id)
+		w.keeps(k, lingers)
+		if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
+			w.Errorf("%d listen", n)
+		}
+		time.Sleep(time.Minute)
+		if n := w.a.hub.Channels(); n != 0 {
+			w.Errorf("%d channels after a minute", n)
+		}
+		h := w.take(w.b, k, w.Context())
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Error(err)
+		}
+		w.unlock(h)
+		time.Sleep(time.Minute)
+		if n := w.a.hub.Channels(); n != 0 {
+			w.Errorf("%d channels after a refusal", n)
+		}
+	})
+}

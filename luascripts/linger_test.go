@@ -1,0 +1,201 @@
+package luascripts_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// keeperClient is a client that keeps locks; its owner strings end in a mark.
+const keeperClient = "0192d3a4-7b1c-7e5f-8a6b-0000000000aa"
+
+// keeperOf returns an owner string of keeperClient.
+func keeperOf(mark, linger string) string {
+	return keeperClient + ":" + mark + "1833000000000000001" + linger
+}
+
+// asking are the scripts that refuse an owner, and how the hash of the lock looks meanwhile.
+var asking = map[string]struct {
+	keys luascripts.Keys
+	mark string
+	seed func(owner string) []string
+	ask  func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error)
+}{
+	"plain": {keys, luascripts.PlainMark, func(owner string) []string { return []string{owner, "1"} }, luascripts.AcquireReentrant},
+	"fair":  {fairKeys, luascripts.FairMark, func(owner string) []string { return []string{owner, "1"} }, luascripts.AcquireFair},
+	"write": {rwKeys, "", func(owner string) []string { return []string{"mode", "write", owner + ":write", "1"} }, luascripts.AcquireWrite},
+	"read":  {rwKeys, "", func(owner string) []string { return []string{"mode", "write", owner + ":write", "1"} }, luascripts.AcquireRead},
+}
+
+// A refused request tells the client of a lingering holder that it is refused, at the client's own channel, and
+// the reply says so. Holders of other clients, and what only looks like a mark, change nothing.
+func TestLinger_wanted(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		for kind, c := range asking {
+			for name, h := range map[string]struct {
+				owner string
+				retry time.Duration
+			}{
+				"lingers":             {keeperOf(c.mark, "105"), 50 * time.Millisecond},
+				"lingers for longest": {keeperOf(c.mark, "125"), 250 * time.Millisecond},
+				"does not linger":     {keeperOf(c.mark, ""), 0},
+				"another mark":        {keeperOf(c.mark, "305"), 0},
+				"a shorter mark":      {keeperOf(c.mark, "5"), 0},
+				"Redisson":            {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:9223372036854775807", 0},
+				"looks like Redisson": {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:1833000000000000001105", 0},
+			} {
+				for _, waits := range []bool{false, true} {
+					t.Run(kind+"/"+name, func(t *testing.T) {
+						do(t, rdb, "FLUSHALL")
+						do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(h.owner)...)...)
+						do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
+						q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1}
+						message := luascripts.WantedByTry
+						if waits {
+							q.Offer, q.Again, q.WaiterTimeout, message = time.Second, time.Second, time.Minute, luascripts.WantedByWaiter
+						}
+						got, err := c.ask(t.Context(), rdb, c.keys, q)
+						if err != nil || got.Verdict != luascripts.Held || got.Retry != h.retry || got.Left < 19*time.Second {
+							t.Errorf("waits %t: %+v, %v, want to retry for %v", waits, got, err, h.retry)
+						}
+						if h.retry > 0 {
+							e.expect("leasehold_channel:{orders}:" + keeperClient + " " + message)
+						}
+						if unmarked, lingers := luascripts.Lingers(h.owner); lingers != (h.retry > 0 || name == "another mark") || lingers && unmarked != keeperOf(c.mark, "") {
+							t.Errorf("%s: lingers %t, without the mark %s", h.owner, lingers, unmarked)
+						}
+						if again := number(t, rdb, "PTTL", c.keys.Lock); again < 19_000 || again > 20_000 {
+							t.Errorf("the lease changed to %d ms", again)
+						}
+					})
+				}
+			}
+		}
+		e.expect()
+	})
+}
+
+// A heartbeat of a fair lock's waiters tells the client of a lingering holder, too.
+func TestLinger_heartbeat(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		do(t, rdb, "HSET", fairKeys.Lock, keeperOf(luascripts.FairMark, "125"), "1")
+		do(t, rdb, "PEXPIRE", fairKeys.Lock, "20000")
+		for _, enters := range []bool{true, false} {
+			if _, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: time.Minute, Enters: enters}}); err != nil {
+				t.Fatal(err)
+			}
+			e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)
+		}
+	})
+}
+
+// A reader that waits behind a writer that only wants the lock tells no client.
+func TestLinger_readersTellOnlyAWriter(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		do(t, rdb, "HSET", rwKeys.Lock, "mode", "read", keeperOf("", "125"), "1")
+		do(t, rdb, "SET", rwKeys.Beside+":"+keeperOf("", "125")+":rwlock_timeout:1", "1", "PX", "20000")
+		got, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
+		if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		e.expect()
+	})
+}
+
+// A refused owner of the holder's own client tells nobody: its process knows.
+func TestLinger_ownClient(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		e := listen(t, rdb)
+		for kind, c := range asking {
+			do(t, rdb, "FLUSHALL")
+			do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(keeperOf(c.mark, "125"))...)...)
+			do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
+			got, err := c.ask(t.Context(), rdb, c.keys, luascripts.Question{Owner: keeperClient + ":" + c.mark + "1833000000000000009125", Lease: lease, Want: 1})
+			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
+				t.Errorf("%s: %+v, %v", kind, got, err)
+			}
+		}
+		e.expect()
+	})
+}
+
+// A client of sharded Pub/Sub is told by SPUBLISH. A server without it, or a user without the right, refuses as ever.
+func TestLinger_cannotTell(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	mute := user(t, s, "mute", "~*", "&nothing", "+@all")
+	for name, rdb := range map[string]rueidis.Client{"may": rdb, "may not": mute} {
+		for _, mark := range []string{"125", "225"} {
+			do(t, s.Client(t), "FLUSHALL")
+			seed(t, s.Client(t), keeperOf(luascripts.PlainMark, mark), 1, 20_000)
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1})
+			if err != nil || got.Verdict != luascripts.Held || got.Retry != 250*time.Millisecond {
+				t.Errorf("%s, %s: %+v, %v", name, mark, got, err)
+			}
+		}
+	}
+}
+
+// A release by a client that keeps locks reports whether others may listen that use no queue. A release by another
+// client does not, alone and in a batch.
+func TestLinger_releaseReportsListeners(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		marked, unmarked := keeperOf(luascripts.PlainMark, "125"), keeperOf(luascripts.PlainMark, "")
+		for _, c := range []struct { // in this order: the last ones listen until the end of the test
+			name            string
+			owner           string
+			scatters, hears bool
+			want            bool
+		}{
+			{"nobody listens", marked, false, false, false},
+			{"unknown", marked, true, false, true},
+			{"somebody listens", marked, false, true, true},
+			{"does not linger", unmarked, false, true, false},
+			{"does not linger, scattered", unmarked, true, true, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				if c.hears {
+					listen(t, rdb)
+				}
+				k := keys
+				k.Scattered = c.scatters
+				seed(t, rdb, c.owner, 1, 20_000)
+				got, err := luascripts.PassReentrant(t.Context(), rdb, k, c.owner, luascripts.Pass{})
+				if err != nil || got.Verdict != luascripts.Done || got.Listeners != c.want {
+					t.Errorf("alone: %+v, %v", got, err)
+				}
+				seed(t, rdb, c.owner, 1, 20_000)
+				batch := []*luascripts.Change{gives(k, c.owner, 0), takes(named("another"), ours, 1)}
+				luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
+				i := slices.IndexFunc(batch, func(c *luascripts.Change) bool { return c.Gives })
+				if got := batch[i]; got.Err != nil || got.Passed.Verdict != luascripts.Done || got.Passed.Listeners != c.want {
+					t.Errorf("in a batch: %+v, %v", got.Passed, got.Err)
+				}
+			})
+		}
+	})
+}
+
+func TestLingerMark(t *testing.T) {
+	for want, c := range map[string]struct {
+		publish string
+		linger  time.Duration
+	}{
+		"101": {"PUBLISH", time.Millisecond},
+		"105": {"PUBLISH", 59 * time.Millisecond},
+		"125": {"PUBLISH", time.Hour},
+		"225": {"SPUBLISH", time.Second},
+	} {
+		if got := luascripts.LingerMark(c.publish, c.linger); got != want {
+			t.Errorf("%v: %s, want %s", c, got, want)
+		}
+	}
+}
