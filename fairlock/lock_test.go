@@ -77,7 +77,7 @@ func rules(t *testing.T, a, b *client.Client) {
 // waiters, owners of Redisson, and a queue that was deleted manually.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, fair, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, fair, []string{"NewFairLock", "WithLinger"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 
 		q := lineOf{s, "orders:orders"}

@@ -98,7 +98,7 @@ func rules(t *testing.T, a, b *client.Client) {
 // The permissions listed in docs/operate/security.md suffice for all operations of a read/write lock.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, reading, []string{"NewRWLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, reading, []string{"NewRWLock", "WithLinger"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 		l := a.NewRWLock("orders")
 		dead := kindtest.MustLock(t, l.Read())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -137,6 +138,48 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 			w.Error(err)
 		}
 		time.Sleep(pollTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+		}
+	})
+}
+
+// canceledByCheck is a context that is canceled during a call of Err, if armed. That call still returns nil.
+type canceledByCheck struct {
+	context.Context
+	cancel context.CancelFunc
+	armed  *atomic.Bool
+}
+
+func (c *canceledByCheck) Err() error {
+	if c.armed.CompareAndSwap(true, false) {
+		c.cancel()
+		return nil
+	}
+	return c.Context.Err()
+}
+
+// Too few replicas confirm a grant, and the caller leaves before the rollback is sent. The rollback still releases that
+// grant, although the memory of the call is already in use for the next call.
+func TestReplicas_theRollbackAfterItsCallerHasLeft(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		var granted atomic.Bool
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
+				a, err := acquire(ctx, rdb, k, q)
+				granted.Store(true)
+				return a, err
+			}
+		}, nil)
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the goroutine that sends the rollback starts after the call has returned
+		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})
+		if _, err := w.a.TryLock(&canceledByCheck{ctx, cancel, &granted}, spec); !errors.Is(err, lock.ErrReplicas) {
+			w.Error(err)
+		}
+		synctest.Wait()
 		if w.mini.Exists("orders") {
 			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}

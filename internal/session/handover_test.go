@@ -234,7 +234,8 @@ func TestHandover_othersFirst(t *testing.T) {
 func TestHandover_asideForNobody(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for name, second := range map[string]*Session{"in a process": w.a, "between processes": w.b} {
-			const each, work = 150, 20 * time.Millisecond
+			// No release comes at the instant at which a subscription of the other case ends, in one channel after the other.
+			const each, work = 150, 20*time.Millisecond + 7*time.Microsecond
 			start := time.Now()
 			var wg sync.WaitGroup
 			for _, s := range []*Session{w.a, second} {

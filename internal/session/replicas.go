@@ -26,13 +26,13 @@ func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired
 
 // rollBack releases a grant that only this many replicas confirmed, and returns the error of the attempt.
 func (a *attempt) rollBack(confirmed int) error {
-	s, q := a.s, &a.request
+	s, q, t := a.s, &a.request, a.t
 	o := command.SendWithRetry[luascripts.Verdict](a.waiting, s.sender, time.Now(), s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
-		return s.leave(ctx, a.t, 0, 0)
+		return s.leave(ctx, t, 0, 0) // not a.t: the attempt may have returned before this is sent
 	}))
 	err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, confirmed, q.Replicas, q.ReplicaTimeout)}
 	a.at.lock()
-	a.at.state.RolledBack(a.w, &a.t.Acquisition, o.Answered && o.Err == nil, err)
+	a.at.state.RolledBack(a.w, &t.Acquisition, o.Answered && o.Err == nil, err)
 	a.at.unlock()
 	return err
 }
