@@ -253,10 +253,12 @@ func WithGrace(d time.Duration) Option {
 // read/write locks support it. It cannot be used with [WithFixedLease] or [WithReplicas].
 //
 // If another process is refused, the lock is released immediately, or at the next Unlock if it is in
-// use. From its first refusal, a waiter of another process, even one of Redisson, waits for at most d
-// or one second, whichever is longer, in addition to the current hold. TryLock of another process
-// waits for the release for at most d, 250 ms or its context. Its error matches [ErrNotAcquired] and
-// says that the lock is in use, or kept, not in use.
+// use. From its first refusal, a waiter of another process waits for at most d or one second, whichever
+// is longer, in addition to the current hold. For a waiter of Redisson, the lock is then free for 5 ms.
+// If its request takes longer, it can miss that time while callers of this process keep coming.
+//
+// TryLock of another process waits for the release for at most d, 250 ms or its context. Its error
+// matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
 //
 // A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
 // notification is on its way.
