@@ -53,7 +53,7 @@ type Op struct {
 	Async    bool          // Unlock does not wait for the reply
 }
 
-// The faults. Those with Nth befall the nth script that a client sends, or the nth message
+// The faults. Those with Nth affect the nth script that a client sends, or the nth message
 // to it; the others come at a time.
 const (
 	DropRequest   = "drop-request"   // the connection breaks, and the server never hears of the command
@@ -89,7 +89,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("client %d: %s at %v for %v", f.Client, f.What, f.At, f.For)
 }
 
-// ofMessage reports whether f befalls a message, and not a script.
+// ofMessage reports whether f affects a message, and not a script.
 func (f Fault) ofMessage() bool {
 	return f.What == DropMessage || f.What == DelayMessage || f.What == DoubleMessage
 }

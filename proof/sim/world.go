@@ -210,7 +210,7 @@ func (w *world) play() {
 	var faults sync.WaitGroup
 	for _, f := range w.plan.Faults {
 		if f.Nth == 0 {
-			faults.Go(func() { w.befall(f) })
+			faults.Go(func() { w.inject(f) })
 		}
 	}
 	w.actors()
@@ -257,8 +257,8 @@ func (w *world) longest() time.Duration {
 	return d
 }
 
-// befall does what f says.
-func (w *world) befall(f Fault) {
+// inject injects the fault f.
+func (w *world) inject(f Fault) {
 	time.Sleep(f.At)
 	w.trace("fault: %v", f)
 	p := w.ports[f.Client]
@@ -451,7 +451,7 @@ func (w *world) refused(who string, c int, o Op, ctx context.Context, err error)
 
 // end closes all, and looks at what is left.
 func (w *world) end(rdbs []rueidis.Client) {
-	// Everything late has come, what is in doubt is settled or its lease is over, and nobody
+	// Everything late has arrived, unknown outcomes are reconciled or their leases have expired, and nobody
 	// renews what nobody holds.
 	time.Sleep(w.settled())
 	w.left("though nobody holds anything")
@@ -476,7 +476,7 @@ func (w *world) end(rdbs []rueidis.Client) {
 	w.wg.Wait()
 }
 
-// settled returns how long it takes until nothing is left of what went wrong.
+// settled returns how long the effects of all faults can last.
 func (w *world) settled() time.Duration {
 	d := 3 * w.plan.Lease
 	for _, f := range w.plan.Faults {

@@ -47,11 +47,11 @@ var mutants = []mutant{
 		"internal/session/identity.go",
 		"if n = max(n, last+1); i.number", "if n = n >> 30 << 30; i.number",
 	}}},
-	{"nothing is settled", "plain", []edit{{
+	{"nothing is reconciled", "plain", []edit{{
 		"internal/session/reconcile.go",
 		"\ts.reconcilers.of(s, t).add(t, broken)\n", "",
 	}}},
-	{"what is in doubt is settled once", "plain", []edit{{
+	{"an unknown outcome is reconciled once", "plain", []edit{{
 		"internal/session/reconcile.go",
 		"case err == nil && (!d.broken || d.again > lives):", "case err == nil:",
 	}}},
