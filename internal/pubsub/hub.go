@@ -290,12 +290,14 @@ func (h *Hub) Check(name string) {
 // Share calls f with the connection of a subscriber, for commands about the key or channel called name. It connects
 // first if necessary. It reports false, and does not call f, if no subscriber is at the right node.
 //
-// The connection ends with its subscriber. An error of f can therefore mean that the hub is about to reconnect.
+// The connection ends with its subscriber, when f has returned. An error of f can therefore mean that the hub is about
+// to reconnect.
 func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedClient) error) (bool, error) {
 	s := h.sharing(name)
 	if s == nil {
 		return false, nil
 	}
+	defer s.users.Done()
 	select {
 	case <-s.connected:
 		return true, f(s.conn)
@@ -306,19 +308,22 @@ func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedCl
 	}
 }
 
-// sharing returns the subscriber whose node has the slot of name; nil if there is none.
-func (h *Hub) sharing(name string) *subscriber {
+// sharing returns the subscriber whose node has the slot of name, for a caller that calls users.Done; nil if there is none.
+func (h *Hub) sharing(name string) (s *subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch c := h.channels[name]; {
 	case h.ctx.Err() != nil:
-		return nil
 	case !h.Sharded && !h.anywhere:
-		return h.subscriberAt("")
+		s = h.subscriberAt("")
 	case h.Sharded && c.isConfirmed():
-		return c.subscriber
+		s = c.subscriber
 	}
-	return nil
+	if s == nil || s.ended {
+		return nil
+	}
+	s.users.Add(1)
+	return s
 }
 
 // later detaches channels from their subscriber, and routes them again after a pause. They are routed

@@ -316,6 +316,30 @@ func TestShare_oneServer(t *testing.T) {
 	})
 }
 
+// A connection ends after the commands of others, so that none begins while rueidis closes it.
+func TestShare_whileTheHubCloses(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x")
+		begin, closed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := w.Share(w.Context(), "entry", func(conn rueidis.DedicatedClient) error {
+				<-begin
+				return conn.Do(w.Context(), conn.B().Role().Build()).Error()
+			})
+			result <- err
+		}()
+		synctest.Wait()
+		go func() {
+			w.Hub.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		close(begin)
+		is(t, "the command", <-result, nil)
+		<-closed
+	})
+}
+
 // Share returns when its context is canceled, although the hub waits for a connection.
 func TestShare_withoutConnection(t *testing.T) {
 	plain(t, func(w *world, n *node) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/retry"
@@ -35,12 +36,14 @@ type subscriber struct {
 
 	conn      rueidis.DedicatedClient // set once, before connected is closed
 	connected chan struct{}           // closed when conn is set
+	users     sync.WaitGroup          // of calls of Share; grows only under the hub's mu before ended is set
 
 	// Guarded by the hub's mu.
 	have   map[string]bool // subscriptions sent on this connection; true when confirmed
 	looked time.Time       // when the role was last queried; zero if it must be queried now
 	denied bool            // the server denies ROLE
 	served bool            // the server has replied to a command
+	ended  bool            // the connection is about to be closed
 }
 
 // change makes the subscriber compare its subscriptions with the wanted channels. It does not block.
@@ -85,7 +88,7 @@ func (f *subscriber) serve() {
 	}
 	conn, release := rdb.Dedicate()
 	defer release()
-	defer conn.Close()
+	defer f.close(conn)
 	f.conn = conn
 	close(f.connected)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
@@ -124,6 +127,16 @@ func (f *subscriber) serve() {
 			return
 		}
 	}
+}
+
+// close closes the connection after the commands of others. If one began on a RESP2 connection at that instant, rueidis could
+// wait in Close for a goroutine that neither of the two has started.
+func (f *subscriber) close(conn rueidis.DedicatedClient) {
+	f.hub.mu.Lock()
+	f.ended = true
+	f.hub.mu.Unlock()
+	f.users.Wait()
+	conn.Close()
 }
 
 // lookDue returns when to query the role. wanted is false if there are no listeners here, or the role
