@@ -205,6 +205,33 @@ func TestClose_whileAWaiterAsks(t *testing.T) {
 
 // The server does not respond, and the context of Close is never canceled. Close takes at most three operation
 // timeouts, however many locks are held. This includes a second Close, and a Close that has other work.
+// The reply to a waiter's request comes after Close has stopped waiting, so nothing removes the waiter from the queue in
+// Redis. It is a dead waiter from then on: it delays others until its waiter timeout, and the next caller removes it.
+func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 4 * opTime}))
+		waited := make(chan error, 1)
+		go func() {
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(fair, "orders", nil))
+			waited <- err
+		}()
+		synctest.Wait()
+		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("Close: %v, want %v", err, lock.ErrUnavailable)
+		}
+		if err := <-waited; !errors.Is(err, lock.ErrClosed) {
+			w.Errorf("Lock: %v, want %v", err, lock.ErrClosed)
+		}
+		time.Sleep(opTime + time.Second) // the reply comes
+		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 1 {
+			w.Errorf("in the queue: %q, want one waiter", queue)
+		}
+		w.unlock(h)
+		w.unlock(w.take(w.b, fair, w.Context())) // and inBubble finds no key
+	})
+}
+
 func TestClose_ofASilentServer(t *testing.T) {
 	for _, locks := range []int{0, 3, 1000} {
 		for name, fail := range map[string]func(w *world){
