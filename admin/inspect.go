@@ -110,6 +110,11 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	// A plain lock and a fair lock have hashes that are alike. The lock can also become free between two
 	// questions, and change its kind. So both scripts look at it. An owner of ours says which it is; of Redisson's, the queue decides.
 	plain, err := a.ask(ctx, name, Plain)
+	if errors.Is(err, lock.ErrWrongType) {
+		if rw, failed := a.ask(ctx, name, ReadWrite); failed == nil && rw.Kind == ReadWrite {
+			return rw, nil // it was acquired since the first question
+		}
+	}
 	if err != nil {
 		return Lock{}, err
 	}

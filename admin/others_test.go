@@ -503,3 +503,31 @@ func TestInspect_silentServer(t *testing.T) {
 		t.Errorf("it asked %d questions", n)
 	}
 }
+
+// A read/write lock is acquired after Inspect has asked for one, and before it asks for a plain lock.
+func TestInspect_acquiredMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Inspect(t.Context(), "orders"); err != nil { // loads the scripts
+		t.Fatal(err)
+	}
+	var plain atomic.Int32
+	proxy.OnRequest(func(req [][]byte) redistest.Action {
+		if string(req[0]) == "EVALSHA" && len(req) == 4 && string(req[3]) == "orders" && plain.Add(1) == 1 {
+			s.Do(t, "HSET", "orders", "mode", "write", redissons+":7:write", "1")
+			s.Do(t, "PEXPIRE", "orders", "60000")
+		}
+		return redistest.Action{}
+	})
+	if l, err := a.Inspect(t.Context(), "orders"); err != nil || l.Kind != admin.ReadWrite || len(l.Holders) != 1 {
+		t.Errorf("%v, %v", l, err)
+	}
+	if plain.Load() == 0 {
+		t.Error("it asked for no plain lock")
+	}
+}
