@@ -35,8 +35,8 @@ func TestConsume(t *testing.T) {
 			c := s.Client(t)
 			messages := make(chan message, 100)
 			for range 50 {
-				messages <- message{customer: "ada"}
-				messages <- message{customer: "bob"}
+				messages <- message{"ada", "order 7"}
+				messages <- message{"bob", "order 8"}
 			}
 			close(messages)
 			err := consume(t.Context(), c, messages, func(ctx context.Context, m message) error {

@@ -106,7 +106,7 @@ func TestLinger_noCommands(t *testing.T) {
 		}
 		time.Sleep(lingerTime - 1)
 		w.kept(k, true)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.free(k)
 		if n := sent.Load(); n != 1 {
 			w.Errorf("%d scripts were sent to release it", n)
@@ -460,7 +460,7 @@ func TestLinger_shorterTime(t *testing.T) {
 		w.unlock(w.take(w.a, k, w.Context(), lingers))
 		time.Sleep(lingerTime - 1)
 		w.kept(k, true)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.free(k)
 	})
 }
