@@ -194,6 +194,8 @@ func rightsOf(t *testing.T, maker string, more ...string) []string {
 	switch {
 	case maker == "NewElection": // by a fair lock
 		return redistest.Rights(t, append(more, "NewFairLock", maker)...)
+	case maker == "NewFairLock", maker == "NewRWLock":
+		return redistest.Rights(t, append(more, maker, "WithLinger")...)
 	case !suites[maker].traces:
 		return redistest.Rights(t, append(more, maker)...)
 	}

@@ -181,7 +181,7 @@ func (f *fleet) during(d time.Duration) map[string]float64 {
 }
 
 // scripts are the commands that the scripts of plain locks execute, and the clients do not send themselves.
-var scripts = []string{"EXISTS", "HEXISTS", "HGET", "HINCRBY", "HLEN", "HMGET", "HSET", "PEXPIRE", "PTTL", "PUBLISH", "PUBSUB", "TIME"}
+var scripts = []string{"EXISTS", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HLEN", "HMGET", "HSET", "PEXPIRE", "PTTL", "PUBLISH", "PUBSUB", "TIME"}
 
 // check compares the command rates with the formulas: scripts that were sent, and commands that they executed.
 func (f *fleet) check(t *testing.T, sent, inner float64) {

@@ -71,8 +71,7 @@ var mutants = []mutant{
 		"redis.pcall(publish, channel, '0')", "local time = redis.call('TIME')\n  redis.pcall(publish, channel, string.format('%.0f', time[1] * 1000000 + time[2]))",
 	}, {
 		"internal/session/subscribe.go",
-		"onHandOff(string) {\n\te.at.lock()\n\te.queue.OnHandOff()\n", `onHandOff(message string) {
-	token := uint64(0)
+		"\te.at.lock()\n\te.queue.OnHandOff()\n", `	token := uint64(0)
 	for _, digit := range message {
 		token = 10*token + uint64(digit-'0')
 	}
@@ -150,7 +149,7 @@ func library(ctx context.Context) (string, error) {
 }
 
 // tableHead is the head of the table that catch prints.
-const tableHead = "| mutant | kind | seed | what went wrong |\n|---|---|---|---|\n"
+const tableHead = "| Mutant | Kind | Seed | Violation |\n|---|---|---|---|\n"
 
 // catch plays each mutant whose name matches, from seed 1 on until one goes wrong, and prints a table.
 func (o options) catch(ctx context.Context, out io.Writer) (code int, err error) {
