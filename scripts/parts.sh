@@ -2,8 +2,9 @@
 # Runs the tests of a package in several processes beside each other: one for each expression, with the tests that match it and
 # no expression before it, and one for the others.
 #
-#	sh scripts/parts.sh integration '^TestConformance' '^Test[A-G]'
+#	sh scripts/parts.sh integration '8:^TestConformance' '^Test[A-G]'
 #
+# A number before an expression is how many of its parallel tests run at once, for tests that mostly wait.
 # It prints what each says when all have ended, and fails if one of them does.
 set -eu
 dir=$(mktemp -d)
@@ -15,16 +16,19 @@ cd "$1"
 shift
 go test -c -o "$dir/tests" .
 taken=
-# part NAME RUN runs the tests that match, and were not taken before.
+# part NAME RUN [PARALLEL] runs the tests that match, and were not taken before.
 part() {
-	"$dir/tests" -test.run "$2" ${taken:+-test.skip "$taken"} -test.timeout 25m >"$dir/$1.log" 2>&1 &
+	"$dir/tests" -test.run "$2" ${3:+-test.parallel "$3"} ${taken:+-test.skip "$taken"} -test.timeout 25m >"$dir/$1.log" 2>&1 &
 	parts="$parts $!"
 	taken="${taken:+$taken|}$2"
 }
 n=0
 for tests; do
 	n=$((n + 1))
-	part $n "$tests"
+	case $tests in
+	[0-9]*:*) part $n "${tests#*:}" "${tests%%:*}" ;;
+	*) part $n "$tests" ;;
+	esac
 done
 part $((n + 1)) .
 result=0
