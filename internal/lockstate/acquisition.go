@@ -1,9 +1,6 @@
 package lockstate
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // Phase is the stage of an acquisition, from its first request to its end.
 type Phase uint8
@@ -52,18 +49,12 @@ type holdings struct {
 // grant describes the grant by which an acquisition holds the lock.
 type grant struct {
 	token  uint64
-	since  time.Time    // when this process acquired the lock; zero if it did not
-	passes int          // how often the lock was handed off in this process since then
-	first  *Acquisition // the acquisition that Redis granted the lock, if it was handed off since then; nil if this is it
-	last   *Acquisition // only of that one: the acquisition that the lock was handed off to last; nil if there was no hand-off
-	queue  []Queuing    // the next owners in the Redis queue, up to the first one of another process
-	raised uint64       // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
-	alive  bool         // the watchdog is to renew the lease
+	since  time.Time // when this process acquired the lock; zero if it did not
+	passes *passes   // nil if the lock was not handed off in this process since then, and no next owner is known
+	raised uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 	lingering
-
-	// For readers only.
-	writes bool      // the owner held the write lock when it sent the request, and was admitted for that reason
-	latest time.Time // readers that came until then may join
+	alive  bool // the watchdog is to renew the lease
+	writes bool // a reader's owner held the write lock when it sent the request, and was admitted for that reason
 }
 
 // ledger records what Redis may have of an acquisition, and for how long.
@@ -76,10 +67,8 @@ type ledger struct {
 	traced        bool          // it was queued, or named as the next owner, so Redis may have an entry for it
 	maybeReleased bool          // reconciling may have released it
 	taken         bool          // its waiter took the lock through another acquisition, whose release removes this one from the queue
-	served        []string      // owner strings of waiters that had the lock under this grant, and may be in the Redis queue until its release
-	servedAt      time.Time     // since when the first of them is no longer waiting
 	counted       int           // the number of holds in Redis; 0 while it is uncertain
-	changing      time.Time     // when the first command was due that changes the count and has no reply; zero if there is none
+	changing      *time.Time    // when the first command was due that changes the count and has no reply; nil if there is none
 }
 
 // Hold is one hold of an acquisition.
@@ -115,9 +104,6 @@ func (t *Acquisition) Uncertain() bool { return t.uncertain }
 // MaybeReleased reports whether reconciling may have released t. A release then may find no hold.
 func (t *Acquisition) MaybeReleased() bool { return t.maybeReleased }
 
-// Served returns the owner strings that the release of t removes from the Redis queue.
-func (t *Acquisition) Served() []string { return t.served }
-
 // Raise records that the token counter is about to be raised to token. The next owner then needs a
 // token from Redis, so the lock is not handed off locally.
 func (t *Acquisition) Raise(token uint64) { t.grant.raised = max(t.grant.raised, token) }
@@ -147,27 +133,26 @@ func (t *Acquisition) HoldsInRedis() int {
 // number to set. Once the command is confirmed, the caller calls Count.
 func (t *Acquisition) WillChange(now time.Time) (holds int) {
 	t.counted = 0
-	if t.changing.IsZero() {
-		t.changing = now
+	if t.changing == nil {
+		t.changing = new(time.Time)
+		*t.changing = now
 	}
 	return t.HoldsInRedis()
 }
 
 // Count records that Redis has n holds of t.
-func (t *Acquisition) Count(n int) { t.counted, t.changing = n, time.Time{} }
+func (t *Acquisition) Count(n int) { t.counted, t.changing = n, nil }
 
 // ChangeDone records that no command that changes the count is in flight.
-func (t *Acquisition) ChangeDone() { t.changing = time.Time{} }
+func (t *Acquisition) ChangeDone() { t.changing = nil }
 
 // Changing returns since when a command that changes the count has no reply, or the zero time if
 // there is none.
-func (t *Acquisition) Changing() time.Time { return t.changing }
-
-// Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
-// local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
-func (t *Acquisition) Latest() *Acquisition {
-	first := cmp.Or(t.grant.first, t)
-	return cmp.Or(first.grant.last, first)
+func (t *Acquisition) Changing() (since time.Time) {
+	if t.changing != nil {
+		since = *t.changing
+	}
+	return since
 }
 
 // MarkUncertain records that a request for t may still be executed. It reports whether the latest

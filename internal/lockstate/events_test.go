@@ -403,7 +403,7 @@ func (w *world) checkPlace(p *proc) {
 		w.fail("%d questions are under way, and the place counts %d", flying, p.place.inFlight)
 	}
 	for _, t := range p.place.granted() {
-		if len(t.served) > 0 && !p.place.removing && !p.closed {
+		if len(t.Served()) > 0 && !p.place.removing && !p.closed {
 			w.fail("served waiters stay in the queue for as long as %q has the lock", t.Name)
 		}
 	}

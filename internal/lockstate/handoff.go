@@ -1,9 +1,6 @@
 package lockstate
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // How a lock goes from one owner to the next without becoming free in between, if its kind supports
 // hand-offs.
@@ -43,15 +40,15 @@ func (c *Terms) canTake(t *Acquisition) bool {
 func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.queue(t.Terms)
-	held := now.Sub(t.grant.since)
+	held, passes := now.Sub(t.grant.since), t.PassCount()
 	switch {
 	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
 		return false
 	case !p.inherits(t):
 		return false
-	case (t.grant.passes >= MaxPasses || held >= MaxPassTime) && (l.inRedis || !p.lingers(t, now)):
+	case (passes >= MaxPasses || held >= MaxPassTime) && (l.inRedis || !p.lingers(t, now)):
 		return false
-	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
+	case held <= time.Duration(passes+1)*2*time.Microsecond:
 		return false // otherwise the next token would be ahead of the server's clock
 	}
 	return l.nextWaiter(t) != nil
@@ -76,17 +73,63 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 	return nil
 }
 
+// passes describes the local hand-offs of a lock under one grant. The acquisitions that have the lock
+// under that grant share it: they have the same owner string in Redis. It is made when a grant names
+// the next owners, or before the first hand-off. The mutex of the [Lock] guards it.
+type passes struct {
+	count    int          // how often the lock was handed off since the grant
+	last     *Acquisition // the acquisition that had or has the lock last
+	queue    []Queuing    // the next owners in the Redis queue, up to the first one of another process
+	served   []string     // owner strings of waiters that had the lock, and may be in the Redis queue until its release
+	servedAt time.Time    // since when the first of them is no longer waiting
+}
+
+// passes returns the record of the local hand-offs under the grant of t, and makes it if necessary.
+func (t *Acquisition) passes() *passes {
+	if t.grant.passes == nil {
+		t.grant.passes = &passes{last: t}
+	}
+	return t.grant.passes
+}
+
+// PassCount returns how often the lock was handed off in this process since it was granted to t or to
+// an acquisition before t.
+func (t *Acquisition) PassCount() int {
+	if t.grant.passes == nil {
+		return 0
+	}
+	return t.grant.passes.count
+}
+
+// Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
+// local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
+func (t *Acquisition) Latest() *Acquisition {
+	if t.grant.passes == nil {
+		return t
+	}
+	return t.grant.passes.last
+}
+
+// Served returns the owner strings that the release of t removes from the Redis queue.
+func (t *Acquisition) Served() []string {
+	if t.grant.passes == nil {
+		return nil
+	}
+	return t.grant.passes.served
+}
+
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
-	next.grant = grant{first: cmp.Or(t.grant.first, t), token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue, lingering: t.grant.lingering}
-	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served, servedAt: t.servedAt}
+	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.passes(), alive: true, lingering: t.grant.lingering}
+	next.ledger = ledger{longest: t.longest, counted: 1}
 }
 
 // PassTo offers next to the queue of t, or keeps it if there is no queue. next Follows t and takes over
 // its lease. Unlock's argument pass calls it.
 func (p *Lock) PassTo(t, next *Acquisition) {
-	next.grant.first.grant.last = next // no other refers to a later one: a hold that is over must not keep all of them alive
+	passes := next.grant.passes
+	passes.count, passes.last = passes.count+1, next
 	switch l := p.Queue(t.Terms); {
 	case l == nil:
 		p.keep(next)

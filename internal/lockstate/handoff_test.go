@@ -37,14 +37,14 @@ func TestMayPass(t *testing.T) {
 		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
 		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
 		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
-		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.grant.passes = MaxPasses }},
-		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.grant.passes = MaxPasses - 1 }, may: true},
+		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.passes().count = MaxPasses }},
+		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.passes().count = MaxPasses - 1 }, may: true},
 		"held for too long":           {change: none, held: MaxPassTime},
 		"held for long":               {change: none, held: MaxPassTime - 1, may: true},
 		"the clock is not behind":     {change: none, held: 2 * time.Microsecond},
 		"the clock is behind":         {change: none, held: 2*time.Microsecond + 1, may: true},
-		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
-		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.passes().count = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.passes().count = 3 }, held: 8*time.Microsecond + 1, may: true},
 		"an attempt is first":         {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
 		"an attempt is behind":        {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
 		"one with a lease of its own": {waits: first(fixedTerms), change: none},
@@ -90,7 +90,7 @@ func TestPassTo(t *testing.T) {
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
 		t.Error("the first of the line is not woken")
 	}
-	if next.Name != first.Name || next.Token() != first.Token()+1 || next.grant.passes != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.PassCount() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
 	}
 	if all := s.Offered(); len(all) != 1 || all[0] != next {
@@ -116,7 +116,7 @@ func TestPassTo(t *testing.T) {
 	}
 	s.Quit(w, s.now)
 	s.stand(&plainTerms, 3)
-	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.grant.passes != 2 {
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
 		t.Errorf("%+v", third)
 	}
 }

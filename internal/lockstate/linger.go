@@ -51,9 +51,6 @@ func (g *lingering) tenure() time.Duration { return max(g.linger, MinTenure) }
 // Lingers reports whether t may be kept after its last hold, as far as its grant decides.
 func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
 
-// PassCount returns how often the lock was handed off in this process before t had it.
-func (t *Acquisition) PassCount() int { return t.grant.passes }
-
 // WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
@@ -137,7 +134,7 @@ func (p *Lock) Kept() *Acquisition {
 
 // TokenDue returns when the next owner may have the token of t, which is Kept.
 func (t *Acquisition) TokenDue() time.Time {
-	return t.grant.since.Add(time.Duration(t.grant.passes) * tokenTime)
+	return t.grant.since.Add(time.Duration(t.PassCount()) * tokenTime)
 }
 
 // TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It

@@ -76,7 +76,7 @@ func TestMayKeep(t *testing.T) {
 		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
 		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
 		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
-		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.grant.passes = 10 * MaxPasses }, may: true},
+		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.passes().count = 10 * MaxPasses }, may: true},
 		"with a register":             {terms: with(*keptPlain, func(c *Terms) { c.Register = "register" }), change: none, may: true},
 		"a writer, and a question":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&readTerms), 0, 0) }},
 		"a plain one, and a question": {change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&plainTerms), 0, 0) }, may: true},
@@ -182,8 +182,8 @@ func TestKeep_forgets(t *testing.T) {
 		kept := s.kept(h)
 		earlier = append(earlier, kept)
 		for i, t := range earlier {
-			if t.Latest() != kept || i > 0 && t.grant.last != nil {
-				s.Fatalf("acquisition %d does not lead to the latest, or to one in between", i)
+			if t.Latest() != kept || t.grant.passes != kept.grant.passes {
+				s.Fatalf("acquisition %d does not lead to the latest, or has its own record of the hand-offs", i)
 			}
 		}
 		o := s.owner(keptPlain, 2)
@@ -273,7 +273,7 @@ func TestTokenDue(t *testing.T) {
 	s := newStage(t)
 	first, h := s.keeps(keptPlain, true, 1)
 	kept := s.kept(h)
-	kept.grant.passes = 1000
+	kept.passes().count = 1000
 	if due, want := kept.TokenDue().Sub(first.Since()), 1100*time.Microsecond; due != want {
 		t.Errorf("%v, want %v", due, want)
 	}
@@ -337,7 +337,7 @@ func TestMayPass_lingers(t *testing.T) {
 			s := newStage(t)
 			held, h := s.keeps(c.terms, true, 1)
 			s.stand(c.waits, 2)
-			held.grant.passes = 2 * MaxPasses
+			held.passes().count = 2 * MaxPasses
 			s.pass(2 * MaxPassTime)
 			if c.tell {
 				s.Wanted(false)

@@ -28,6 +28,7 @@ const ShareTime = 10 * time.Millisecond
 // reading is the state that the readers of a lock share.
 type reading struct {
 	open     *Acquisition   // readers may join it; nil if there is none
+	latest   time.Time      // readers that came until then may join open
 	request  *sharedRequest // the latest request, while it is in flight; otherwise nil
 	requests int            // the number of requests in flight
 	refusals int            // the number of refusals of readers so far
@@ -70,8 +71,9 @@ func (t *Acquisition) canShare(c *Terms) bool {
 // Open returns the acquisition that a reader with these terms, which came at came, may join now. It
 // is nil if there is none.
 func (p *Lock) Open(c *Terms, came, now time.Time) *Acquisition {
-	t := p.side(true).open
-	if t == nil || p.closed || !t.canShare(c) || came.After(t.grant.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
+	s := p.side(true)
+	t := s.open
+	if t == nil || p.closed || !t.canShare(c) || came.After(s.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
 		return nil
 	}
 	return t
@@ -190,9 +192,9 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult) {
 	s.requests--
 	switch {
 	case how.granted && !t.grant.writes && !t.uncertain && t.pending == 0:
-		t.grant.latest = t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
-		if f.refusals == s.refusals && (s.open == nil || !t.grant.latest.Before(s.open.grant.latest)) {
-			s.open = t
+		latest := t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
+		if f.refusals == s.refusals && (s.open == nil || !latest.Before(s.latest)) {
+			s.open, s.latest = t, latest
 		}
 		for _, r := range f.joiners {
 			r.Owner.hold(t)

@@ -247,17 +247,17 @@ func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
 // numbers are the ends of their owner strings, separated by spaces. All of them start with the first
 // begin bytes of t's.
 func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
-	t.grant.queue = nil
 	l := p.Queue(t.Terms)
 	if l == nil || numbers == "" {
 		return
 	}
-	at := 0
+	passes, at := t.passes(), 0
+	passes.queue = nil
 	for number := range strings.SplitSeq(numbers, " ") {
 		for i := range l.waiters {
 			i = (at + i) % len(l.waiters) // usually both are in the same order
 			if w := l.waiters[i]; w.Acquisition.Name[begin:] == number {
-				t.grant.queue = append(t.grant.queue, Queuing{Waiter: w, As: w.Acquisition})
+				passes.queue = append(passes.queue, Queuing{Waiter: w, As: w.Acquisition})
 				at = i + 1
 				break
 			}
@@ -268,8 +268,9 @@ func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
 // nextInQueue returns the waiter that is next in the Redis queue after t, if it is in this process
 // and can take the lock of t. Otherwise it returns nil.
 func (l *Queue) nextInQueue(t *Acquisition) *Waiter {
-	for ; len(t.grant.queue) > 0; t.grant.queue = t.grant.queue[1:] {
-		if q := t.grant.queue[0]; q.Waiter.queue != l || q.Waiter.Acquisition != q.As {
+	passes := t.grant.passes
+	for ; passes != nil && len(passes.queue) > 0; passes.queue = passes.queue[1:] {
+		if q := passes.queue[0]; q.Waiter.queue != l || q.Waiter.Acquisition != q.As {
 			continue // it has left
 		} else if q.Waiter.Terms.canTake(t) {
 			return q.Waiter
@@ -336,10 +337,11 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	if as == t {
 		return
 	}
-	if len(t.served) == 0 {
-		t.servedAt = now
+	passes := t.passes()
+	if len(passes.served) == 0 {
+		passes.servedAt = now
 	}
-	t.served = append(t.served, as.Name)
+	passes.served = append(passes.served, as.Name)
 	if !p.removing {
 		p.removeServedAt(now.Add(ServedPause))
 	}
@@ -369,24 +371,23 @@ func (p *Lock) removeServedAt(due time.Time) {
 // The session sends that command and then calls ServedRemoved.
 func (p *Lock) RemoveServed(now time.Time) (t *Acquisition, served []string) {
 	t = p.sides[0].held
-	if t == nil || !t.Lives() || len(t.served) == 0 || p.closed {
+	if t == nil || !t.Lives() || len(t.Served()) == 0 || p.closed {
 		p.removing = false // there is none, or the release of t removes them
 		return nil, nil
 	}
-	if due := t.servedAt.Add(ServedPause); now.Before(due) {
+	if due := t.grant.passes.servedAt.Add(ServedPause); now.Before(due) {
 		p.removeServedAt(due)
 		return nil, nil
 	}
-	return t, slices.Clone(t.served)
+	return t, slices.Clone(t.Served())
 }
 
 // ServedRemoved records the result of the command for the first n served waiters of t. done says that
 // Redis confirmed it.
 func (p *Lock) ServedRemoved(t *Acquisition, n int, done bool, now time.Time) {
-	t = t.Latest()
-	pause := ServedPause
+	passes, pause := t.passes(), ServedPause
 	if done {
-		t.served, t.servedAt = t.served[n:], now
+		passes.served, passes.servedAt = passes.served[n:], now
 	} else {
 		pause = p.rules.Poll
 	}

@@ -416,7 +416,7 @@ func TestFollow_anew(t *testing.T) {
 	alone := newStage(t)
 	held, _ = alone.take(&fairTerms, 1)
 	alone.Follow(held, "777", 2)
-	if held.grant.queue != nil {
+	if held.grant.passes != nil {
 		t.Error("somebody is next")
 	}
 }

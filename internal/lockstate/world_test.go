@@ -492,7 +492,7 @@ func (w *world) holds(c *call, h *Hold) {
 			}
 		}
 	}
-	if len(h.Acquisition.served) > 0 {
+	if len(h.Acquisition.Served()) > 0 {
 		w.inTurn(h.Acquisition)
 	}
 	w.part(c)
@@ -500,7 +500,7 @@ func (w *world) holds(c *call, h *Hold) {
 
 // inTurn checks that t was handed off to the next waiter in the queue.
 func (w *world) inTurn(t *Acquisition) {
-	me := t.served[len(t.served)-1]
+	me := t.Served()[len(t.Served())-1]
 	at := slices.IndexFunc(w.redis.queue, func(e entry) bool { return e.name == me })
 	if at < 0 || w.redis.queue[at].late {
 		return // its position has changed
@@ -509,7 +509,7 @@ func (w *world) inTurn(t *Acquisition) {
 		waits := slices.ContainsFunc(w.calls, func(c *call) bool {
 			return c.w != nil && c.w.queue != nil && c.w.Acquisition != nil && c.w.Acquisition.Name == e.name && !c.quit && c.h == nil
 		})
-		if waits && !slices.Contains(t.served, e.name) {
+		if waits && !slices.Contains(t.Served(), e.name) {
 			w.fail("%q has the lock before %q, which came sooner", me, e.name)
 		}
 	}
