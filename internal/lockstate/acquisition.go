@@ -303,7 +303,7 @@ func (p *Lock) NoLongerHeld(t *Acquisition) {
 	}
 	s.held = nil
 	for _, l := range s.queues {
-		if !l.active && !l.inRedis {
+		if !l.when.active && !l.inRedis {
 			l.activate()
 		}
 	}

@@ -482,7 +482,7 @@ func (w *world) comes(p *proc, l *Queue, c *call) string {
 		return ""
 	case !x.First():
 		return "the first of the line"
-	case !l.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.line == l }):
+	case !l.when.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.line == l }):
 		return "an alarm"
 	}
 	return ""

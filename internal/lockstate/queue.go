@@ -13,7 +13,6 @@ type Queue struct {
 	key           QueueKey
 	waiters       []*Waiter // in the order of arrival
 	only          Waiter    // preallocated memory for the first waiter
-	active        bool      // the first waiter sends a request when there is a reason; otherwise it waits for this process's owner
 	refusedLast   bool      // the latest reply was a refusal
 	subscribed    bool      // its channels are subscribed, or about to be
 	outage        Outage    // since when Redis has not replied to it
@@ -24,8 +23,9 @@ type Queue struct {
 	Subscriptions any // set by the session: its Pub/Sub subscriptions and heartbeat; nil before it needs them
 }
 
-// schedule determines when a queue sends a request or a heartbeat.
+// schedule determines whether and when a queue sends a request or a heartbeat.
 type schedule struct {
+	active            bool          // the first waiter sends a request when there is a reason; otherwise it waits for this process's owner
 	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
 	pace              time.Duration // the poll interval
 	confirmedPace     time.Duration // the longest poll interval while notifications arrive, as far as is known
@@ -50,7 +50,6 @@ type Waiter struct {
 	Owner       *Owner
 	Acquisition *Acquisition // the acquisition that it sends requests for; nil if that is the ticket of the queue
 	Of          any          // set by the session: the subscription of SubscribeOwner
-	Deadline    time.Time    // when the call stops waiting for replies, if it makes one attempt; otherwise zero
 	Tells       bool         // its call is woken when the queue has entered it in the Redis queue, to notify its observer
 
 	queue *Queue    // nil if it is in none
@@ -96,7 +95,7 @@ func (w *Waiter) Queue() *Queue { return w.queue }
 func (w *Waiter) First() bool { return w.queue != nil && w.queue.waiters[0] == w }
 
 // leads reports whether w is the first waiter of an active queue.
-func (w *Waiter) leads() bool { return w.First() && w.queue.active }
+func (w *Waiter) leads() bool { return w.First() && w.queue.when.active }
 
 // Join makes a call of o wait in the queue of these terms, and returns its waiter. Redis admits a reader
 // whose owner writes immediately, so such a reader sends a request whatever its position: waiters ahead of it may
@@ -159,8 +158,8 @@ func (s *side) newQueue(c *Terms) *Queue {
 	if l == nil {
 		l = &Queue{only: *newWaiter()}
 	}
-	l.side, l.key, l.inRedis, l.active = s, c.QueueKey, c.WaitPolicy.inRedis(), s.held == nil
-	l.when.pace, l.when.confirmedPace, l.when.yieldUntil = s.p.rules.Poll, confirmedPolls*s.p.rules.Poll, s.yieldUntil
+	l.side, l.key, l.inRedis = s, c.QueueKey, c.WaitPolicy.inRedis()
+	l.when = schedule{active: s.held == nil, pace: s.p.rules.Poll, confirmedPace: confirmedPolls * s.p.rules.Poll, yieldUntil: s.yieldUntil}
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
 	return l
@@ -194,7 +193,7 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	case l.waiters[0].once:
 		l.refuse()
 	}
-	l.active = false
+	l.when.active = false
 	if l.hand.offered == nil && l.side.held != nil {
 		l.startTimer(now) // the owner in this process will hand the lock off or release it
 	} else {
@@ -243,11 +242,11 @@ func (l *Queue) wake(w *Waiter) { l.side.p.emit(Effect{Kind: Wake, Waiter: w}) }
 
 // activate makes the first waiter use Next, because it may have to send a request or take an offer.
 func (l *Queue) activate() {
-	if l.active {
+	if l.when.active {
 		l.Notify()
 		return
 	}
-	l.active = true
+	l.when.active = true
 	l.wake(l.waiters[0])
 }
 
@@ -264,7 +263,7 @@ func (l *Queue) startTimer(now time.Time) {
 // TimerFired handles the timer of a StartTimer effect. The queue may have ended in the meantime.
 func (l *Queue) TimerFired() {
 	l.when.timerRunning = false
-	if l.side != nil && !l.active {
+	if l.side != nil && !l.when.active {
 		l.when.sendAt = time.Time{}
 		l.activate()
 	}
@@ -287,7 +286,7 @@ func (l *Queue) Notify() {
 	case l.side == nil:
 	case l.heartbeat.on:
 		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
-	case l.active:
+	case l.when.active:
 		l.wake(l.waiters[0])
 	}
 }

@@ -53,9 +53,11 @@ type sharedResult struct {
 	err     error         // the request failed
 }
 
-// joiner is the state of a reader's own request and of the request that it joined.
+// joiner is the state of a reader's own request and of the request that it joined. The mutex of the
+// [Lock] guards it.
 type joiner struct {
-	Prepared *Hold          // made by the session: the hold that it gets if another reader's request is granted
+	Prepared *Hold          // set by the session: the hold that it gets if another reader's request is granted
+	Deadline time.Time      // set by the session: when the call stops waiting for replies, if it makes one attempt; otherwise zero
 	own      *sharedRequest // its own request, while in flight
 	joined   *sharedRequest // another reader's request that it waits for
 	until    time.Time      // it stops waiting for joined requests then
