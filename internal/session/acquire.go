@@ -119,8 +119,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		*a = attempt{}
 		attempts.Put(a)
 	}()
-	*a = attempt{s: s, spec: spec, call: c, at: at, number: number, ctx: ctx, waiting: ctx, began: time.Now()}
-	a.now = a.began
+	*a = attempt{s: s, spec: spec, at: at, caller: caller{ctx, number, c}, waiting: ctx, timing: startNow(0)}
 	if known {
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)

@@ -102,7 +102,7 @@ func TestWithWait_whatEnded(t *testing.T) {
 		{"a final error", t.Context(), ended, lock.ErrClosed, false},
 		{"an operator's fault", t.Context(), ended, io.EOF, false},
 	} {
-		a := attempt{ctx: c.ctx, waiting: c.waiting}
+		a := attempt{caller: caller{ctx: c.ctx}, waiting: c.waiting}
 		if err := a.waited(c.err, time.Second); errors.As(err, new(outOfTime)) != c.limit || !errors.Is(err, c.err) {
 			t.Errorf("%s: %v", c.name, err)
 		}

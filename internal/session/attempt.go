@@ -21,19 +21,13 @@ import (
 //
 // An attempt is used by one goroutine. Other goroutines use only its waiter, which the mutex of the state guards.
 type attempt struct {
-	s       *Session
-	spec    *Spec
-	call    *call // nil without an observer
-	at      *entry
-	number  uint64           // of the owner
+	s    *Session
+	spec *Spec
+	at   *entry
+	caller
+	timing
 	owner   *lockstate.Owner // nil before join if no other call uses it
-	ctx     context.Context  // the parent of the hold's context
 	waiting context.Context  // ends the wait: ctx, or a child of it with a timeout
-	limit   time.Duration    // the time limit of a TryLock; 0 for a Lock
-	began   time.Time
-	now     time.Time // the current time, updated after each sleep and each reply
-
-	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
 
 	w       *lockstate.Waiter // nil before it waits in the queue
 	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
@@ -42,6 +36,38 @@ type attempt struct {
 
 	releasing []chan struct{} // the releases of this process that were in flight when it began
 }
+
+// caller is the call that an attempt serves, and the owner in its context. It is set once.
+type caller struct {
+	ctx    context.Context // the parent of the hold's context
+	number uint64          // of the owner
+	call   *call           // nil without an observer
+}
+
+// timing is when an attempt began, and how long it may last. Only the goroutine of the attempt uses it.
+type timing struct {
+	limit     time.Duration // the time limit of a TryLock; 0 for a Lock
+	began     time.Time
+	now       time.Time // the current time, updated after each sleep and each reply
+	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
+}
+
+// startNow returns the timing of an attempt that begins now.
+func startNow(limit time.Duration) timing {
+	now := time.Now()
+	return timing{limit: limit, began: now, now: now}
+}
+
+// timeLeft returns how much time a TryLock has left; 0 for a Lock.
+func (a *timing) timeLeft() time.Duration {
+	if a.limit == 0 {
+		return 0
+	}
+	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
+}
+
+// endsWithin reports whether the time limit of a TryLock is over after d.
+func (a *timing) endsWithin(d time.Duration) bool { return a.limit-a.now.Sub(a.began) <= d }
 
 // steps executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal.
 func (a *attempt) steps() error {
@@ -191,14 +217,6 @@ func (a *attempt) sleep(due time.Time) {
 	}
 }
 
-// timeLeft returns how much time a TryLock has left; 0 for a Lock.
-func (a *attempt) timeLeft() time.Duration {
-	if a.limit == 0 {
-		return 0
-	}
-	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
-}
-
 // again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
 // previous step. again returns the last for the next step, or the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
@@ -223,7 +241,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
-	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Sleep(a.waiting, d):
+	case !a.s.sender.MayPass(err) || a.endsWithin(d) || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Sleep(a.waiting, d):
 		return false, err
 	}
 	a.now = time.Now()

@@ -82,8 +82,7 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	a = &attempt{s: w.a, spec: spec, at: at, number: owner.New(), ctx: w.Context(), waiting: w.Context(), began: time.Now()}
-	a.now = a.began
+	a = &attempt{s: w.a, spec: spec, at: at, caller: caller{ctx: w.Context(), number: owner.New()}, waiting: w.Context(), timing: startNow(0)}
 	a.join()
 	if err := a.step(); err != errRefused {
 		w.Fatal(err)

@@ -17,16 +17,9 @@ import (
 type hold struct {
 	lockstate.Hold                 // guarded by the mutex of its state, except fields that are set once
 	parent         context.Context // set by init: the parent of the hold's context
-	caller         context.Context // set by init: canceled when the work should stop; equal to parent unless untilUnlock
-	untilUnlock    bool            // set by init: the hold lasts until Unlock, even after caller is canceled
 	async          bool            // lock.WithAsyncUnlock; set before the caller gets the hold
 
-	limit atomic.Pointer[limit] // when the hold ends at the latest; nil without a limit. Set under the mutex of its state
-
-	// Guarded by the mutex of its state.
-	grace    time.Duration // set by lock.WithGrace; 0 means one lease
-	canceled bool          // a renewal found caller canceled
-	report   time.Time     // when to report that the work is still running; zero if not needed
+	limits atomic.Pointer[limits] // nil if there are none; set by init or under the mutex of its state, then constant
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -49,9 +42,9 @@ var _ lock.Hold = (*hold)(nil)
 
 // init initializes h with the parent context ctx. The state then adds h to an acquisition.
 func (h *hold) init(ctx context.Context, fixed bool) {
-	h.Of, h.Fixed, h.parent, h.caller = h, fixed, ctx, ctx
+	h.Of, h.Fixed, h.parent = h, fixed, ctx
 	if caller, ok := ctx.Value(owner.Caller{}).(context.Context); ok {
-		h.caller, h.untilUnlock = caller, true
+		h.limits.Store(&limits{caller: caller})
 	}
 }
 
@@ -134,7 +127,7 @@ func (h *hold) look(now time.Time) {
 	if over {
 		return
 	}
-	if l := h.limit.Load(); l != nil && watchdog.Passed(l.end) {
+	if l := h.limit(); l != nil && watchdog.Passed(l.end) {
 		h.end(h.acquisition().lostBy(l.cause))
 		return
 	}
@@ -146,7 +139,7 @@ func (h *hold) look(now time.Time) {
 // Until returns when the lease expires, or when the hold or its limit ends if that is earlier.
 func (h *hold) Until() time.Time {
 	until := h.acquisition().lease.Until()
-	if l := h.limit.Load(); l != nil && l.end.Before(until) {
+	if l := h.limit(); l != nil && l.end.Before(until) {
 		until = l.end
 	}
 	h.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/lockstate"
@@ -19,10 +20,53 @@ import (
 // Cancellation does not limit a hold of lock.Do, or of any other call that knows when the work ends. Due then reports
 // that the work is still running.
 
+// limits says how a hold ends without an Unlock, other than with its lease. Most holds have none: they are made for a
+// hold that lasts until Unlock, with the options for limits, and when the caller's context is found canceled.
+type limits struct {
+	caller   context.Context       // set once, only if the hold lasts until Unlock: canceled when its work should stop
+	earliest atomic.Pointer[limit] // nil without a limit. Set under the mutex of the state
+
+	// Guarded by the mutex of the state.
+	grace    time.Duration // set by lock.WithGrace; 0 means one lease
+	canceled bool          // a renewal found the caller's context canceled
+	report   time.Time     // when to report that the work is still running; zero if not needed
+}
+
 // limit is when a hold ends at the latest, and why. It is immutable.
 type limit struct {
 	end   time.Time
 	cause error
+}
+
+// limit returns the limit of h; nil if there is none.
+func (h *hold) limit() *limit {
+	if l := h.limits.Load(); l != nil {
+		return l.earliest.Load()
+	}
+	return nil
+}
+
+// caller returns the context that is canceled when the work under h should stop. It is the parent of h's context, unless h
+// lasts until Unlock.
+func (h *hold) caller() context.Context {
+	if l := h.limits.Load(); l != nil && l.caller != nil {
+		return l.caller
+	}
+	return h.parent
+}
+
+// isCanceled reports whether a renewal found the caller's context canceled. The caller holds the mutex of the state.
+func (h *hold) isCanceled() bool {
+	l := h.limits.Load()
+	return l != nil && l.canceled
+}
+
+// ownLimits returns the limits of h, and makes them if necessary. The caller holds the mutex of the state.
+func (h *hold) ownLimits() *limits {
+	if h.limits.Load() == nil {
+		h.limits.Store(new(limits))
+	}
+	return h.limits.Load()
 }
 
 // limit applies the limits of spec to h, which was acquired just now.
@@ -31,7 +75,7 @@ func (s *Session) limit(h *hold, spec *Spec) {
 	at := h.acquisition().at
 	at.lock()
 	defer at.unlock()
-	h.grace = c.Grace
+	h.ownLimits().grace = c.Grace
 	if c.MaxHold > 0 {
 		h.limitLocked(time.Now().Add(c.MaxHold), lock.ErrMaxHold)
 	}
@@ -39,8 +83,8 @@ func (s *Session) limit(h *hold, spec *Spec) {
 
 // limitLocked sets the limit of h to end, unless the limit is already earlier. The caller holds the mutex of the state.
 func (h *hold) limitLocked(end time.Time, cause error) {
-	if l := h.limit.Load(); l == nil || end.Before(l.end) {
-		h.limit.Store(&limit{end, cause})
+	if l := h.limit(); l == nil || end.Before(l.end) {
+		h.ownLimits().earliest.Store(&limit{end, cause})
 		h.acquisition().lease.CallAt(end)
 	}
 }
@@ -48,7 +92,7 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 // checkCallers checks the caller contexts of holds that are about to be renewed.
 func (s *Session) checkCallers(holds []*hold) {
 	for _, h := range holds { // without the mutex: the context is the caller's
-		if h.caller.Err() != nil {
+		if h.caller().Err() != nil {
 			s.callerCanceled(h)
 		}
 	}
@@ -62,10 +106,11 @@ func (s *Session) callerCanceled(h *hold) {
 		t.at.unlock()
 		return // an Unlock was faster
 	}
-	h.canceled = true
-	end := time.Now().Add(cmp.Or(h.grace, s.Lease))
-	if h.untilUnlock {
-		h.report = end
+	l := h.ownLimits()
+	l.canceled = true
+	end := time.Now().Add(cmp.Or(l.grace, s.Lease))
+	if l.caller != nil {
+		l.report = end
 		t.lease.CallAt(end)
 	} else {
 		h.limitLocked(end, lock.ErrAbandoned)
@@ -91,20 +136,24 @@ func (t *acquisition) Due() {
 	}
 	for _, held := range t.Holds() {
 		h := held.Of.(*hold)
-		if l := h.limit.Load(); l != nil {
-			if watchdog.Passed(l.end) {
+		l := h.limits.Load()
+		if l == nil {
+			continue
+		}
+		if limit := l.earliest.Load(); limit != nil {
+			if watchdog.Passed(limit.end) {
 				over = append(over, h)
 				continue
 			}
-			later(l.end)
+			later(limit.end)
 		}
 		switch {
-		case h.report.IsZero():
-		case watchdog.Passed(h.report):
-			h.report = time.Time{}
+		case l.report.IsZero():
+		case watchdog.Passed(l.report):
+			l.report = time.Time{}
 			running = append(running, h)
 		default:
-			later(h.report)
+			later(l.report)
 		}
 	}
 	if !next.IsZero() {
@@ -114,7 +163,7 @@ func (t *acquisition) Due() {
 	t.at.unlock()
 	defer s.sender.Done()
 	for _, h := range running {
-		cause := context.Cause(h.caller)
+		cause := context.Cause(h.caller())
 		s.report.warn("lock held by work still running after cancellation", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 		if s.Observer != nil {
 			h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
@@ -136,7 +185,7 @@ var past = func() context.Context {
 // expire ends h, whose limit has passed, as lost. The reconciler releases it. expire does not wait for Redis.
 func (s *Session) expire(h *hold) {
 	t := h.acquisition()
-	why := h.limit.Load().cause
+	why := h.limit().cause
 	cause := t.lostBy(why)
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
@@ -158,7 +207,7 @@ func (s *Session) expire(h *hold) {
 		return // its owner has lost all holds in the meantime
 	}
 	if why == lock.ErrAbandoned {
-		canceled := context.Cause(h.caller)
+		canceled := context.Cause(h.caller())
 		s.report.warn("lock abandoned", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
 		if s.Observer != nil {
 			h.tell(s.Observer.Abandoned, lock.Event{Err: canceled})

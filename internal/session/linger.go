@@ -164,7 +164,7 @@ func (a *attempt) retryKept(e keptElsewhere) bool {
 	}
 	waited := a.now.Sub(a.keptSince)
 	pause := min(max(waited, time.Millisecond), 20*time.Millisecond)
-	if waited+pause > e.within || a.limit-a.now.Sub(a.began) <= pause || !command.Sleep(a.waiting, pause) {
+	if waited+pause > e.within || a.endsWithin(pause) || !command.Sleep(a.waiting, pause) {
 		return false
 	}
 	a.now = time.Now()

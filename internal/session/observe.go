@@ -196,7 +196,7 @@ func (h *hold) tellDraining() {
 	}
 	h.mu.Unlock()
 	if drains {
-		h.tell(c.s.Observer.Draining, lock.Event{Err: context.Cause(h.caller)})
+		h.tell(c.s.Observer.Draining, lock.Event{Err: context.Cause(h.caller())})
 	}
 }
 

@@ -44,8 +44,8 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	}
 	t.at.lock()
 	defer t.at.unlock()
-	if until.After(t.keepUntil) {
-		t.keepUntil = until
+	if t.keepUntil == nil || until.After(*t.keepUntil) {
+		t.keepUntil = &until
 	}
 	return nil
 }
@@ -53,10 +53,10 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 // minHoldLeft returns how much longer the lock must stay locked; 0 if it may be freed. The caller holds the mutex of the
 // state.
 func (t *acquisition) minHoldLeft() time.Duration {
-	if t.keepUntil.IsZero() {
+	if t.keepUntil == nil {
 		return 0
 	}
-	return max(time.Until(t.keepUntil), 0)
+	return max(time.Until(*t.keepUntil), 0)
 }
 
 // unrenewed records that a renewal has an unknown outcome. A delayed renewal has no effect after a release, but it would
@@ -64,7 +64,7 @@ func (t *acquisition) minHoldLeft() time.Duration {
 func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
-	if !t.keepUntil.IsZero() {
+	if t.keepUntil != nil {
 		t.MarkUncertain()
 	}
 }

@@ -286,7 +286,7 @@ func TestMinHold_not(t *testing.T) {
 			w.Errorf("a lease of %v", d)
 		}
 		h := w.lock(w.a, w.Context())
-		if keeps := h.(*hold).acquisition().keepUntil; !keeps.IsZero() {
+		if keeps := h.(*hold).acquisition().keepUntil; keeps != nil {
 			w.Errorf("it stands until %v", keeps)
 		}
 		w.unlock(h)

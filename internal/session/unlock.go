@@ -248,7 +248,7 @@ func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free
 func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	if !t.keepUntil.IsZero() && t.minHoldLeft() > 0 {
+	if t.minHoldLeft() > 0 {
 		return f, true
 	}
 	s := t.s
