@@ -33,6 +33,12 @@ type Acquisition struct {
 
 	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
 	phase Phase
+	alive bool // the watchdog is to renew the lease
+
+	// unconfirmed is the number of extensions and reentries that Redis may have executed without
+	// confirming.
+	unconfirmed int32
+
 	grant grant
 	holdings
 	ledger
@@ -42,42 +48,42 @@ type Acquisition struct {
 type holdings struct {
 	holds   []*Hold  // each belongs to an owner whose acquisition this is
 	few     [1]*Hold // preallocated memory for holds
-	owners  int      // how many owners the holds belong to
-	renewed int      // how many of the holds need renewals
+	owners  int32    // how many owners the holds belong to
+	renewed int32    // how many of the holds need renewals
 }
 
 // grant describes the grant by which an acquisition holds the lock.
 type grant struct {
 	token  uint64
 	since  time.Time // when this process acquired the lock; zero if it did not
-	passes *passes   // nil if the lock was not handed off in this process since then, and no next owner is known
 	raised uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
-	lingering
-	alive  bool // the watchdog is to renew the lease
-	writes bool // a reader's owner held the write lock when it sent the request, and was admitted for that reason
+
+	passes    *passes    // nil if the lock was not handed off in this process since then, and no next owner is known
+	lingering *lingering // nil if the lock does not linger
 }
 
 // ledger records what Redis may have of an acquisition, and for how long.
 type ledger struct {
 	longest       time.Duration // the longest lease that was ever requested
 	traceTTL      time.Duration // the longest time that a queue entry or writer intent lives in Redis if no waiter retries
-	pending       int           // the number of requests without a reply
+	pending       int32         // the number of requests without a reply
+	counted       int32         // the number of holds in Redis; 0 while it is uncertain
 	sends         uint8         // the number of requests sent, up to 2
 	uncertain     bool          // a request has an unknown outcome, and may still be executed
 	traced        bool          // it was queued, or named as the next owner, so Redis may have an entry for it
 	maybeReleased bool          // reconciling may have released it
+	writes        bool          // a reader's owner held the write lock when it sent the request, and was admitted for that reason
 	taken         bool          // its waiter took the lock through another acquisition, whose release removes this one from the queue
-	counted       int           // the number of holds in Redis; 0 while it is uncertain
 	changing      *time.Time    // when the first command was due that changes the count and has no reply; nil if there is none
 }
 
 // Hold is one hold of an acquisition.
 type Hold struct {
 	Of          any          // set by the session
-	Fixed       bool         // its lease is not renewed
 	Acquisition *Acquisition // set once, when it is added
 	By          *Owner       // set once, when it is added: its owner; before JoinOpen, memory for a new owner, or nil
-	index       int          // its index in the acquisition's holds
+	index       int32        // its index in the acquisition's holds
+	Fixed       bool         // its lease is not renewed
 }
 
 // Phase returns the phase of t.
@@ -114,11 +120,20 @@ func (t *Acquisition) Raised() uint64 { return t.grant.raised }
 // MayLive returns how long a command that was sent for t can keep the lock or an entry in Redis.
 func (t *Acquisition) MayLive() time.Duration { return max(t.longest, t.traceTTL) }
 
-// Longest returns the longest lease that was requested for t, or that a release offered it.
-func (t *Acquisition) Longest() time.Duration { return t.longest }
+// MayTake records that an extension or a reentry is about to request a lease of d. The caller calls Took
+// if Redis confirms it, or cannot have executed it.
+func (t *Acquisition) MayTake(d time.Duration) {
+	t.longest = max(t.longest, d)
+	t.unconfirmed++
+}
 
-// MayTake records that a command requests a lease of d.
-func (t *Acquisition) MayTake(d time.Duration) { t.longest = max(t.longest, d) }
+// Took ends a MayTake. A confirmed lease must have been extended before: if it expired in the meantime,
+// the lock must be released in Redis.
+func (t *Acquisition) Took() { t.unconfirmed-- }
+
+// MayLast reports whether Redis may have a lease of t that is longer than d, or newer than the one that
+// this process knows.
+func (t *Acquisition) MayLast(d time.Duration) bool { return t.unconfirmed > 0 || t.longest > d }
 
 // HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
 // for each reentrant acquisition.
@@ -126,7 +141,7 @@ func (t *Acquisition) HoldsInRedis() int {
 	if len(t.holds) == 0 {
 		return 0
 	}
-	return len(t.holds) - t.owners + 1
+	return len(t.holds) - int(t.owners) + 1
 }
 
 // WillChange records that a command is about to change the number of holds in Redis, and returns the
@@ -141,7 +156,7 @@ func (t *Acquisition) WillChange(now time.Time) (holds int) {
 }
 
 // Count records that Redis has n holds of t.
-func (t *Acquisition) Count(n int) { t.counted, t.changing = n, nil }
+func (t *Acquisition) Count(n int) { t.counted, t.changing = int32(n), nil }
 
 // ChangeDone records that no command that changes the count is in flight.
 func (t *Acquisition) ChangeDone() { t.changing = nil }
@@ -178,7 +193,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	if o.acquisition != t {
 		return false
 	}
-	h.Acquisition, h.By, h.index = t, o, len(t.holds)
+	h.Acquisition, h.By, h.index = t, o, int32(len(t.holds))
 	if t.holds == nil {
 		t.holds = t.few[:0]
 	}
@@ -187,8 +202,8 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	o.users++
 	if !h.Fixed {
 		t.longest = max(t.longest, p.rules.Lease)
-		if t.renewed++; !t.grant.alive {
-			t.grant.alive = true
+		if t.renewed++; !t.alive {
+			t.alive = true
 			p.emit(Effect{Kind: Renew, Acquisition: t})
 		}
 	}
@@ -197,7 +212,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 
 // remove removes h from the holds of t, and reports whether it was there.
 func (p *Lock) remove(t *Acquisition, h *Hold) bool {
-	end := len(t.holds) - 1
+	end := int32(len(t.holds)) - 1
 	if h.index > end || t.holds[h.index] != h {
 		return false
 	}
@@ -207,7 +222,7 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 	t.holds = t.holds[:end]
 	if !h.Fixed {
 		if t.renewed--; t.renewed == 0 && end > 0 {
-			t.grant.alive = false
+			t.alive = false
 			p.emit(Effect{Kind: StopRenewing, Acquisition: t})
 		}
 	}
@@ -236,7 +251,7 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisi
 	switch {
 	case len(t.holds) == 0:
 		remains = NobodyHolds
-		if passed = p.mayPass(t, now) && pass(t); !passed && t.grant.linger > 0 && p.mayKeep(t, now) && pass(t) {
+		if passed = p.mayPass(t, now) && pass(t); !passed && t.Lingers() && p.mayKeep(t, now) && pass(t) {
 			p.keepFor(t.Latest(), now)
 			remains, passed = ProcessKeeps, true
 		}

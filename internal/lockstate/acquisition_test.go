@@ -46,7 +46,7 @@ func TestAdd_renewals(t *testing.T) {
 	asked, o, first := s.tenure(own), s.owner(own, 1), &Hold{Fixed: true}
 	s.WillSend(asked, own.Lease, 0)
 	s.Granted(nil, asked, o, first, 1, false, s.now)
-	if s.done() != nil || asked.grant.alive || asked.longest != time.Second {
+	if s.done() != nil || asked.alive || asked.longest != time.Second {
 		t.Fatal("a lease of its own is renewed")
 	}
 	second, third := new(Hold), new(Hold)
@@ -149,6 +149,13 @@ func TestFreeing(t *testing.T) {
 	held.MayTake(3 * leaseTime)
 	if held.MayTake(1); held.MayLive() != 3*leaseTime {
 		t.Errorf("%+v", held.ledger)
+	}
+	held.Took()
+	if !held.MayLast(3 * leaseTime) {
+		t.Error("a lease that Redis did not confirm is not expected")
+	}
+	if held.Took(); held.MayLast(3*leaseTime) || !held.MayLast(3*leaseTime-1) {
+		t.Error("the longest lease is not the limit")
 	}
 }
 

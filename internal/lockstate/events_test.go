@@ -395,7 +395,7 @@ func (w *world) checkPlace(p *proc) {
 				pending++
 			}
 		}
-		if k.t.pending != pending {
+		if int(k.t.pending) != pending {
 			w.fail("%d questions for one tenure are under way, and it counts %d", pending, k.t.pending)
 		}
 	}
@@ -429,7 +429,7 @@ func (w *world) checkSide(p *proc, s *side) {
 				w.fail("the place does not know what has the lock")
 			}
 		}
-		if n != o.holds && o.acquisition != nil {
+		if n != int(o.holds) && o.acquisition != nil {
 			w.fail("an owner has %d holds, and counts %d", n, o.holds)
 		}
 	}

@@ -83,7 +83,7 @@ func (f *finger) add(v reflect.Value) {
 		f.name(v.String())
 	case reflect.Bool:
 		f.put(bit(v.Bool()))
-	case reflect.Int, reflect.Int64:
+	case reflect.Int, reflect.Int32, reflect.Int64:
 		f.buf = append(f.buf, byte(v.Int()), byte(v.Int()>>20))
 	case reflect.Uint8:
 		f.put(byte(v.Uint()))

@@ -120,8 +120,8 @@ func (t *Acquisition) Served() []string {
 
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
-	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
-	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.passes(), alive: true, lingering: t.grant.lingering}
+	next.Terms, next.Name, next.phase, next.alive = t.Terms, t.Name, Offered, true
+	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.passes(), lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1}
 }
 
@@ -243,8 +243,8 @@ func (p *Lock) onRelease(l *Queue, i ReleaseResult, now time.Time) bool {
 
 // takesOver makes t Offered, because a release granted the lock to it.
 func (t *Acquisition) takesOver(token uint64, now time.Time) {
-	t.phase = Offered
-	t.grant.token, t.grant.since, t.grant.alive, t.counted = token, now, true, 1
+	t.phase, t.alive = Offered, true
+	t.grant.token, t.grant.since, t.counted = token, now, 1
 }
 
 // take returns the acquisition that is offered to the queue, if w takes it; otherwise nil. If the queue
@@ -266,7 +266,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 	}
 	t.phase, t.owner, t.Came = Held, w.Owner, w.since
 	if t.Lingers() {
-		t.grant.linger = w.Terms.Linger
+		t.grant.lingering.linger = w.Terms.Linger
 	}
 	w.Owner.hold(t)
 	if l.inRedis {

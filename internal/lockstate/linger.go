@@ -30,10 +30,12 @@ const MinTenure = time.Second
 // tokens then stay behind the server's clock, which makes the token of the next holder.
 const tokenTime = 1100 * time.Nanosecond
 
-// lingering is what an acquisition inherits from the grant: whether, and how long, it lingers.
+// lingering says whether and how long a lock lingers under one grant. The acquisitions that have the lock
+// under that grant share it. It is made for a request after which this process misses no notification.
+// The mutex of the [Lock] guards it.
 type lingering struct {
-	linger  time.Duration // the time of the option; 0 if it does not linger
-	noticed uint64        // one more than keeping.noticed when the request was sent; 0 if the process might miss notifications
+	linger  time.Duration // the time of the option; 0 if the owner does not use it, or before the grant
+	noticed uint64        // keeping.noticed when the request was sent
 }
 
 // keeping is the state of a side whose lock lingers.
@@ -49,21 +51,21 @@ type keeping struct {
 func (g *lingering) tenure() time.Duration { return max(g.linger, MinTenure) }
 
 // Lingers reports whether t may be kept after its last hold, as far as its grant decides.
-func (t *Acquisition) Lingers() bool { return t.grant.linger > 0 }
+func (t *Acquisition) Lingers() bool { return t.grant.lingering != nil && t.grant.lingering.linger > 0 }
 
 // WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
-	t.grant.noticed = 0
+	t.grant.lingering = nil
 	if subscribed && t.sends == 1 && !t.traced {
-		t.grant.noticed = p.sides[0].noticed + 1
+		t.grant.lingering = &lingering{noticed: p.sides[0].noticed}
 	}
 }
 
 // lingers reports whether this process may have the lock of t for longer, whatever its own callers do.
 func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
 	g := &t.grant
-	return g.linger > 0 && g.noticed == p.sides[0].noticed+1 && now.Sub(g.since) < g.tenure()
+	return t.Lingers() && g.lingering.noticed == p.sides[0].noticed && now.Sub(g.since) < g.lingering.tenure()
 }
 
 // mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
@@ -96,8 +98,8 @@ func (p *Lock) keep(t *Acquisition) {
 // keepFor sets when t, which is Kept, is released.
 func (p *Lock) keepFor(t *Acquisition, now time.Time) {
 	s := &p.sides[0]
-	s.keptUntil = now.Add(t.grant.linger)
-	if end := t.grant.since.Add(t.grant.tenure()); end.Before(s.keptUntil) {
+	s.keptUntil = now.Add(t.grant.lingering.linger)
+	if end := t.grant.since.Add(t.grant.lingering.tenure()); end.Before(s.keptUntil) {
 		s.keptUntil = end
 	}
 	s.startLinger()
@@ -150,7 +152,7 @@ func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 		s.held = nil
 	}
 	t.phase, t.owner, t.Came = Held, o, now
-	t.grant.linger = c.Linger
+	t.grant.lingering.linger = c.Linger
 	o.hold(t)
 	return t
 }
@@ -186,9 +188,13 @@ func (p *Lock) Wanted(tries bool) {
 // client that does not wait wants the lock, or the tenure is over and clients may listen that notify
 // no process. The waiters of a read/write lock have no queue, so they come first, too.
 func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
-	s, g := &p.sides[0], &t.grant
-	tried, noticed := s.tried, g.noticed != s.noticed+1
+	s := &p.sides[0]
+	tried := s.tried
 	s.tried = false
-	over := now.Sub(g.since) >= g.tenure()
-	return tried || g.linger > 0 && (listeners && over || t.Terms.Sided && (noticed || over))
+	if tried || !t.Lingers() {
+		return tried
+	}
+	g := &t.grant
+	over := now.Sub(g.since) >= g.lingering.tenure()
+	return listeners && over || t.Terms.Sided && (over || g.lingering.noticed != s.noticed)
 }

@@ -248,9 +248,9 @@ type Owner struct {
 	Turn chan struct{}
 
 	side        *side        // set once
-	users       int          // the number of calls and holds that need the owner
 	acquisition *Acquisition // nil while the owner does not hold the lock
-	holds       int          // how many holds of that acquisition the owner has
+	users       int32        // the number of calls and holds that need the owner
+	holds       int32        // how many holds of that acquisition the owner has
 	waiter      *Waiter      // the waiter for the owner's first read hold; nil if there is none
 }
 

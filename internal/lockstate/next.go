@@ -82,7 +82,7 @@ func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
 	if sibling != nil {
-		step.Acquisition.grant.writes = true
+		step.Acquisition.writes = true
 	}
 	return step
 }
@@ -211,11 +211,11 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		t.grant.token = max(t.grant.token, token) // other owners may have had the lock since the release that offered it
 	case !late && !p.closed && t.Lives():
 		p.releaseKept() // it is lost, because Redis granted the lock to t
-		t.grant.token, t.grant.since, t.counted, t.grant.alive = token, now, 1, !t.Terms.Fixed
+		t.grant.token, t.grant.since, t.counted, t.alive = token, now, 1, !t.Terms.Fixed
 		t.phase, t.owner = Held, o
 		o.hold(t)
-		if t.grant.noticed > 0 {
-			t.grant.linger = t.Terms.Linger
+		if t.grant.lingering != nil {
+			t.grant.lingering.linger = t.Terms.Linger
 		}
 		if t.Terms.Sided && !t.Terms.Reads {
 			p.wakeReader(t)
@@ -233,7 +233,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	}
 	switch {
 	case added:
-		if w != nil && w.queue != nil && !t.grant.writes { // a reader admitted because its owner writes says nothing about other waiters
+		if w != nil && w.queue != nil && !t.writes { // a reader admitted because its owner writes says nothing about other waiters
 			w.queue.outage.replied(w.sentAt)
 			w.Terms.WaitPolicy.granted(w.queue, w, now)
 		}

@@ -193,7 +193,7 @@ func (p *Lock) finishRequest(w *Waiter, t *Acquisition, how sharedResult) {
 	}
 	s.requests--
 	switch {
-	case how.granted && !t.grant.writes && !t.uncertain && t.pending == 0:
+	case how.granted && !t.writes && !t.uncertain && t.pending == 0:
 		latest := t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
 		if f.refusals == s.refusals && (s.open == nil || !latest.Before(s.latest)) {
 			s.open, s.latest = t, latest

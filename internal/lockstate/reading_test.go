@@ -213,7 +213,7 @@ func TestLand(t *testing.T) {
 		opens  bool
 	}{
 		"nothing is against it":                {func(*stage, *Waiter, *Acquisition) {}, true},
-		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.grant.writes = true }, false},
+		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.writes = true }, false},
 		"it is in doubt":                       {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
 		"another question is under way for it": {func(s *stage, _ *Waiter, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
 		"a reader was refused meanwhile":       {func(s *stage, _ *Waiter, _ *Acquisition) { s.side(true).refuse() }, false},
@@ -395,7 +395,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("granted to one that writes", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
-		asked.grant.writes = true
+		asked.writes = true
 		s.lets(w, asked)
 		if step := s.next(rider); asked.owners != 1 || step.Do != Send {
 			t.Errorf("%d owners, %+v", asked.owners, step)
@@ -435,7 +435,7 @@ func TestRide_alone(t *testing.T) {
 		s.asks(s.reader(&readTerms, 1))
 		writes := s.tenure(&writeTerms)
 		w := s.reader(&readTerms, 2)
-		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.grant.writes {
+		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.writes {
 			t.Errorf("%+v", step)
 		}
 	})

@@ -343,7 +343,7 @@ func (r reenterRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 		return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 	}
 	*r.sent = time.Now()
-	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
+	return r.t.spec.Acquire(ctx, r.t.at.s.rdb, r.t.spec.Keys, r.q)
 }
 
 // Batch fills in the change. It returns nil if the acquisition has ended, so that Send returns Gone.
@@ -359,7 +359,7 @@ func (r reenterRequest) Batch(c *luascripts.Change) func(*luascripts.Change) lua
 // Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.
 func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 	r.endTurn()
-	r.t.s.reconcile(r.t, err != nil)
+	r.t.at.s.reconcile(r.t, err != nil)
 }
 
 // reenter adds a hold to t. The caller has the owner's turn. If the call left before the reply, passed is true and Late
@@ -383,7 +383,6 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	a.at.lock()
 	holds := t.WillChange(began)
 	t.MayTake(lease)
-	t.unconfirmed++
 	a.at.unlock()
 	var sent time.Time
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
@@ -396,7 +395,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		} else {
 			a.at.lock()
 			t.ChangeDone()
-			t.unconfirmed--
+			t.Took()
 			a.at.unlock()
 		}
 		return nil, false, s.sender.Explain(o.Err)
@@ -407,7 +406,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		added := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
 		if added {
 			t.lease.Extend(sent, lease)
-			t.unconfirmed--
+			t.Took()
 			t.Count(holds + 1)
 		}
 		a.at.unlock()

@@ -16,17 +16,12 @@ import (
 // acquisition adds to a lockstate.Acquisition the lease that the watchdog watches.
 type acquisition struct {
 	lockstate.Acquisition
-	s         *Session        // set once
 	at        *entry          // set once: its mutex guards the embedded Acquisition
 	spec      *Spec           // of the first hold; of a ticket, its waiter's. Guarded by at.mu until lease is set, then constant
 	lease     *watchdog.Lease // set under at.mu before the grant is visible to others, then constant
 	keepUntil *time.Time      // the lock stays locked until then: lock.WithMinHold; otherwise nil. Guarded by at.mu
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
-
-	// unconfirmed is the number of extensions and reentries that Redis may have executed without confirming. A confirmation
-	// first extends the local lease: if that expired in between, the lock must be released in Redis. Guarded by at.mu.
-	unconfirmed int
 }
 
 var _ watchdog.Subject = (*acquisition)(nil)
@@ -42,7 +37,7 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 // lockstate.Rules.Ticket.
 func (s *Session) newAcquisition(p *lockstate.Lock, c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
 	spec := c.Of.(*Spec)
-	t := &acquisition{s: s, at: p.Of.(*entry), spec: spec}
+	t := &acquisition{at: p.Of.(*entry), spec: spec}
 	t.Of, t.Terms, t.Name, t.Came = t, c, s.newOwner(now, spec.Keys.Permits, spec.Mark), now
 	if spec.lingerMark != "" {
 		t.Name += spec.lingerMark
@@ -66,7 +61,7 @@ func (t *acquisition) turn(o *lockstate.Owner) chan struct{} {
 // an unconfirmed extension or an offer with a longer lease. A writer whose owner also reads stays in Redis as long
 // as the reader. The caller holds the mutex of the state.
 func (t *acquisition) endsByItself() bool {
-	return t.unconfirmed == 0 && t.Longest() <= t.spec.terms.Lease && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
+	return !t.MayLast(t.spec.terms.Lease) && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
 }
 
 // watch returns the lease of t. It needs the mutex because the watchdog may renew the lease before the goroutine that
@@ -85,7 +80,7 @@ func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.
 	t.at.lock()
 	ended, before = t.at.state.End(&t.Acquisition, how)
 	if counted = before.Lives() && how == lockstate.Lost && !t.at.state.IsClosed(); counted {
-		t.s.sender.Add()
+		t.at.s.sender.Add()
 	}
 	t.at.unlock()
 	for _, h := range ended {
@@ -106,9 +101,9 @@ func (t *acquisition) Lost(cause error) {
 	itself := len(ended) > 0 && locked(t.at, t.endsByItself) && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
 	defer t.afterLoss(cause, counted, itself) // deferred: the logger or the observer may panic
 	if len(ended) > 0 {
-		t.s.report.lost(t.spec, cause)
+		t.at.s.report.lost(t.spec, cause)
 	}
-	t.s.tellEnded(ended, t.lostBy(cause))
+	t.at.s.tellEnded(ended, t.lostBy(cause))
 }
 
 // afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.
@@ -119,15 +114,15 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	uncertain, served := t.Uncertain(), len(t.Served())
 	t.at.dropKeeper()
 	t.at.unlock()
-	t.s.mayBeFree(t.spec)
+	t.at.s.mayBeFree(t.spec)
 	if counted {
 		if uncertain || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || served > 0 {
 			// Redis may still have the lock or some of its permits, or a delayed duplicate may acquire it again.
 			// Other clients would wait although no one holds the lock.
-			t.s.reconcile(t, uncertain)
+			t.at.s.reconcile(t, uncertain)
 		}
 		t.at.tidy()
-		t.s.sender.Done()
+		t.at.s.sender.Done()
 	}
 }
 
@@ -135,8 +130,8 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 // together.
 func (t *acquisition) Group() watchdog.Group {
 	g := watchdog.Group{What: t.spec.Kind, Within: t.spec.MaxRenewInterval}
-	if t.s.sliced() {
-		g.At = int(t.s.node(t.spec.slot))
+	if t.at.s.sliced() {
+		g.At = int(t.at.s.node(t.spec.slot))
 	}
 	return g
 }

@@ -37,7 +37,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, spec.Err
 	}
 	h, ok := w.(*hold)
-	if !ok || h.acquisition().s != s || h.acquisition().spec.id != spec.id || h.acquisition().spec.Kind != spec.Sibling {
+	if !ok || h.acquisition().at.s != s || h.acquisition().spec.id != spec.id || h.acquisition().spec.Kind != spec.Sibling {
 		return nil, nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
 	}
 	if err := h.over(); err != nil {

@@ -22,12 +22,12 @@ const maxExtension = 100 * 365 * 24 * time.Hour
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	t := h.acquisition()
 	began := time.Now()
-	err := t.s.extend(ctx, h, d.Truncate(time.Millisecond))
+	err := t.at.s.extend(ctx, h, d.Truncate(time.Millisecond))
 	if err == nil {
 		return nil
 	}
 	if !errors.Is(err, lock.ErrNotHeld) {
-		err = t.s.sender.Failed(ctx, began, err)
+		err = t.at.s.sender.Failed(ctx, began, err)
 	}
 	return &lock.Error{Op: "extend", Name: t.spec.Name, Err: err}
 }
@@ -56,7 +56,6 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	held := slices.Contains(t.Holds(), &h.Hold)
 	if held {
 		t.MayTake(d) // before it is sent: a lock with a longer lease is not handed off
-		t.unconfirmed++
 		e.renewal = t.renewal()
 	}
 	at.unlock()
@@ -94,7 +93,7 @@ type extension struct {
 // Send sends the renewal with the longer lease.
 func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
 	e.sent = time.Now()
-	r := e.t.spec.Renew(ctx, e.t.s.rdb, []luascripts.Renewal{e.renewal}, e.lease, 1)[0]
+	r := e.t.spec.Renew(ctx, e.t.at.s.rdb, []luascripts.Renewal{e.renewal}, e.lease, 1)[0]
 	return r, r.Err
 }
 
@@ -103,7 +102,7 @@ func (e *extension) confirmed() {
 	e.t.at.lock()
 	defer e.t.at.unlock()
 	e.t.lease.Extend(e.sent, e.lease)
-	e.t.unconfirmed--
+	e.t.Took()
 }
 
 // Late handles the reply after the call has left.

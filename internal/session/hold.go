@@ -168,7 +168,7 @@ func (h *hold) Err() error {
 }
 
 func (h *hold) Unlock(ctx context.Context) error {
-	if err := h.acquisition().s.unlock(ctx, h, !h.async); err != nil {
+	if err := h.acquisition().at.s.unlock(ctx, h, !h.async); err != nil {
 		return h.unlockError(err)
 	}
 	return nil

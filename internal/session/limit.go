@@ -121,7 +121,7 @@ func (s *Session) callerCanceled(h *hold) {
 
 // Due ends the holds of t whose limits have passed, and reports holds whose work is still running. The watchdog calls it.
 func (t *acquisition) Due() {
-	s := t.s
+	s := t.at.s
 	t.at.lock()
 	if !t.Lives() || t.at.state.IsClosed() {
 		t.at.unlock()

@@ -171,7 +171,7 @@ func (s *Session) tellEnd(h *hold, err error) {
 
 // tellOf calls Observer.Released or Observer.Lost for h.
 func (h *hold) tellOf(end end) {
-	o := h.acquisition().s.Observer
+	o := h.acquisition().at.s.Observer
 	f := o.Released
 	if errors.Is(end.err, lock.ErrLost) {
 		f = o.Lost
@@ -247,21 +247,21 @@ func (t *acquisition) one() *hold {
 
 // Renewed notifies the observer that the watchdog renewed the lease. left is the lease time that remained.
 func (t *acquisition) Renewed(until time.Time, left time.Duration) {
-	if t.s.Observer == nil {
+	if t.at.s.Observer == nil {
 		return
 	}
 	if h := t.one(); h != nil {
-		h.tell(t.s.Observer.Renewed, lock.Event{Until: until, Left: left})
+		h.tell(t.at.s.Observer.Renewed, lock.Event{Until: until, Left: left})
 	}
 }
 
 // Unrenewed records that a renewal failed with err, and notifies the observer.
 func (t *acquisition) Unrenewed(err error, left time.Duration) {
 	t.unrenewed()
-	if t.s.Observer == nil || errors.Is(err, errUntaken) {
+	if t.at.s.Observer == nil || errors.Is(err, errUntaken) {
 		return
 	}
 	if h := t.one(); h != nil {
-		h.tell(t.s.Observer.RenewalFailed, lock.Event{Left: left, Err: err})
+		h.tell(t.at.s.Observer.RenewalFailed, lock.Event{Left: left, Err: err})
 	}
 }

@@ -21,7 +21,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	if t.spec.Mode == lock.Write {
 		holder += luascripts.Writing
 	}
-	_, err := once(ctx, t.s, t.spec, "raise token", func() (luascripts.Verdict, error) {
+	_, err := once(ctx, t.at.s, t.spec, "raise token", func() (luascripts.Verdict, error) {
 		if t.spec.Keys.Register == "" {
 			return 0, command.Final{Err: fmt.Errorf("%w: lock was created without WithFencing", errors.ErrUnsupported)}
 		}
@@ -29,8 +29,8 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		t.at.lock()
 		t.Raise(token)
 		t.at.unlock()
-		o := command.SendWithRetry[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
-			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
+		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, time.Now(), t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, token)
 		}))
 		switch {
 		case o.Err == nil && o.Value == luascripts.Gone:

@@ -748,7 +748,7 @@ func TestSettle_closeLooksOnce(t *testing.T) {
 func TestSettle_eachNodeForItself(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.nodes.sliced = true
-		first, second := &acquisition{s: w.a, spec: &Spec{slot: 0}}, &acquisition{s: w.a, spec: &Spec{slot: 16383}}
+		first, second := &acquisition{spec: &Spec{slot: 0}}, &acquisition{spec: &Spec{slot: 16383}}
 		w.a.nodes.slots.Due(time.Hour) // prevents a refresh, because the server is not a cluster
 		all := &w.a.reconcilers
 		if a, b := all.of(w.a, first), all.of(w.a, second); a == b || a != all.of(w.a, first) || b != all.of(w.a, second) {

@@ -86,13 +86,13 @@ func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 			return reply, err
 		}
 	}
-	reply.Verdict, err = t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+	reply.Verdict, err = t.spec.Retain(ctx, t.at.s.rdb, t.spec.Keys, t.Name, rest)
 	return reply, err
 }
 
 // Late reconciles the acquisition if Redis did not confirm the expiry.
 func (r retainRequest) Late(_ released, err error) {
 	if err != nil {
-		r.t.s.reconcile(r.t, true)
+		r.t.at.s.reconcile(r.t, true)
 	}
 }

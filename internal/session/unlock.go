@@ -136,10 +136,10 @@ func pass(of *lockstate.Acquisition) bool {
 	if t.minHoldLeft() > 0 || t.Lingers() && !t.hasToken() {
 		return false
 	}
-	next := &acquisition{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
+	next := &acquisition{at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
 	next.Follows(of) // before it is passed to the watchdog
-	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
+	if !t.lease.Hand(next, t.at.s.offer(t.spec)/3) {
 		return false
 	}
 	t.at.state.PassTo(of, &next.Acquisition)
@@ -165,7 +165,7 @@ func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.Register = f.register
 	r.sent = time.Now()
-	r.Passed, err = t.spec.free(ctx, t.s.rdb, keys, t.Name, f.pass)
+	r.Passed, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.pass)
 	return r, err
 }
 
@@ -181,7 +181,7 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 
 // Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
-	f.t.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.Uncertain))
+	f.t.at.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.Uncertain))
 }
 
 // release releases an ended acquisition in Redis. If the kind supports hand-off, the lock goes to the next waiter.
@@ -251,7 +251,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	if t.minHoldLeft() > 0 {
 		return f, true
 	}
-	s := t.s
+	s := t.at.s
 	f = releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
 	if !t.Terms.Passes {
 		return f, false
@@ -304,7 +304,7 @@ type reduceRequest struct {
 
 // Send sends the command.
 func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
-	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
+	return r.t.spec.Release(ctx, r.t.at.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
 // Batch fills in the change.
@@ -324,7 +324,7 @@ func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 	r.t.at.unlock()
 	<-r.turn
 	if err != nil {
-		r.t.s.reconcile(r.t, true)
+		r.t.at.s.reconcile(r.t, true)
 	}
 }
 

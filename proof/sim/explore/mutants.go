@@ -77,7 +77,7 @@ var mutants = []mutant{
 	}
 	e.at.lock()
 	if t := acquisitionOf(e.queue.Given(token, time.Now())); t != nil {
-		t.lease = t.s.dog.WatchIn(&t.own, t, time.Now(), t.s.offer(t.spec), true)
+		t.lease = t.at.s.dog.WatchIn(&t.own, t, time.Now(), t.at.s.offer(t.spec), true)
 	}
 `,
 	}, {
