@@ -178,7 +178,7 @@ func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 		p.Fail(t)
 	}
 	if l.hand.ticket == nil {
-		l.hand.ticket = p.rules.Ticket(p, c, now)
+		l.hand.ticket = p.maker.NewAcquisition(c, now)
 		l.hand.ticket.phase = Queued
 	}
 	return l.hand.ticket

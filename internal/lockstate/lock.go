@@ -47,9 +47,6 @@ type Rules struct {
 	Poll      time.Duration // how often a queue retries without a notification
 	OpTimeout time.Duration // how long a call waits for the reply to one request
 
-	// Ticket makes a ticket for a queue.
-	Ticket func(*Lock, *Terms, time.Time) *Acquisition
-
 	queues sync.Pool // ended queues, for reuse
 }
 
@@ -99,16 +96,23 @@ const (
 func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 
 // Lock is the state of one lock in this process. A mutex of the session guards it, and all of its
-// owners, acquisitions, holds, queues and waiters. The session applies the effects with Drain before
-// it unlocks that mutex.
+// owners, acquisitions, holds, queues and waiters, with their records. The session applies the effects
+// with Drain before it unlocks that mutex.
 type Lock struct {
-	Of       any     // set by the session: its table entry
 	rules    *Rules  // set once
+	maker    Maker   // set once
 	sides    [2]side // 1 for reading, 0 for everything else
 	closed   bool
 	inFlight int      // the number of requests without a reply
 	removing bool     // a RemoveServed effect or the command that it led to is pending
 	effects  []Effect // to be applied by Drain
+}
+
+// Maker makes acquisitions, to which the session adds its own state.
+type Maker interface {
+	// NewAcquisition returns an acquisition in its first phase, with a new owner string. A queue
+	// uses it as its ticket.
+	NewAcquisition(c *Terms, now time.Time) *Acquisition
 }
 
 // side is the state of one side of a lock.
@@ -122,9 +126,9 @@ type side struct {
 	keeping
 }
 
-// Init makes p the state of a lock that this process has not used yet. The session sets of.
-func (p *Lock) Init(r *Rules, of any) {
-	p.rules, p.Of = r, of
+// Init makes p the state of a lock that this process has not used yet.
+func (p *Lock) Init(r *Rules, m Maker) {
+	p.rules, p.maker = r, m
 	for i := range p.sides {
 		p.sides[i].p = p
 	}

@@ -17,9 +17,14 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
-	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(_ *Lock, c *Terms, _ time.Time) *Acquisition { return s.tenure(c) }}, nil)
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime}, makerFunc(s.tenure))
 	return s
 }
+
+// makerFunc is a Maker that calls the function.
+type makerFunc func(*Terms) *Acquisition
+
+func (m makerFunc) NewAcquisition(c *Terms, _ time.Time) *Acquisition { return m(c) }
 
 func (s *stage) tenure(c *Terms) *Acquisition {
 	s.named++

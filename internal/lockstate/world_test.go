@@ -249,14 +249,11 @@ func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb
 
 func newWorld(c *cast) *world {
 	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf, marks: make(map[string]*proc)}
-	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime, Ticket: func(l *Lock, c *Terms, _ time.Time) *Acquisition {
-		i := slices.IndexFunc(w.procs, func(p *proc) bool { return &p.place == l })
-		return w.tenure(w.procs[i], c)
-	}}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime}
 	for range c.procs {
 		p := new(proc)
 		p.keeper.channel = !c.deaf
-		p.place.Init(&w.rules, nil)
+		p.place.Init(&w.rules, makerFunc(func(c *Terms) *Acquisition { return w.tenure(p, c) }))
 		w.procs = append(w.procs, p)
 	}
 	for i, r := range c.calls {

@@ -266,7 +266,7 @@ func (a *attempt) leave() {
 	a.at.unlock()
 	if admitted != nil { // another reader's grant admitted it as the wait ended
 		s := a.s
-		s.sender.Go(func() { _ = s.unlock(context.Background(), admitted.Of.(*hold), true) })
+		s.sender.Go(func() { _ = s.unlock(context.Background(), holdOf(admitted), true) })
 	}
 }
 
@@ -282,7 +282,7 @@ func (a *attempt) giveUp() (admitted *lockstate.Hold) {
 // ownAcquisition creates the acquisition of an attempt that does not use the ticket of its queue. The caller holds the
 // mutex of the state.
 func (a *attempt) ownAcquisition() {
-	a.w.Acquisition = a.s.newAcquisition(&a.at.state, &a.spec.terms, a.now)
+	a.w.Acquisition = a.at.NewAcquisition(&a.spec.terms, a.now)
 	a.t = acquisitionOf(a.w.Acquisition)
 	if a.spec.terms.MayShare() {
 		h := new(hold) // used if another reader's grant admits it

@@ -33,12 +33,11 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 	return t.Of.(*acquisition)
 }
 
-// newAcquisition returns an acquisition in its first phase, with a new owner string. It implements
-// lockstate.Rules.Ticket.
-func (s *Session) newAcquisition(p *lockstate.Lock, c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
-	spec := c.Of.(*Spec)
-	t := &acquisition{at: p.Of.(*entry), spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, c, s.newOwner(now, spec.Keys.Permits, spec.Mark), now
+// NewAcquisition returns an acquisition in its first phase, with a new owner string. It implements lockstate.Maker.
+func (at *entry) NewAcquisition(c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
+	spec := specOf(c)
+	t := &acquisition{at: at, spec: spec}
+	t.Of, t.Terms, t.Name, t.Came = t, c, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
 	if spec.lingerMark != "" {
 		t.Name += spec.lingerMark
 	}
@@ -84,7 +83,7 @@ func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.
 	}
 	t.at.unlock()
 	for _, h := range ended {
-		h.Of.(*hold).end(cause)
+		holdOf(h).end(cause)
 	}
 	return ended, before, counted
 }

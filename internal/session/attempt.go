@@ -141,7 +141,7 @@ func (a *attempt) step() error {
 		a.joined()
 		return nil
 	case lockstate.Share:
-		a.h = step.Hold.Of.(*hold)
+		a.h = holdOf(step.Hold)
 		a.joined()
 		return nil
 	case lockstate.Refuse:

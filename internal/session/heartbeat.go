@@ -16,7 +16,7 @@ func (at *entry) heartbeat(a lockstate.Effect) {
 	e := at.subscriptions(a.Queue)
 	if e.beating == nil {
 		e.beating = make(chan struct{}, 1)
-		spec := a.Terms.Of.(*Spec)
+		spec := specOf(a.Terms)
 		at.s.sender.Go(func() { e.sendHeartbeats(spec) })
 	}
 	select {

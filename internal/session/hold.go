@@ -40,6 +40,8 @@ type inside struct {
 
 var _ lock.Hold = (*hold)(nil)
 
+func holdOf(h *lockstate.Hold) *hold { return h.Of.(*hold) }
+
 // init initializes h with the parent context ctx. The state then adds h to an acquisition.
 func (h *hold) init(ctx context.Context, fixed bool) {
 	h.Of, h.Fixed, h.parent = h, fixed, ctx

@@ -166,6 +166,8 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	return spec
 }
 
+func specOf(c *lockstate.Terms) *Spec { return c.Of.(*Spec) }
+
 // newTerms returns the terms of spec for package lockstate.
 func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	terms := lockstate.Terms{

@@ -135,7 +135,7 @@ func (t *acquisition) Due() {
 		}
 	}
 	for _, held := range t.Holds() {
-		h := held.Of.(*hold)
+		h := holdOf(held)
 		l := h.limits.Load()
 		if l == nil {
 			continue

@@ -204,7 +204,7 @@ func (h *hold) tellDraining() {
 // because their Unlock reports them.
 func (s *Session) tellEnded(ended []*lockstate.Hold, err error) {
 	for _, held := range ended {
-		if h := held.Of.(*hold); !h.unlocked() {
+		if h := holdOf(held); !h.unlocked() {
 			s.tellEnd(h, err)
 		}
 	}
@@ -240,7 +240,7 @@ func (t *acquisition) one() *hold {
 	t.at.lock()
 	defer t.at.unlock()
 	if holds := t.Holds(); len(holds) > 0 {
-		return holds[0].Of.(*hold)
+		return holdOf(holds[0])
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (r *renewal) take(t *acquisition) bool {
 	}
 	r.acquisitions, r.locks = append(r.acquisitions, t), append(r.locks, t.renewal())
 	for _, held := range t.Holds() {
-		if h := held.Of.(*hold); !h.Fixed && !h.isCanceled() {
+		if h := holdOf(held); !h.Fixed && !h.isCanceled() {
 			r.holds = append(r.holds, h)
 		}
 	}

@@ -50,7 +50,7 @@ func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 // subscribe subscribes to the channels of a queue. If the queue has already sent a request and a channel is already
 // subscribed, a message may have been missed since that request. The queue then retries.
 func (at *entry) subscribe(a lockstate.Effect) {
-	e, spec, hub := at.subscriptions(a.Queue), a.Terms.Of.(*Spec), at.s.hub
+	e, spec, hub := at.subscriptions(a.Queue), specOf(a.Terms), at.s.hub
 	asked := !a.Sent.IsZero()
 	hear := e.onMessage
 	if spec.Keep != nil {

@@ -62,7 +62,7 @@ type entry struct {
 
 func (all *lockTable) init(s *Session) {
 	all.s = s
-	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, OpTimeout: s.OpTimeout, Ticket: s.newAcquisition}
+	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, OpTimeout: s.OpTimeout}
 	all.known = make(map[lockID]*entry)
 	all.most = idleEntries
 }

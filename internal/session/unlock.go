@@ -267,7 +267,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	if w == nil {
 		return f, false
 	}
-	spec := w.Terms.Of.(*Spec)
+	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
 	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
 	if r := spec.Keys.Register; r != "" {
