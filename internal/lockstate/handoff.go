@@ -78,9 +78,9 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 // the next owners, or before the first hand-off. The mutex of the [Lock] guards it.
 type passes struct {
 	count    int          // how often the lock was handed off since the grant
-	last     *Acquisition // the acquisition that had or has the lock last
+	last     *Acquisition // the acquisition that the lock was handed off to last; before that, the one that was granted it
 	queue    []Queuing    // the next owners in the Redis queue, up to the first one of another process
-	served   []string     // owner strings of waiters that had the lock, and may be in the Redis queue until its release
+	served   []string     // owner strings of waiters that had the lock, and may be in the Redis queue until the release
 	servedAt time.Time    // since when the first of them is no longer waiting
 }
 

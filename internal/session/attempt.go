@@ -59,15 +59,15 @@ func startNow(limit time.Duration) timing {
 }
 
 // timeLeft returns how much time a TryLock has left; 0 for a Lock.
-func (a *timing) timeLeft() time.Duration {
-	if a.limit == 0 {
+func (t *timing) timeLeft() time.Duration {
+	if t.limit == 0 {
 		return 0
 	}
-	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
+	return max(t.limit-t.now.Sub(t.began), time.Millisecond)
 }
 
 // endsWithin reports whether the time limit of a TryLock is over after d.
-func (a *timing) endsWithin(d time.Duration) bool { return a.limit-a.now.Sub(a.began) <= d }
+func (t *timing) endsWithin(d time.Duration) bool { return t.limit-t.now.Sub(t.began) <= d }
 
 // steps executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal.
 func (a *attempt) steps() error {
