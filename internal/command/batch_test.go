@@ -47,8 +47,8 @@ func (f *far) sender(t *testing.T) *Sender {
 		s.Shut()
 		s.Wait()
 		s.batchers.Range(func(_, b any) bool {
-			if b := b.(*Batcher[luascripts.Change]); b.workers != 0 || len(b.queue) != 0 || b.pacing {
-				t.Errorf("after the end there are %d workers and %d requests in the queue; a timer runs: %t", b.workers, len(b.queue), b.pacing)
+			if b := b.(*Batcher[luascripts.Change]); b.workers != 0 || len(b.queue) != 0 || b.pause.runs {
+				t.Errorf("after the end there are %d workers and %d requests in the queue; a timer runs: %t", b.workers, len(b.queue), b.pause.runs)
 			}
 			return true
 		})
@@ -325,7 +325,7 @@ func TestTogether_measuresAnswers(t *testing.T) {
 			_, _, _ = await(t.Context(), s, timeout, step{number: number})
 		}
 		synctest.Wait()
-		if got := s.batcherOf(0).trip; got != trip {
+		if got := s.batcherOf(0).pause.trip; got != trip {
 			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
 		}
 	})
@@ -431,7 +431,7 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 				t.Errorf("%t, %v", answered, err)
 			}
 			synctest.Wait()
-			return s.batcherOf(0).trip
+			return s.batcherOf(0).pause.trip
 		}
 		if got := send(); got != far1 {
 			t.Errorf("the first: %v", got)
@@ -533,7 +533,7 @@ func TestTogether_followsInItsTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &far{trip: func() time.Duration { return trip }}
 				s := f.sender(t)
-				s.batcherOf(0).trip = trip
+				s.batcherOf(0).pause.trip = trip
 				var all sync.WaitGroup
 				for i, change := range changes {
 					all.Go(func() {

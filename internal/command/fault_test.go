@@ -393,7 +393,8 @@ func TestSure_batch(t *testing.T) {
 	rdb.Close()
 	s := New(rdb, Config{Timeout: timeout})
 	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
-	s.detectClosed(changes)
+	s.change = func(rueidis.CoreClient, []*luascripts.Change) {}
+	s.exec(changes)
 	for i, want := range []bool{false, true, false, true} {
 		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
 			t.Errorf("change %d: %v", i, changes[i].Err)
