@@ -3,7 +3,6 @@ package luascripts
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -200,28 +199,6 @@ type Waiter struct {
 	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it is in it
 }
 
-// ms returns d in the form that scripts take.
-func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// texts has the latest of the durations that are the same in many commands.
-var texts [64]atomic.Pointer[durationText]
-
-type durationText struct {
-	d    time.Duration
-	text string
-}
-
-// settingMs is ms for a duration that is a setting, and so the same in many commands.
-func settingMs(d time.Duration) string {
-	latest := &texts[uint64(d.Milliseconds())%uint64(len(texts))]
-	if t := latest.Load(); t != nil && t.d == d {
-		return t.text
-	}
-	t := &durationText{d, ms(d)}
-	latest.Store(t)
-	return t.text
-}
-
 // remaining returns a PTTL reply as a duration.
 func remaining(pttl int64) time.Duration {
 	if pttl < 0 {
@@ -274,7 +251,7 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 }
 
 // withRegister adds the register of fencing tokens to keys, if there is one.
-func (k Keys) withRegister(keys ...string) []string {
+func (k *Keys) withRegister(keys ...string) []string {
 	if k.Register != "" {
 		keys = append(keys, k.Register)
 	}
