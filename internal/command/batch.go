@@ -283,18 +283,13 @@ func unsent(c *luascripts.Change) bool {
 	return !c.Gives
 }
 
-// execChanges is Sender.change, except in tests.
-func execChanges(conn rueidis.CoreClient, changes []*luascripts.Change) {
-	luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
-}
-
 // exec sends a batch of changes.
 func (s *Sender) exec(changes []*luascripts.Change) (replied bool) {
 	if s.Redis.Mode() == rueidis.ClientModeCluster {
 		// The changes of a slot share a script, which runs releases first.
 		slices.SortStableFunc(changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
-	s.change(s.Redis, changes)
+	s.change(context.Background(), s.Redis, changes, callMost)
 	if i := slices.IndexFunc(changes, failedClosing); i >= 0 {
 		s.detectClosed(changes[i:])
 	}

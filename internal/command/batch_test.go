@@ -57,7 +57,7 @@ func (f *far) sender(t *testing.T) *Sender {
 }
 
 // change executes changes after half of a round trip, and replies after the other half.
-func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
+func (f *far) change(_ context.Context, _ rueidis.CoreClient, changes []*luascripts.Change, _ int) {
 	trip := time.Duration(0)
 	if f.trip != nil {
 		trip = f.trip()
@@ -559,8 +559,8 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 			f := &far{mode: mode, trip: func() time.Duration { return time.Second }}
 			s := f.sender(t)
 			pieces, change := 0, s.change
-			s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
-				change(conn, changes)
+			s.change = func(ctx context.Context, rdb rueidis.CoreClient, changes []*luascripts.Change, perCall int) {
+				change(ctx, rdb, changes, perCall)
 				if len(changes) == 50 {
 					for i, c := range changes {
 						if i == 0 || c.Slot != changes[i-1].Slot {

@@ -75,9 +75,11 @@ const DefaultTimeout = 3 * time.Second
 
 // Sender sends the commands of one client. It counts the client's calls and background work.
 type Sender struct {
-	Config                                                             // set once
-	Redis  rueidis.Client                                              // set once; nil if there is none
-	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: executes changes over conn
+	Config                // set once
+	Redis  rueidis.Client // set once; nil if there is none
+
+	// change is luascripts.ChangeReentrant, except in tests. Set once.
+	change func(ctx context.Context, rdb rueidis.CoreClient, batch []*luascripts.Change, perCall int)
 
 	mu      sync.Mutex     // guards closed, and the step of work from zero
 	closed  bool           // no call can enter
@@ -97,15 +99,15 @@ type Sender struct {
 type unused struct {
 	requests sync.Pool // *request[luascripts.Change]
 	signals  sync.Pool // empty channels of waiters
-	timers   sync.Pool // stopped *time.Timer
+	timers   sync.Pool // *time.Timer; to be reset
 }
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, Redis: rdb, change: execChanges, closing: make(chan struct{}), jobs: make(chan job)}
+	s := &Sender{Config: c, Redis: rdb, change: luascripts.ChangeReentrant, closing: make(chan struct{}), jobs: make(chan job)}
 	s.unused.requests.New = func() any { return newRequest(luascripts.Change{}) }
 	s.unused.signals.New = func() any { return newWaiter().done }
-	s.unused.timers.New = func() any { return stoppedTimer() }
+	s.unused.timers.New = func() any { return time.NewTimer(time.Hour) }
 	return s
 }
 
@@ -271,13 +273,6 @@ type waiter struct {
 }
 
 func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
-
-// stoppedTimer returns a timer that Reset starts.
-func stoppedTimer() *time.Timer {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}
 
 // await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
 // caller has left if it then sets over before the reply does.
