@@ -41,20 +41,6 @@ type batch struct {
 	over     chan struct{} // closed when the batch is answered and all subjects are notified
 }
 
-// laneLocked returns the lane of a group.
-func (w *Watchdog) laneLocked(g Group) *lane {
-	ln := w.lanes[g]
-	if ln == nil {
-		interval := w.lease / 3
-		if g.Within > 0 {
-			interval = min(interval, g.Within)
-		}
-		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
-		w.lanes[g] = ln
-	}
-	return ln
-}
-
 // lookLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
 // that is overdue. While a lease is in ln.waiting, it is in w.ends, too.
 func (ln *lane) lookLocked(w *Watchdog, n instant) {

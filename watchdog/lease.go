@@ -246,12 +246,3 @@ func (l *Lease) extendLocked(sent instant, d time.Duration) {
 	}
 	l.w.placeLocked(l)
 }
-
-// endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
-func (l *Lease) endsLocked() instant {
-	until := l.until.load()
-	if l.callAt != nil && l.callAt.before(until) {
-		return *l.callAt
-	}
-	return until
-}

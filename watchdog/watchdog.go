@@ -100,6 +100,20 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	return l
 }
 
+// laneLocked returns the lane of a group.
+func (w *Watchdog) laneLocked(g Group) *lane {
+	ln := w.lanes[g]
+	if ln == nil {
+		interval := w.lease / 3
+		if g.Within > 0 {
+			interval = min(interval, g.Within)
+		}
+		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
+		w.lanes[g] = ln
+	}
+	return ln
+}
+
 // Close ends every watch without calling a subject, and waits for the goroutines.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
@@ -190,6 +204,15 @@ func (w *Watchdog) turn() time.Duration {
 		tell()
 	}
 	return sleep
+}
+
+// endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
+func (l *Lease) endsLocked() instant {
+	until := l.until.load()
+	if l.callAt != nil && l.callAt.before(until) {
+		return *l.callAt
+	}
+	return until
 }
 
 // placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
