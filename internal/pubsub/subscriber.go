@@ -277,7 +277,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	case moved && c.pause.Fresh():
 		c.pause.Next() // that node may reply MOVED, too, until all nodes know the new owner
 		delete(f.have, name)
-		h.hand(c, addr)
+		h.route(c, "")
 	case retry.Passes(err.Error()):
 		delete(f.have, name)
 		h.later("", c)
