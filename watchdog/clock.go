@@ -59,16 +59,13 @@ type reading struct {
 	n instant // the moment of t
 }
 
-// current returns r, or a new reading if a clock was changed since r. The same instant is thus always
-// the same time.Time, although two readings of two clocks differ by nanoseconds.
-func (r reading) current() reading {
+// time returns i as a time.Time with both clocks' values. Until a clock is changed, the same instant is
+// always the same time.Time, although two readings of two clocks differ by nanoseconds.
+func (r *reading) time(i instant) time.Time {
 	t := time.Now()
 	n := of(t)
-	if changed := n.mono - r.n.mono - time.Duration(n.wall-r.n.wall); changed.Abs() < time.Millisecond {
-		return r
+	if changed := n.mono - r.n.mono - time.Duration(n.wall-r.n.wall); changed.Abs() >= time.Millisecond {
+		*r = reading{t, n}
 	}
-	return reading{t, n}
+	return r.t.Add(i.left(r.n))
 }
-
-// time returns i as a time.Time with both clocks' values.
-func (r reading) time(i instant) time.Time { return r.t.Add(i.left(r.n)) }

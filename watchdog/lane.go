@@ -178,7 +178,6 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 
 // answeredLocked records the replies to b. It returns the functions that notify the subjects.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []func()) {
-	w.clock = w.clock.current()
 	for i, l := range b.leases {
 		l.under = nil
 		if l.over.Load() {

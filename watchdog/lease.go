@@ -65,7 +65,6 @@ type Lease struct {
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	l.w.clock = l.w.clock.current()
 	return l.w.clock.time(l.until.load())
 }
 
@@ -129,7 +128,6 @@ func (l *Lease) Answered(sent time.Time, err error) {
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
-		l.w.clock = l.w.clock.current()
 		subject, until := l.subject, l.w.clock.time(l.until.load())
 		tell = func() { subject.Renewed(until, left) }
 	}
