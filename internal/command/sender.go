@@ -257,8 +257,9 @@ type flight[T any, C Call[T]] struct {
 
 // run sends the command. If its caller has left, Late receives the reply.
 func (f *flight[T, C]) run() {
-	f.value, f.err = f.call.Send(context.Background())
-	f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
+	if f.value, f.err = f.call.Send(context.Background()); f.err != nil {
+		f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
+	}
 	f.s.sending.Add(-1)
 	if !f.answer() {
 		f.call.Late(f.value, f.err)
