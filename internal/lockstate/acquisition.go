@@ -34,11 +34,6 @@ type Acquisition struct {
 	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
 	phase Phase
 	alive bool // the watchdog is to renew the lease
-
-	// unconfirmed is the number of extensions and reentries that Redis may have executed without
-	// confirming.
-	unconfirmed int32
-
 	grant grant
 	holdings
 	ledger
@@ -54,9 +49,8 @@ type holdings struct {
 
 // grant describes the grant by which an acquisition holds the lock.
 type grant struct {
-	token  uint64
-	since  time.Time // when this process acquired the lock; zero if it did not
-	raised uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
+	token uint64
+	since time.Time // when this process acquired the lock; zero if it did not
 
 	passes    *passes    // nil if the lock was not handed off in this process since then, and no next owner is known
 	lingering *lingering // nil if the lock does not linger
@@ -74,7 +68,23 @@ type ledger struct {
 	maybeReleased bool          // reconciling may have released it
 	writes        bool          // a reader's owner held the write lock when it sent the request, and was admitted for that reason
 	taken         bool          // its waiter took the lock through another acquisition, whose release removes this one from the queue
-	changing      *time.Time    // when the first command was due that changes the count and has no reply; nil if there is none
+	changes       *changes      // nil before the first of them
+}
+
+// changes records the commands for a lock that is held: reentries, extensions, releases of one of several
+// holds, and raises of the token counter. The mutex of the [Lock] guards it.
+type changes struct {
+	unconfirmed int       // the number of reentries and extensions that Redis may have executed without confirming
+	counting    time.Time // when the first command was due that changes the number of holds and has no reply; zero if there is none
+	raised      uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
+}
+
+// change returns the record of the changes of t, and makes it if necessary.
+func (t *Acquisition) change() *changes {
+	if t.changes == nil {
+		t.changes = new(changes)
+	}
+	return t.changes
 }
 
 // Hold is one hold of an acquisition.
@@ -112,10 +122,15 @@ func (t *Acquisition) MaybeReleased() bool { return t.maybeReleased }
 
 // Raise records that the token counter is about to be raised to token. The next owner then needs a
 // token from Redis, so the lock is not handed off locally.
-func (t *Acquisition) Raise(token uint64) { t.grant.raised = max(t.grant.raised, token) }
+func (t *Acquisition) Raise(token uint64) { t.change().raised = max(t.Raised(), token) }
 
 // Raised returns the largest token passed to Raise, or 0 if there was none.
-func (t *Acquisition) Raised() uint64 { return t.grant.raised }
+func (t *Acquisition) Raised() uint64 {
+	if t.changes == nil {
+		return 0
+	}
+	return t.changes.raised
+}
 
 // MayLive returns how long a command that was sent for t can keep the lock or an entry in Redis.
 func (t *Acquisition) MayLive() time.Duration { return max(t.longest, t.traceTTL) }
@@ -124,16 +139,18 @@ func (t *Acquisition) MayLive() time.Duration { return max(t.longest, t.traceTTL
 // if Redis confirms it, or cannot have executed it.
 func (t *Acquisition) MayTake(d time.Duration) {
 	t.longest = max(t.longest, d)
-	t.unconfirmed++
+	t.change().unconfirmed++
 }
 
 // Took ends a MayTake. A confirmed lease must have been extended before: if it expired in the meantime,
 // the lock must be released in Redis.
-func (t *Acquisition) Took() { t.unconfirmed-- }
+func (t *Acquisition) Took() { t.changes.unconfirmed-- }
 
 // MayLast reports whether Redis may have a lease of t that is longer than d, or newer than the one that
 // this process knows.
-func (t *Acquisition) MayLast(d time.Duration) bool { return t.unconfirmed > 0 || t.longest > d }
+func (t *Acquisition) MayLast(d time.Duration) bool {
+	return t.longest > d || t.changes != nil && t.changes.unconfirmed > 0
+}
 
 // HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
 // for each reentrant acquisition.
@@ -148,24 +165,30 @@ func (t *Acquisition) HoldsInRedis() int {
 // number to set. Once the command is confirmed, the caller calls Count.
 func (t *Acquisition) WillChange(now time.Time) (holds int) {
 	t.counted = 0
-	if t.changing == nil {
-		t.changing = new(time.Time)
-		*t.changing = now
+	if c := t.change(); c.counting.IsZero() {
+		c.counting = now
 	}
 	return t.HoldsInRedis()
 }
 
 // Count records that Redis has n holds of t.
-func (t *Acquisition) Count(n int) { t.counted, t.changing = int32(n), nil }
+func (t *Acquisition) Count(n int) {
+	t.counted = int32(n)
+	t.ChangeDone()
+}
 
 // ChangeDone records that no command that changes the count is in flight.
-func (t *Acquisition) ChangeDone() { t.changing = nil }
+func (t *Acquisition) ChangeDone() {
+	if t.changes != nil {
+		t.changes.counting = time.Time{}
+	}
+}
 
 // Changing returns since when a command that changes the count has no reply, or the zero time if
 // there is none.
 func (t *Acquisition) Changing() (since time.Time) {
-	if t.changing != nil {
-		since = *t.changing
+	if t.changes != nil {
+		since = t.changes.counting
 	}
 	return since
 }

@@ -56,7 +56,7 @@ func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
 
 // inherits reports whether another acquisition may have the lock of t without a command.
 func (p *Lock) inherits(t *Acquisition) bool {
-	if t.uncertain || t.pending > 0 || t.counted != 1 || t.grant.raised > 0 {
+	if t.uncertain || t.pending > 0 || t.counted != 1 || t.Raised() > 0 {
 		return false
 	}
 	return t.longest <= p.rules.Lease // otherwise the key would outlive the next owner's lease if that owner crashed
