@@ -220,9 +220,9 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 		if other == text {
 			continue
 		}
-		before := `((^|[^.\w])|\b(later\(\)|made\(\)|made)\.)`
+		before := `((^|[^.\w])|\b(later\(\)|functions\(\)|functions)\.)`
 		if slices.Contains(listedBy(late, text), strings.TrimSuffix(file, ".lua")) {
-			before = `\b(later\(\)|made\(\)|made)\.`
+			before = `\b(later\(\)|functions\(\)|functions)\.`
 		}
 		uses := false
 		for _, m := range function.FindAllStringSubmatch(comment.ReplaceAllString(other, ""), -1) {
@@ -242,7 +242,7 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 
 func TestIncluding_isReallyChecked(t *testing.T) {
 	includes := includes(t)
-	good := includes["include_give.lua"]
+	good := includes["include_release.lua"]
 	list := listing.FindString(good)
 	if p := checkIncluding(good, includes); p != nil || list == "" {
 		t.Fatalf("the original: %q", p)
@@ -253,7 +253,7 @@ func TestIncluding_isReallyChecked(t *testing.T) {
 		"one too many":    list + ", fair",
 		"twice":           list + ", token",
 		"not there":       list + ", nothing",
-		"not to be read":  "--include: time, token, line",
+		"not to be read":  "--include: time, token, queue",
 		"in another line": "--\n" + list,
 	} {
 		if p := checkIncluding(strings.Replace(good, list, change, 1), includes); p == nil {
@@ -266,7 +266,7 @@ func TestIncluding_isReallyChecked(t *testing.T) {
 		t.Fatalf("the original: %q", p)
 	}
 	for what, change := range map[string]string{
-		"one is missing later":  "-- later: take",
+		"one is missing later":  "-- later: acquire",
 		"one too many later":    list + ", plain",
 		"later in another line": "--\n" + list,
 	} {

@@ -5,7 +5,7 @@
 -- KEYS[2] queue     list   waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string never there (include_fair)
--- KEYS[5] register  string the latest fencing token; only with fencing
+-- KEYS[5] counter   string the highest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] lease     ms     how long the lock lives without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
@@ -27,12 +27,12 @@
 -- queue, and there are more. Nothing else was done: ask again at once.
 --
 -- Safe to repeat: an owner in the queue keeps its place, and the call counts as a heartbeat.
-local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, queue, timeouts, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spare = tonumber(ARGV[5])
 
 local now, time = clock()
-local fields, answer = plain(lock, true)
+local fields, answer = read_plain(lock, true)
 if not fields then return answer end
 local taken, held, own, wait = false, false, 0, 0
 for i = 1, #fields, 2 do
@@ -48,7 +48,7 @@ if held then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner, want)
   if want > 1 then return {1, '0', ''} end
-  return {1, grown(register, time, 0, spare), following(queue, owner)}
+  return {1, next_token(counter, time, 0, spare), following(queue, owner)}
 end
 if want > 1 then
   redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
@@ -59,7 +59,7 @@ local left = redis.call('PTTL', lock)
 local first, more, deadline = head(queue, timeouts, now)
 if more and not taken then return -5 end
 if not taken and (not first or first == owner) then
-  local token = grown(register, time, 0, spare)
+  local token = next_token(counter, time, 0, spare)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
   local denied = redis.pcall('PEXPIRE', lock, lease)
   if type(denied) ~= 'table' then denied = first and dequeue(queue, timeouts, {owner}) end
@@ -97,7 +97,7 @@ if stay > 0 then
     return denied
   end
 end
-if taken then wait = wanted(lock, taken, owner, stay > 0) end
+if taken then wait = notify_keeper(lock, taken, owner, stay > 0) end
 if wait > 0 then return {left, own, wait} end
 if taken then return {left, own} end
 return {deadline - now, own}

@@ -17,7 +17,7 @@
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish = ARGV[1], ARGV[2]
 
-local fields, answer = plain(lock, true)
+local fields, answer = read_plain(lock, true)
 if not fields then
   if answer == -4 then return {-4, 0} end
   return answer

@@ -16,7 +16,7 @@
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local after, seen = ARGV[1], tonumber(ARGV[2])
 
-local fields, answer = plain(lock)
+local fields, answer = read_plain(lock)
 if not fields then return answer end
 local begin = after ~= '' and redis.call('LPOS', queue, after) -- mutant: always, operand 1: no owner is empty
 begin = begin and begin + 1 or seen

@@ -26,7 +26,7 @@ local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish, last, enters = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 
 local now = clock()
-local fields, answer = plain(lock, true)
+local fields, answer = read_plain(lock, true)
 if not fields and answer ~= -4 then return answer end
 local stays, owners, replies = {}, {}, {0}
 for i = 1, (#ARGV - 4) / 2 do
@@ -40,7 +40,7 @@ for i = 1, #fields, 2 do
   holder[fields[i]] = true
   if fields[i] ~= 'leasehold_line' then
     if not ours(fields[i]) then own = 2 end
-    if #owners > 0 then wanted(lock, fields[i], owners[1], true) end -- mutant: never, border: without an owner, no client is another one
+    if #owners > 0 then notify_keeper(lock, fields[i], owners[1], true) end -- mutant: never, border: without an owner, no client is another one
   end
 end
 

@@ -1,11 +1,11 @@
 -- fair_release: an owner gives holds back, or leaves the queue.
 -- include: time, token, plain, fair
 --
--- KEYS[1] lock      hash   owner -> hold count, and the line of a plain lock of that name (include_line)
+-- KEYS[1] lock      hash   owner -> hold count, and the queue of a plain lock of that name (include_queue)
 -- KEYS[2] queue     list   waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string never there (include_fair)
--- KEYS[5] register  string the latest fencing token; only with fencing
+-- KEYS[5] counter   string the highest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] leave     count  the hold count that must remain; 0 frees the lock and the place in the queue
 -- ARGV[3] channel   text   the channel of an owner begins with it (include_fair)
@@ -29,12 +29,12 @@
 -- there are more than a hundred dead before it, more is 1: then the
 -- same call again goes on looking. Safe to repeat, and it never touches another owner's
 -- field.
-local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, queue, timeouts, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, leave = ARGV[1], tonumber(ARGV[2])
 local channel, publish = ARGV[3], ARGV[4]
 local last, spare, heir, lease = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
-local fields, answer = plain(lock)
+local fields, answer = read_plain(lock)
 if not fields and answer ~= -4 then return answer end
 local count, free = false, true
 for i = 1, #(fields or {}), 2 do
@@ -70,7 +70,7 @@ if free then
   first, more = head(queue, timeouts, now)
 end
 if count and first == heir then
-  local sound, token = pcall(grown, register, time, last, spare) -- a fault of the register must not undo a release
+  local sound, token = pcall(next_token, counter, time, last, spare) -- a fault of the register must not undo a release
   if sound then
     redis.call('HSET', lock, heir, 1)
     -- Without the right to PEXPIRE the lock would never end.

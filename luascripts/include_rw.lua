@@ -130,7 +130,7 @@ local function one_passed() return 1 end
 -- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
 -- wait asks again for wait ms.
 local function busy(lock, left, writer, owner, waits)
-  local wait = writer and wanted(lock, writer, owner, waits) or 0
+  local wait = writer and notify_keeper(lock, writer, owner, waits) or 0
   if wait > 0 then return {left, 0, wait} end
   return left
 end

@@ -37,7 +37,7 @@ local function question(at)
 end
 
 local stamp = string.format('gcra %.0f 0 ', now) -- once: a large number takes long to become text
-local replies, n, made, next = {now}, 1, nil, 3 * count + 2
+local replies, n, functions, next = {now}, 1, nil, 3 * count + 2
 for _, debts in ipairs(KEYS) do
   local asked = tonumber(ARGV[next])
   local text, done = redis.pcall('GET', debts), false
@@ -64,8 +64,8 @@ for _, debts in ipairs(KEYS) do
     end
   end
   if not done then
-    made = made or later() -- mutant: operand 1: speed
-    local denied = made.answered(replies, debts, text, now, ARGV, question, next, next + 4 * asked - 4)
+    functions = functions or later() -- mutant: operand 1: speed
+    local denied = functions.answered(replies, debts, text, now, ARGV, question, next, next + 4 * asked - 4)
     if denied then return denied end -- GET is denied, for every key
     n = #replies
   end

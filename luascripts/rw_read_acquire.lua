@@ -5,7 +5,7 @@
 -- KEYS[2] wish      string  "<owner> <since ms>" of a waiting writer
 -- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[4] never     string  never there (include_rw)
--- KEYS[5] register  string  the latest fencing token; only with fencing
+-- KEYS[5] counter   string  the highest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      how long this reader's hold lives without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
@@ -29,7 +29,7 @@
 -- a writer leaves, that reader's turn begins: no writer enters before that reader, for 100 ms,
 -- and readers that came before the turn began do not wait behind a waiting writer. If the lease of
 -- the writer ends instead, the question of the next writer begins the turn. Safe to repeat.
-local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, wish, turn, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 
@@ -62,7 +62,7 @@ if count == 0 then
 end
 
 local token = '0'
-if register and want == 1 then token = latest_in(register) or grown(register, redis.call('TIME'), nil, 0) end
+if counter and want == 1 then token = latest_token(counter) or next_token(counter, redis.call('TIME'), nil, 0) end
 
 -- Neither this owner's lease nor the lock's ever gets shorter.
 local left = redis.call('PTTL', lock)

@@ -5,7 +5,7 @@
 -- KEYS[2] wish      string  "<owner> <since ms>" of a waiting writer
 -- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[4] never     string  never there (include_rw)
--- KEYS[5] register  string  the latest fencing token; only with fencing
+-- KEYS[5] counter   string  the highest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      how long the lock lives without a renewal
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
@@ -25,7 +25,7 @@
 --
 -- A reader that has claimed a turn lets one writer pass. If the lease of that one ends, the next
 -- writer that asks begins the turn, and is refused. Safe to repeat.
-local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, wish, turn, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
@@ -40,7 +40,7 @@ if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner .. ':write', want)
   if want > 1 then return '0' end
-  return grown(register, time, nil, 1)
+  return next_token(counter, time, nil, 1)
 end
 if want > 1 then
   redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
@@ -69,7 +69,7 @@ end
 if not mode and reader ~= '' and came <= start then
   left = rest
 elseif not mode then
-  local token = grown(register, time, nil, 1) -- the extra token is for readers, until the next writer
+  local token = next_token(counter, time, nil, 1) -- the extra token is for readers, until the next writer
   redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left in Redis
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' then

@@ -50,11 +50,11 @@ const (
 )
 
 // assemble returns the text of <file>.lua behind that of the files that it includes,
-// and that these include: "-- include: token, line" are include_token.lua and
-// include_line.lua. It leaves out the files in have.
+// and that these include: "-- include: token, queue" are include_token.lua and
+// include_queue.lua. It leaves out the files in have.
 //
-// "-- later: take" puts the functions of include_take.lua, and those that these use, into a function
-// called later, which returns those of include_take.lua by their names. A server makes the
+// "-- later: acquire" puts the functions of include_acquire.lua, and those that these use, into a function
+// called later, which returns those of include_acquire.lua by their names. A server makes the
 // functions of a script at each call, which takes longer than what most calls do.
 func assemble(file string, have map[string]bool) string {
 	if have[file] {

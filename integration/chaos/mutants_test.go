@@ -36,11 +36,11 @@ const (
 
 var mutants = []mutant{
 	{
-		"a lock that is held is granted again", "luascripts/include_take.lua",
+		"a lock that is held is granted again", "luascripts/include_acquire.lua",
 		"  if not holder then\n", "  if not holder or redis.call('HLEN', lock) == 1 and redis.call('PTTL', lock) % 50 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a release does not ask who has the lock", "luascripts/include_give.lua",
+		"a release does not ask who has the lock", "luascripts/include_release.lua",
 		"  if not count then\n", "  if not count then\n    redis.call('DEL', lock)\n", "standalone", saysAnything,
 	},
 	{
@@ -68,7 +68,7 @@ var mutants = []mutant{
 		"  if left == 0 then\n", "  if left % 20 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_take.lua",
+		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_acquire.lua",
 		"value >= ahead + #missing and", "value + 1 >= ahead + #missing and", "standalone", saysPermits + "|" + saysLeft,
 	},
 	{
