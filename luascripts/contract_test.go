@@ -347,15 +347,15 @@ func TestIncludes_areReallyChecked(t *testing.T) {
 	}
 	for what, change := range map[string][2]string{
 		"wrong title":         {"-- include_rw:", "-- include_wr:"},
-		"a key":               {"redis.pcall('GET', wish)", "redis.pcall('GET', KEYS[1])"},
-		"an argument":         {"redis.pcall('GET', wish)", "redis.pcall('GET', ARGV[1])"},
-		"a global function":   {"local function wished", "function wished"},
-		"a variable":          {"local function wished", "local none = 0\nlocal function wished"},
-		"something happens":   {"local function wished", "redis.call('PING')\nlocal function wished"},
-		"an unused function":  {"local function wished", "local function nobody(x)\n  return x\nend\n\nlocal function wished"},
-		"unused, but by one":  {"local function wished", "local function one(x)\n  return other(x)\nend\n\nlocal function other(x)\n  return x\nend\n\nlocal function wished"},
+		"a key":               {"redis.pcall('GET', intent)", "redis.pcall('GET', KEYS[1])"},
+		"an argument":         {"redis.pcall('GET', intent)", "redis.pcall('GET', ARGV[1])"},
+		"a global function":   {"local function read_intent", "function read_intent"},
+		"a variable":          {"local function read_intent", "local none = 0\nlocal function read_intent"},
+		"something happens":   {"local function read_intent", "redis.call('PING')\nlocal function read_intent"},
+		"an unused function":  {"local function read_intent", "local function nobody(x)\n  return x\nend\n\nlocal function read_intent"},
+		"unused, but by one":  {"local function read_intent", "local function one(x)\n  return other(x)\nend\n\nlocal function other(x)\n  return x\nend\n\nlocal function read_intent"},
 		"a forbidden library": {"string.match(text, '^(.*) (%d+)$')", "cmsgpack.unpack(text)"},
-		"a shadowed function": {"local function wished", "local function mode(x)\n  return x\nend\n\nlocal function wished"},
+		"a shadowed function": {"local function read_intent", "local function mode(x)\n  return x\nend\n\nlocal function read_intent"},
 	} {
 		text := strings.Replace(good, change[0], change[1], 1)
 		if text == good {
