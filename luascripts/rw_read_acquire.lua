@@ -48,7 +48,8 @@ if count == 0 then
   local arrived = time[1] * 1000 + math.floor(time[2] / 1000) - waited
   if reader == owner then arrived = math.min(arrived, since) end
   local left
-  if mode == 'write' then -- an owner that holds the write side may also read: a downgrade
+  -- An owner that holds the write side may also read: a downgrade.
+  if mode == 'write' then
     if redis.call('HEXISTS', lock, write_owner .. ':write') == 0 then left, start = redis.call('PTTL', lock), writer_passed() end
   elseif yield == '1' then -- wait behind a writer that arrived before, unless a batch includes this reader
     local waiting, intent_since = read_intent(intent)

@@ -57,7 +57,7 @@ var mutants = []mutant{
 	},
 	{
 		"a fair lock goes to whoever asks first", "luascripts/fair_acquire.lua",
-		"if not taken and (not first or first == owner) then", "if not taken then", "standalone", saysOrder,
+		"if not holder and (not first or first == owner) then", "if not holder then", "standalone", saysOrder,
 	},
 	{
 		"a reader does not see the writer", "luascripts/rw_read_acquire.lua",

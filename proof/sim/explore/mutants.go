@@ -101,11 +101,11 @@ var mutants = []mutant{
 	}}},
 	{"a fair lock goes to the caller that asks", "fair", []edit{{
 		"luascripts/fair_acquire.lua",
-		"if not taken and (not first or first == owner) then", "if not taken then",
+		"if not holder and (not first or first == owner) then", "if not holder then",
 	}}},
 	{"a fair lock goes to a waiter of the same client, if there is one", "fair", []edit{{
 		"luascripts/fair_release.lua",
-		"if count and first == heir then", "if count and heir ~= '' then",
+		"if count and first == next_owner then", "if count and next_owner ~= '' then",
 	}}},
 }
 
