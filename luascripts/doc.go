@@ -59,7 +59,7 @@
 //	latch      <name>             string  the count
 //	           leasehold_latch:{<name>}          hash    round, open, gone (include_latch)
 //	           leasehold_latch_calls:{<name>}    zset    call that was counted -> server's time in ms until which it is remembered
-//	wait group       leasehold_crew:{<name>}     zset  worker -> until when it counts as alive, or a mark (include_crew)
+//	wait group       leasehold_crew:{<name>}     zset  worker -> until when it counts as alive, or a mark (include_waitgroup)
 //	leader     leasehold_leader:{<name>}   hash  token, value, number, by, since: what the holder of the lock says of itself
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //

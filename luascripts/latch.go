@@ -11,7 +11,7 @@ import (
 var (
 	latchInit   = load("latch_init")
 	latchDown   = load("latch_down")
-	latchLook   = load("latch_look")
+	latchStatus = load("latch_status")
 	latchDelete = load("latch_delete")
 )
 
@@ -60,7 +60,7 @@ func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall
 
 // LookAtLatch returns the state of a latch.
 func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
-	return latchState(latchLook, 0, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
+	return latchState(latchStatus, 0, latchStatus.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
 }
 
 // DeleteLatch deletes a latch. Did is 0 if there was none.

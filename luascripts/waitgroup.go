@@ -9,23 +9,23 @@ import (
 )
 
 var (
-	waitGroupJoin    = load("crew_join")
-	waitGroupLeave   = load("crew_leave")
-	waitGroupLook    = load("crew_look")
-	waitGroupInspect = load("crew_inspect")
-	waitGroupDismiss = load("crew_dismiss")
-	waitGroupDelete  = load("crew_delete")
-	waitGroupRenew   = renewer{script: load("crew_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
+	waitGroupJoin    = load("waitgroup_join")
+	waitGroupLeave   = load("waitgroup_leave")
+	waitGroupStatus  = load("waitgroup_status")
+	waitGroupInspect = load("waitgroup_inspect")
+	waitGroupDismiss = load("waitgroup_dismiss")
+	waitGroupDelete  = load("waitgroup_delete")
+	waitGroupRenew   = renewer{script: load("waitgroup_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 )
 
-// WaitGroupStay is how long a wait group without changes stays in Redis. crew_renew.lua has the
+// WaitGroupStay is how long a wait group without changes stays in Redis. waitgroup_renew.lua has the
 // number, too.
 const WaitGroupStay = 24 * time.Hour
 
 // Mark is what a worker of a wait group leaves behind.
 type Mark string
 
-// The marks of include_crew.
+// The marks of include_waitgroup.
 const (
 	WorkerDone Mark = "9000000000000001"
 	WorkerLost Mark = "1"
@@ -74,7 +74,7 @@ type WaitGroupState struct {
 
 // LookAtWaitGroup returns the state of a wait group. The verdict is Done or Foreign.
 func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
-	msg, err := waitGroupLook.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
+	msg, err := waitGroupStatus.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
 		return WaitGroupState{}, 0, err
 	}
@@ -82,7 +82,7 @@ func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroup
 		return WaitGroupState{}, Foreign, nil
 	}
 	words, err := msg.ToArray()
-	bad := &ReplyError{waitGroupLook.name, "a list of " + strconv.Itoa(len(words))} // the reply has owners, which belong in no error
+	bad := &ReplyError{waitGroupStatus.name, "a list of " + strconv.Itoa(len(words))} // the reply has owners, which belong in no error
 	if err != nil || len(words) < 5 {
 		return WaitGroupState{}, 0, bad
 	}

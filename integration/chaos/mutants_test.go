@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
-		"did = carried_out(redis.call('ZSCORE', calls, counted), 1)", "did = false", "standalone", saysOpen,
+		"counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1)", "counted = false", "standalone", saysOpen,
 	},
 	{
 		"a wait group does not wait for a lost member", "latch/waitgroup.go",
