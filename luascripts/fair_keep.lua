@@ -79,7 +79,7 @@ for i, owner in ipairs(owners) do
     joined[#joined + 1], joined_deadlines[#joined_deadlines + 1] = owner, now + timeouts_of[i] + foreign_before_joined * 300000
   end
 end
--- mutant: operand 1, border: without an owner, the server refuses the RPUSH
+-- mutant: operand 1, border: without an owner, the server rejects the RPUSH
 if #joined > 0 and not append(queue, timeouts, joined, joined_deadlines) then
   foreign_waits = foreign_waits or foreign_before_joined > 0 -- mutant: operand 1: a foreign owner before one in the queue is also before one that joins
   for _, owner in ipairs(joined) do replies[index_of[owner] + 1] = foreign_before_joined > 0 and 2 or own end
