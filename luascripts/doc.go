@@ -15,7 +15,7 @@
 //
 //   - A script receives the required result ("want 2"), never what to add. It may be sent twice.
 //     The second copy changes nothing and returns the same reply. The scripts of rate limiters add,
-//     and are sent once.
+//     and the scripts that force-unlock remove any holder, so these are sent once.
 //   - A script reads first and writes last. A reply below zero, or an error of the first read,
 //     means that the script changed no hold of a living owner. It may have removed dead owners, or
 //     the caller's queue position, as its header says.

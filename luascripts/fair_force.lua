@@ -15,8 +15,8 @@
 -- It removes dead owners from the front of the queue even if the lock was free. Living owners keep their
 -- positions.
 --
--- Safe to repeat if the caller checked the owner: a second copy also removes an owner that acquired the
--- lock in between.
+-- Sent only once (and again to remove more dead owners), because a second copy would remove an owner that
+-- acquired the lock in between.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish = ARGV[1], ARGV[2]
 

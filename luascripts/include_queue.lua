@@ -3,11 +3,11 @@
 -- The queue is the value of one field in the hash of the lock, leasehold_line. It therefore expires
 -- and migrates with the lock, and needs no further key and no further permission:
 --
---   <grants> <since>|<owner> <offer> <since> <retry_at> <deadline>;<owner> …
+--   <grants> <held_since>|<owner> <offer> <since> <retry_at> <deadline>;<owner> …
 --
--- grants counts the hand-offs since the lock was last free, at the time <since>. A zero in front of
--- <since> is a mark: a caller that does not join the queue, such as TryLock, was refused since then.
--- Earlier versions do not know the mark. They read the same number, and may drop the zero.
+-- grants counts the hand-offs since the lock was last free, at the time <held_since>. A zero in front
+-- of that number is a mark: a caller that does not join the queue, such as TryLock, was refused since
+-- then. Earlier versions do not know the mark. They read the same number, and may drop the zero.
 --
 -- Each entry is a waiting process: the owner string under which it will hold the lock, and the lease
 -- in ms with which a release grants the lock to it. The other three numbers say when the process

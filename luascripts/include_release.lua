@@ -15,12 +15,11 @@ end
 -- If the lock must be freed instead, it returns nil and that reply: 1, or 2 if the processes in the queue
 -- must let others go first.
 --
--- Callers outside the queue get only a free lock, so hand_off does not grant the lock if too many grants
--- came in a row: more than 4 if foreign clients are subscribed; more than 16 if that is unknown; more
--- than 4 in at least a second if a caller has marked the queue; and otherwise more than 640 in at least
--- 10 s, for Redisson's tryLock, which leaves no mark. Each process in the queue gets the lock before that.
--- The message "aside" makes the clients that use the queue wait a little, because they would otherwise
--- always be the first to retry.
+-- Callers outside the queue can only acquire a free lock, so hand_off has it freed after some grants in a
+-- row: after 4 if foreign clients are subscribed; after 16 if that is unknown; after 4, and at least a
+-- second, if a caller has marked the queue; otherwise after 640, and at least 10 s, for Redisson's tryLock,
+-- which leaves no mark. Each process in the queue gets the lock before that. The message "aside" makes the
+-- clients that use the queue wait a little, because they would otherwise always be the first to retry.
 --
 -- named is the next owner that the release names, {owner, offer, retry, timeout}, or nil.
 local function hand_off(lock, counter, time, owner, queue, channels, last, spare, named)
@@ -37,6 +36,7 @@ local function hand_off(lock, counter, time, owner, queue, channels, last, spare
   elseif mark == '0' then
     max_grants, min_age = 4, 1000
   end
+  -- Free the lock for callers outside the queue.
   if grants > math.max(max_grants, queue_length(queue)) and math.abs(now - since) >= min_age then
     redis.pcall(channels.publish, channels.queue, 'aside')
     return nil, 2

@@ -8,8 +8,7 @@
 -- Returns 1 if an owner held the lock, 0 if it was free.
 -- Returns -4 if the key is not a plain lock; nothing was changed.
 --
--- Safe to repeat if the caller checked the owner: a second copy also removes an owner that
--- acquired the lock in between.
+-- Sent only once, because a second copy would remove an owner that acquired the lock in between.
 local lock = KEYS[1]
 local channel, publish = ARGV[1], ARGV[2]
 

@@ -11,8 +11,8 @@
 -- Returns -3 if about 50 readers were removed, and there are more: call the script again.
 -- Returns -4 if the key is not a read/write lock; nothing was changed.
 --
--- Safe to repeat if the caller checked the owners: a second copy also removes an owner that acquired
--- the lock in between.
+-- Sent only once (and again after -3), because a second copy would remove an owner that acquired the
+-- lock in between.
 local lock, never = KEYS[1], KEYS[2]
 local prefix, channel, publish = ARGV[1], ARGV[2], ARGV[3]
 
