@@ -14,12 +14,12 @@ local function refund(limits, gaps, reserved, now, permits, used)
     return back
   end
 
-  -- is_last_due reports whether a reservation due after this time is the latest one.
+  -- is_last_due reports whether the reservation that is due after `due` µs is the latest one.
   local function is_last_due(due)
     return reserved > 0 and reserved - due < 1
   end
 
-  -- shorten_reserved lowers `reserved` after the latest reservation was refunded: the reservations before it are due by this time.
+  -- shorten_reserved lowers `reserved` after the latest reservation was refunded, to a time by which all earlier reservations are due.
   local function shorten_reserved()
     local latest_due = 0
     for _, limit in ipairs(limits) do
