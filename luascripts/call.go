@@ -3,7 +3,6 @@ package luascripts
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -37,20 +36,34 @@ type Keys struct {
 
 	Never string // fair, read/write, semaphore, latch, wait group: a key that never exists
 
-	Rounds string // latch: the hash of its rounds. Lock is the count
-	Calls  string // latch: the zset of the calls that were counted
-
-	Leases  string // semaphore: the zset of the permits that are held. Lock is the number of free ones
-	Change  string // semaphore: the channel at which Redisson's clients listen
-	Slots   string // semaphore: the hash of the slots that permits have
-	Permits int    // semaphore: the number of permits of an owner
-	Total   int    // semaphore: the required total; 0 accepts any
-
 	Register string // the latest fencing token, or "" without fencing
 
-	Wish   string // read/write: the waiting writer that later readers wait behind
-	Turn   string // read/write: the waiting reader that writers wait behind when a writer has left
-	Beside string // read/write: what the keys of read leases begin with
+	ReadWriteKeys
+	SemaphoreKeys
+	LatchKeys
+}
+
+// ReadWriteKeys has the names that only read/write locks have.
+type ReadWriteKeys struct {
+	Wish   string // the waiting writer that later readers wait behind
+	Turn   string // the waiting reader that writers wait behind when a writer has left
+	Beside string // what the keys of read leases begin with
+}
+
+// SemaphoreKeys has the names and settings that only semaphores have. Keys.Lock is the number of free
+// permits.
+type SemaphoreKeys struct {
+	Leases  string // the zset of the permits that are held
+	Change  string // the channel at which Redisson's clients listen
+	Slots   string // the hash of the slots that permits have
+	Permits int    // the number of permits of an owner
+	Total   int    // the required total; 0 accepts any
+}
+
+// LatchKeys has the names that only latches have. Keys.Lock is the count.
+type LatchKeys struct {
+	Rounds string // the hash of its rounds
+	Calls  string // the zset of the calls that were counted
 }
 
 // Question is the request of an owner to an acquire script. Each type of lock ignores the fields
@@ -200,28 +213,6 @@ type Waiter struct {
 	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it is in it
 }
 
-// ms returns d in the form that scripts take.
-func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// texts has the latest of the durations that are the same in many commands.
-var texts [64]atomic.Pointer[durationText]
-
-type durationText struct {
-	d    time.Duration
-	text string
-}
-
-// settingMs is ms for a duration that is a setting, and so the same in many commands.
-func settingMs(d time.Duration) string {
-	latest := &texts[uint64(d.Milliseconds())%uint64(len(texts))]
-	if t := latest.Load(); t != nil && t.d == d {
-		return t.text
-	}
-	t := &durationText{d, ms(d)}
-	latest.Store(t)
-	return t.text
-}
-
 // remaining returns a PTTL reply as a duration.
 func remaining(pttl int64) time.Duration {
 	if pttl < 0 {
@@ -274,7 +265,7 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 }
 
 // withRegister adds the register of fencing tokens to keys, if there is one.
-func (k Keys) withRegister(keys ...string) []string {
+func (k *Keys) withRegister(keys ...string) []string {
 	if k.Register != "" {
 		keys = append(keys, k.Register)
 	}

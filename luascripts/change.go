@@ -25,6 +25,8 @@ type Change struct {
 	Err      error
 }
 
+func (c *Change) slot() uint16 { return c.Slot }
+
 // ChangeReentrant executes all changes of batch, and stores the reply to each in its Change. A
 // script call has up to perCall locks, which must be neighbors in batch and in one slot. All calls
 // are in one pipeline. In each call the releases come before the questions, and batch is in that
@@ -35,60 +37,47 @@ type Change struct {
 // must not fail the others. A rejected call has executed nothing.
 func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Change, perCall int) {
 	if len(batch) == 1 {
-		reply := change(batch).exec(ctx, rdb)
-		change(batch).answered(ctx, rdb, reply)
+		w := unusedWords.Get().(*words)
+		defer w.done()
+		msg, err := batch[0].words(w).exec(ctx, rdb, w.keys, w.args).ToMessage()
+		batch[0].answered(&msg, err)
 		return
 	}
 	var memory [8]change
-	calls := memory[:0]
-	for i, c := range batch {
-		if last := len(calls) - 1; last >= 0 && len(calls[last]) < perCall && c.Slot == batch[i-1].Slot {
-			calls[last] = batch[i-len(calls[last]) : i+1]
-		} else {
-			calls = append(calls, batch[i:i+1])
-		}
-	}
+	calls := split(memory[:0], batch, perCall)
 	for _, call := range calls {
 		call.sort()
 	}
-	if len(calls) == 1 {
-		reply := calls[0].exec(ctx, rdb)
-		calls[0].answered(ctx, rdb, reply)
-		return
-	}
 	replies := execAll(ctx, rdb, len(calls), func(i int, w *words) *script { return calls[i].words(w) })
 	for i, reply := range replies {
-		if errors.Is(reply.Error(), rueidis.ErrNoSlot) {
+		if len(calls) > 1 && errors.Is(reply.Error(), rueidis.ErrNoSlot) {
 			// One slot has no node, and the library sent none of the calls.
-			reply = calls[i].exec(ctx, rdb)
+			ChangeReentrant(ctx, rdb, calls[i], perCall)
+		} else {
+			calls[i].answered(ctx, rdb, reply)
 		}
-		calls[i].answered(ctx, rdb, reply)
 	}
+}
+
+// words returns the script that executes c alone, and adds its words to w.
+func (c *Change) words(w *words) *script {
+	if c.Gives {
+		w.release(c.Keys, c.Question.Owner, c.Question.Want, &Pass{})
+		return reentrantRelease
+	}
+	w.acquire(c.Keys, &c.Question)
+	return reentrantAcquire
 }
 
 // change is what one script call carries out.
 type change []*Change
 
-// exec runs the script.
-func (call change) exec(ctx context.Context, rdb rueidis.CoreClient) rueidis.RedisResult {
-	w := unusedWords.Get().(*words)
-	defer w.done()
-	return call.words(w).exec(ctx, rdb, w.keys, w.args)
-}
-
-// words returns the script, and puts its words into w: for one change the script that is for it
-// alone.
+// words returns the script, and adds its words to w.
 func (call change) words(w *words) *script {
-	first := call[0]
-	switch {
-	case len(call) > 1:
-	case first.Gives:
-		w.release(first.Keys, first.Question.Owner, first.Question.Want, &Pass{})
-		return reentrantRelease
-	default:
-		w.acquire(first.Keys, &first.Question)
-		return reentrantAcquire
+	if len(call) == 1 {
+		return call[0].words(w)
 	}
+	first := call[0]
 	w.add(first.Keys.Publish, bit(!first.Keys.Scattered))
 	for len(call) > 0 {
 		n := 1
@@ -118,7 +107,7 @@ func (call change) run(w *words) {
 	}
 	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.place(), spare)
 	for _, c := range call {
-		w.lock(c.Keys)
+		w.keys = c.Keys.withRegister(append(w.keys, c.Keys.Lock)...)
 		w.args = append(w.args, c.Question.Owner)
 	}
 }
@@ -129,7 +118,8 @@ func (c *Change) isLike(d *Change) bool {
 	if c.Gives || d.Gives {
 		return c.Gives == d.Gives && q.Want == r.Want
 	}
-	return q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && q.placeText() == r.placeText() && (c.Keys.Register != "") == (d.Keys.Register != "")
+	samePlace := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
+	return samePlace && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.Register != "") == (d.Keys.Register != "")
 }
 
 // sort puts the releases before the questions, and otherwise keeps the order. Then those that

@@ -35,7 +35,7 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 
 // acquire adds the words of reentrant_acquire.
 func (w *words) acquire(k *Keys, q *Question) {
-	w.lock(k)
+	w.keys = k.withRegister(append(w.keys, k.Lock)...)
 	w.add(q.Owner, settingMs(q.Lease), q.place(), bit(!k.Scattered))
 	if q.Want != 1 || k.Register != "" {
 		w.add(strconv.Itoa(q.Want))
@@ -51,35 +51,24 @@ func (q *Question) place() string {
 	if q.Offer == 0 {
 		return ""
 	}
-	p := q.placeText()
-	if latest := latestPlace.Load(); latest != nil && p == latest.placeText {
+	durations := [...]time.Duration{q.Offer, q.Waited.Truncate(time.Millisecond), q.Again, q.WaiterTimeout}
+	if latest := latestPlace.Load(); latest != nil && durations == latest.durations {
 		return latest.text
 	}
-	text := ms(p.offer) + " " + ms(p.waited) + " " + ms(p.again) + " " + ms(p.keep)
-	if p.waited == 0 {
-		latestPlace.Store(&struct {
-			placeText
-			text string
-		}{p, text})
+	text := ms(q.Offer) + " " + ms(q.Waited) + " " + ms(q.Again) + " " + ms(q.WaiterTimeout)
+	if q.Waited < time.Millisecond {
+		latestPlace.Store(&placeText{durations, text})
 	}
 	return text
 }
 
-type placeText struct{ offer, waited, again, keep time.Duration }
-
-// placeText returns what q's place says.
-func (q *Question) placeText() placeText {
-	if q.Offer == 0 {
-		return placeText{}
-	}
-	return placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.WaiterTimeout}
-}
-
 // latestPlace is the latest text of a place. Most questions come at once, and so say the same.
-var latestPlace atomic.Pointer[struct {
-	placeText
-	text string
-}]
+var latestPlace atomic.Pointer[placeText]
+
+type placeText struct {
+	durations [4]time.Duration
+	text      string
+}
 
 // ReleaseReentrant sets the hold count of owner to leave, and returns Done, Gone or Foreign. With 0
 // the lock is granted to the first in the queue. An owner in the queue leaves it.
@@ -197,14 +186,6 @@ func passed(msg *rueidis.RedisMessage, heir bool) (Passed, error) {
 		return Passed{Verdict: Done, Listeners: true}, nil
 	}
 	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
-}
-
-// bit returns b in the form that scripts take.
-func bit(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }
 
 // RenewReentrant extends the leases of all locks of batch whose owners hold them. A script call has

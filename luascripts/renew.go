@@ -14,6 +14,8 @@ type Renewal struct {
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 }
 
+func (r Renewal) slot() uint16 { return r.Slot }
+
 // Renewed is the reply for one lock. It is Done, Gone or Foreign, or an error.
 type Renewed struct {
 	Verdict Verdict
@@ -37,25 +39,17 @@ type renewer struct {
 // server may be a cluster that looks like one server, or a slot may be half moved; and one
 // denied lock must not end the others.
 func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	ends := make([]int, 0, 1+(len(batch)-1)/perCall) // where in batch each call ends
-	for i := range batch {
-		if last := len(ends) - 1; last >= 0 && i-starts(ends, last) < perCall && batch[i].Slot == batch[i-1].Slot {
-			ends[last] = i + 1
-		} else {
-			ends = append(ends, i+1)
-		}
-	}
-	replies := execAll(ctx, rdb, len(ends), func(i int, w *words) *script {
-		s.words(w, batch[starts(ends, i):ends[i]], lease)
-		return s.script
-	})
+	calls := split(make([][]Renewal, 0, 1+(len(batch)-1)/perCall), batch, perCall)
+	replies := execAll(ctx, rdb, len(calls), func(i int, w *words) *script { return s.words(w, calls[i], lease) })
 	renewed := make([]Renewed, len(batch))
+	rest := renewed
 	for i, reply := range replies {
-		part := batch[starts(ends, i):ends[i]]
-		into := renewed[starts(ends, i):ends[i]]
+		call := calls[i]
+		into := rest[:len(call)]
+		rest = rest[len(call):]
 		err := s.verdicts(reply, into)
-		if _, refused := rueidis.IsRedisErr(err); refused && len(part) > 1 {
-			copy(into, s.renew(ctx, rdb, part, lease, 1))
+		if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 {
+			copy(into, s.renew(ctx, rdb, call, lease, 1))
 		} else if err != nil {
 			for j := range into {
 				into[j] = Renewed{Err: err}
@@ -65,28 +59,21 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 	return renewed
 }
 
-// starts returns where the i-th part begins; ends says where the parts end.
-func starts(ends []int, i int) int {
-	if i == 0 {
-		return 0
-	}
-	return ends[i-1]
-}
-
-// words puts the keys and the arguments of one call into w.
-func (s *renewer) words(w *words, part []Renewal, lease time.Duration) {
+// words returns the script, and adds the words of one call to w.
+func (s *renewer) words(w *words, call []Renewal, lease time.Duration) *script {
 	w.add(settingMs(lease))
 	if s.never != nil {
-		w.keys = append(w.keys, s.never(part[0].Keys))
+		w.keys = append(w.keys, s.never(call[0].Keys))
 	}
-	for i := range part {
-		key := part[i].Keys.Lock
+	for i := range call {
+		key := call[i].Keys.Lock
 		if s.keyOf != nil {
-			key = s.keyOf(part[i].Keys)
+			key = s.keyOf(call[i].Keys)
 		}
 		w.keys = append(w.keys, key)
-		w.args = s.argsOf(w.args, &part[i])
+		w.args = s.argsOf(w.args, &call[i])
 	}
+	return s.script
 }
 
 // verdicts reads the reply of a call into renewed.

@@ -18,7 +18,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	sem := keys
 	sem.Lock, sem.Leases, sem.Queue, sem.Timeouts, sem.Never = "permits", "leases", "queue", "alive", "never"
 	sem.Channel, sem.Change, sem.Slots = "channel", "change", "slots"
-	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
+	latch := luascripts.Keys{Lock: "latch", LatchKeys: luascripts.LatchKeys{Rounds: "rounds", Calls: "calls"}, Never: "never", Channel: "channel", Publish: "PUBLISH"}
 	waitGroup := luascripts.Keys{Lock: "waitgroup", Channel: "channel", Publish: "PUBLISH"}
 	board := luascripts.Keys{Lock: "board", Channel: "channel", Publish: "PUBLISH"}
 	window := luascripts.WindowKeys{Config: "window", Value: "value", Permits: "window-permits", Never: "never"}
@@ -203,7 +203,7 @@ func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	full(t, s)
-	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
+	latch := luascripts.Keys{Lock: "latch", LatchKeys: luascripts.LatchKeys{Rounds: "rounds", Calls: "calls"}, Never: "never", Channel: "channel", Publish: "PUBLISH"}
 	_, _, made := luascripts.InitLatch(t.Context(), rdb, latch, 2, luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour})
 	_, joined := luascripts.JoinWaitGroup(t.Context(), rdb, luascripts.Keys{Lock: "waitgroup"}, luascripts.Question{Owner: ours, Lease: time.Minute, Want: 1})
 	for what, err := range map[string]error{"a latch": made, "a member": joined} {
@@ -220,7 +220,7 @@ func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 func TestSemaphore_foreignPermits(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	k := luascripts.Keys{Lock: "permits", Leases: "leases", Queue: "queue", Timeouts: "alive", Never: "never", Permits: 1, Total: 2}
+	k := luascripts.Keys{Lock: "permits", Queue: "queue", Timeouts: "alive", Never: "never", SemaphoreKeys: luascripts.SemaphoreKeys{Leases: "leases", Permits: 1, Total: 2}}
 	do(t, rdb, "SET", "leases", "of another program")
 	v, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, ownerOf(k), 1)
 	check(t, "release in part", v, luascripts.Foreign, err)

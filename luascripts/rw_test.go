@@ -26,10 +26,12 @@ func rwKeysOf(name, tagged string) luascripts.Keys {
 		Lock:    name,
 		Channel: "redisson_rwlock:" + tagged,
 		Publish: "PUBLISH",
-		Wish:    "leasehold_rwlock_wish:" + tagged,
-		Turn:    "leasehold_rwlock_turn:" + tagged,
-		Beside:  tagged,
 		Never:   tagged + "::rwlock_timeout:0",
+		ReadWriteKeys: luascripts.ReadWriteKeys{
+			Wish:   "leasehold_rwlock_wish:" + tagged,
+			Turn:   "leasehold_rwlock_turn:" + tagged,
+			Beside: tagged,
+		},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -148,6 +149,19 @@ func execAll(ctx context.Context, rdb rueidis.CoreClient, n int, fill func(i int
 	return replies
 }
 
+// split appends to calls the script calls for batch. Each call has up to perCall neighbors of batch,
+// which are in one slot.
+func split[S ~[]E, E interface{ slot() uint16 }](calls []S, batch S, perCall int) []S {
+	start := 0
+	for i := range batch {
+		if next := i + 1; next == len(batch) || next-start == perCall || batch[next].slot() != batch[i].slot() {
+			calls = append(calls, batch[start:next])
+			start = next
+		}
+	}
+	return calls
+}
+
 // command returns the command of one call: the digest of s, or its text, with its words.
 func (s *script) command(rdb rueidis.CoreClient, w *words, text bool) rueidis.Completed {
 	n := int64(len(w.keys))
@@ -176,16 +190,38 @@ func (w *words) done() {
 	unusedWords.Put(w)
 }
 
-// lock adds the keys of a lock.
-func (w *words) lock(k *Keys) {
-	w.keys = append(w.keys, k.Lock)
-	if k.Register != "" {
-		w.keys = append(w.keys, k.Register)
-	}
-}
-
 // add adds arguments.
 func (w *words) add(args ...string) { w.args = append(w.args, args...) }
+
+// bit returns b in the form that scripts take.
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// ms returns d in the form that scripts take.
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// texts has the latest of the durations that are the same in many commands.
+var texts [64]atomic.Pointer[durationText]
+
+type durationText struct {
+	d    time.Duration
+	text string
+}
+
+// settingMs is ms for a duration that is a setting, and so the same in many commands.
+func settingMs(d time.Duration) string {
+	latest := &texts[uint64(d.Milliseconds())%uint64(len(texts))]
+	if t := latest.Load(); t != nil && t.d == d {
+		return t.text
+	}
+	t := &durationText{d, ms(d)}
+	latest.Store(t)
+	return t.text
+}
 
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
 // it wrote, for timeout at most. It returns how many have. WAIT counts only the writes

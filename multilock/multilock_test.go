@@ -904,7 +904,7 @@ func TestDo(t *testing.T) {
 					err := lock.Do(ctx, of(ours...), func(ctx context.Context) error {
 						cancel()
 						<-ctx.Done()
-						time.Sleep(10 * time.Minute)
+						time.Sleep(10*time.Minute + time.Second) // no renewal is in flight, so the next ones find both deleted
 						h := lock.HoldFromContext(ctx)
 						if err := h.Err(); err != nil {
 							t.Error(err)

@@ -1,7 +1,7 @@
 package watchdog
 
 import (
-	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,12 +32,7 @@ func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNa
 // Passed reports whether t, which must come from time.Now, has passed by either clock.
 func Passed(t time.Time) bool { return at(t).passed(now()) }
 
-// noTime is an instant that never comes.
-var noTime = instant{mono: math.MaxInt64, wall: math.MaxInt64}
-
-func (i instant) add(d time.Duration) instant {
-	return instant{mono: i.mono + d, wall: i.wall + int64(d)}
-}
+func (i instant) add(d time.Duration) instant { return instant{i.mono + d, i.wall + int64(d)} }
 
 // passed reports whether n is not before i, by either clock.
 func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall }
@@ -50,9 +45,27 @@ func (i instant) left(n instant) time.Duration {
 	return min(i.mono-n.mono, time.Duration(i.wall-n.wall))
 }
 
-// time returns i as a time.Time with both readings. It reads the clocks only once, so a pause between
-// two readings cannot distort it.
-func (i instant) time() time.Time {
+// deadline is an instant that can be read without the mutex that guards its changes. A reader may
+// then see one clock's value from before a change, and the other's from after it.
+type deadline struct{ mono, wall atomic.Int64 }
+
+func (d *deadline) load() instant { return instant{time.Duration(d.mono.Load()), d.wall.Load()} }
+
+func (d *deadline) store(i instant) { d.mono.Store(int64(i.mono)); d.wall.Store(i.wall) }
+
+// reading is one reading of both clocks, by which instants are returned as time.Time.
+type reading struct {
+	t time.Time
+	n instant // the moment of t
+}
+
+// time returns i as a time.Time with both clocks' values. Until a clock is changed, the same instant is
+// always the same time.Time, although two readings of two clocks differ by nanoseconds.
+func (r *reading) time(i instant) time.Time {
 	t := time.Now()
-	return t.Add(i.left(of(t)))
+	n := of(t)
+	if changed := n.mono - r.n.mono - time.Duration(n.wall-r.n.wall); changed.Abs() >= time.Millisecond {
+		*r = reading{t, n}
+	}
+	return r.t.Add(i.left(r.n))
 }

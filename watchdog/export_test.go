@@ -31,5 +31,5 @@ func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
 func (w *Watchdog) Turns() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.turns
+	return w.loop.turns
 }

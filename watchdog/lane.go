@@ -41,20 +41,6 @@ type batch struct {
 	over     chan struct{} // closed when the batch is answered and all subjects are notified
 }
 
-// laneLocked returns the lane of a group.
-func (w *Watchdog) laneLocked(g Group) *lane {
-	ln := w.lanes[g]
-	if ln == nil {
-		interval := w.lease / 3
-		if g.Within > 0 {
-			interval = min(interval, g.Within)
-		}
-		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
-		w.lanes[g] = ln
-	}
-	return ln
-}
-
 // lookLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
 // that is overdue. While a lease is in ln.waiting, it is in w.ends, too.
 func (ln *lane) lookLocked(w *Watchdog, n instant) {
@@ -153,11 +139,11 @@ func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
 
 // takeLocked adds l to b, unless l has ended, expired, changed its group, or is not to be renewed.
 func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
-	if l.over {
+	if l.over.Load() {
 		return // it ended while it was waiting
 	}
-	if g := l.subject.Group(); l.until.passed(b.sent) {
-		l.renewAt = l.until // turn will end it
+	if g, until := l.subject.Group(), l.until.load(); until.passed(b.sent) {
+		l.renewAt = until // turn will end it
 	} else if g != ln.group {
 		l.lane = w.laneLocked(g)
 	} else if l.alive {
@@ -192,38 +178,32 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 
 // answeredLocked records the replies to b. It returns the functions that notify the subjects.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []func()) {
-	var last instant
-	var shown time.Time // most leases have the same end
 	for i, l := range b.leases {
 		l.under = nil
-		if l.over {
+		if l.over.Load() {
 			continue // stopped, or lost by the clock: the reply came too late
 		}
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		subject, left := l.subject, l.until.left(n)
+		subject, left := l.subject, l.until.load().left(n)
 		switch {
-		case l.until.passed(n):
+		case left <= 0:
 			l.err = err
 			news = append(news, l.loseLocked(n, l.expiredLocked()))
 		case errors.Is(err, ErrGone):
 			news = append(news, l.loseLocked(n, err))
 		case err != nil:
 			l.err = err
-			l.renewAt = n.add(w.retry)
+			l.renewAt = n.add(min(max(w.lease/24, 5*time.Millisecond), time.Second))
 			w.placeLocked(l)
 			news = append(news, func() { subject.Unrenewed(err, left) })
 		default:
 			l.err = nil
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
-			if l.until != last {
-				last, shown = l.until, l.untilLocked()
-			}
-			l.shown = shown
-			until := shown
+			until := w.clock.time(l.until.load())
 			news = append(news, func() { subject.Renewed(until, left) })
 		}
 	}

@@ -43,23 +43,21 @@ type Subject interface {
 type Lease struct {
 	w *Watchdog // set once
 
-	// A copy of until, for a Check without the mutex. Both are zero once the lease has ended. Check
-	// may read one of them before and one after a change. It then takes the mutex, and checks again.
-	mono, wall atomic.Int64
+	// Guarded by w.mu, but IsTrusted reads them without it. If it finds that the lease has ended, Check
+	// takes the mutex, and checks again.
+	until deadline
+	over  atomic.Bool // stopped or lost
 
 	// Guarded by w.mu.
+	alive   bool // it is to be renewed
+	waiting bool // it is in lane.waiting
 	inQueue
 	subject Subject
-	until   instant
-	shown   time.Time     // the value of until that was last returned; zero if none was
-	callAt  instant       // when to call Due; noTime if not at all
+	callAt  *instant      // when to call Due; nil if not at all
 	renewAt instant       // when the next renewal is due, if alive
 	lane    *lane         // the lane that renews it; set before alive is true for the first time
 	under   chan struct{} // closed when the renewal in flight has ended; nil if there is none
 	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
-	alive   bool          // it is to be renewed
-	waiting bool          // it is in lane.waiting
-	over    bool          // stopped or lost
 }
 
 // Until returns the end of the lease. It changes only when the lease is renewed or ends, or when a
@@ -67,16 +65,7 @@ type Lease struct {
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return l.untilLocked()
-}
-
-// untilLocked returns the same time for the same end, although two readings of two clocks differ by
-// nanoseconds. Only a changed clock makes a difference of a millisecond.
-func (l *Lease) untilLocked() time.Time {
-	if fresh := l.until.time(); fresh.Sub(l.shown).Abs() >= time.Millisecond {
-		l.shown = fresh
-	}
-	return l.shown
+	return l.w.clock.time(l.until.load())
 }
 
 // Check compares the clocks, and returns nil while the lease is valid. Otherwise it returns the
@@ -90,11 +79,11 @@ func (l *Lease) CheckAt(t time.Time) error {
 	}
 	n := of(t)
 	l.w.mu.Lock()
-	if l.over {
+	if l.over.Load() {
 		defer l.w.mu.Unlock()
 		return l.err
 	}
-	if !l.until.passed(n) {
+	if !l.until.load().passed(n) {
 		l.w.mu.Unlock()
 		return nil
 	}
@@ -106,17 +95,14 @@ func (l *Lease) CheckAt(t time.Time) error {
 
 // IsTrusted reports whether the lease is valid at t, which must be a current time.Now. It takes no
 // mutex and reports no loss. If it returns false, call Check.
-func (l *Lease) IsTrusted(t time.Time) bool {
-	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
-	return !quick.passed(of(t))
-}
+func (l *Lease) IsTrusted(t time.Time) bool { return !l.over.Load() && !l.until.load().passed(of(t)) }
 
 // Extend records that the server confirmed d more, by a command sent at sent. It never shortens the
 // lease, and has no effect once the lease has ended.
 func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if !l.over {
+	if !l.over.Load() {
 		l.extendLocked(at(sent), d)
 	}
 }
@@ -130,19 +116,19 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	n := now()
 	var tell func()
 	switch {
-	case l.over || err != nil && !errors.Is(err, ErrGone):
-	case l.until.passed(n):
+	case l.over.Load() || err != nil && !errors.Is(err, ErrGone):
+	case l.until.load().passed(n):
 		tell = l.loseLocked(n, l.expiredLocked())
 	case err != nil:
 		tell = l.loseLocked(n, err)
 	default:
 		l.err = nil
-		start, left := at(sent), l.until.left(n)
+		start, left := at(sent), l.until.load().left(n)
 		if next := start.add(l.lane.interval); l.renewAt.before(next) {
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
-		subject, until := l.subject, l.untilLocked()
+		subject, until := l.subject, l.w.clock.time(l.until.load())
 		tell = func() { subject.Renewed(until, left) }
 	}
 	l.w.mu.Unlock()
@@ -155,7 +141,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 func (l *Lease) KeepAlive(on bool) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.over || l.alive == on {
+	if l.over.Load() || l.alive == on {
 		return
 	}
 	l.alive, l.lane = on, l.w.laneLocked(l.subject.Group())
@@ -168,8 +154,8 @@ func (l *Lease) KeepAlive(on bool) {
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if at := at(t); !l.over && at.before(l.callAt) {
-		l.callAt = at
+	if at := at(t); !l.over.Load() && (l.callAt == nil || at.before(*l.callAt)) {
+		l.callAt = &at
 		l.w.placeLocked(l)
 	}
 }
@@ -180,7 +166,7 @@ func (l *Lease) CallAt(t time.Time) {
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.over || !l.alive || l.until.left(now()) < atLeast {
+	if l.over.Load() || !l.alive || l.until.load().left(now()) < atLeast {
 		return false
 	}
 	l.subject = s
@@ -190,7 +176,7 @@ func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 // Lose ends the lease as lost, with cause, unless it has ended already.
 func (l *Lease) Lose(cause error) {
 	l.w.mu.Lock()
-	if l.over {
+	if l.over.Load() {
 		l.w.mu.Unlock()
 		return
 	}
@@ -217,7 +203,7 @@ func (l *Lease) Stop(ctx context.Context) bool {
 func (l *Lease) End() (was bool, under <-chan struct{}) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	was = !l.over
+	was = !l.over.Load()
 	if was {
 		l.endLocked(ErrStopped)
 	}
@@ -227,8 +213,8 @@ func (l *Lease) End() (was bool, under <-chan struct{}) {
 // loseLocked ends the lease and returns the function that notifies its subject. The caller calls that
 // without the mutex.
 func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
-	if !l.until.passed(n) {
-		l.until, l.shown = n, time.Time{}
+	if !l.until.load().passed(n) {
+		l.until.store(n)
 	}
 	l.endLocked(cause)
 	subject := l.subject
@@ -236,9 +222,8 @@ func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 }
 
 func (l *Lease) endLocked(cause error) {
-	l.over, l.err = true, cause
-	l.mono.Store(0)
-	l.wall.Store(0)
+	l.over.Store(true)
+	l.err = cause
 	if l.queue != nil {
 		heap.Remove(l.queue, l.index)
 	}
@@ -254,22 +239,8 @@ func (l *Lease) expiredLocked() error {
 }
 
 func (l *Lease) extendLocked(sent instant, d time.Duration) {
-	if until := sent.add(Trusted(d)); l.until.before(until) { // never shorten the lease
-		l.trustLocked(until)
+	if until := sent.add(Trusted(d)); l.until.load().before(until) { // never shorten the lease
+		l.until.store(until)
 	}
 	l.w.placeLocked(l)
-}
-
-func (l *Lease) trustLocked(until instant) {
-	l.until, l.shown = until, time.Time{}
-	l.mono.Store(int64(until.mono))
-	l.wall.Store(until.wall)
-}
-
-// endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
-func (l *Lease) endsLocked() instant {
-	if l.callAt.before(l.until) {
-		return l.callAt
-	}
-	return l.until
 }

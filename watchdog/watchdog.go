@@ -27,24 +27,30 @@ const (
 // Watchdog watches leases. New creates one, Close ends it.
 type Watchdog struct {
 	lease time.Duration // set once: the lease that a renewal grants
-	retry time.Duration // set once: the time from a failed renewal to the next
 	most  int           // set once: the maximum number of leases in a batch that is not late
 	renew Renew         // set once
 
 	ctx    context.Context // of the renewals
 	cancel context.CancelFunc
-	wake   chan struct{} // has a value if something is due before armed
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below, the lanes and the leases
-	lanes   map[Group]*lane
-	ends    queue   // leases not in any lane's due, by their end, or by callAt if that is earlier
-	armed   instant // when run wakes up, if it sleeps
-	asleep  bool    // run sleeps until armed
-	turns   int     // how often turn ran; for tests
-	watched bool    // Watch was called since the latest turn
-	running bool
-	closed  bool
+	mu     sync.Mutex // guards the fields below, the lanes and the leases
+	lanes  map[Group]*lane
+	ends   queue   // leases not in any lane's due, by their end, or by callAt if that is earlier
+	loop   loop    // of the goroutine that runs turns
+	clock  reading // by which the ends of leases are returned
+	closed bool
+}
+
+// loop is the state of the goroutine that runs turns, for callers that have something for it to do.
+// Guarded by the watchdog's mu.
+type loop struct {
+	started bool
+	asleep  bool // it sleeps until wakesAt
+	wakesAt instant
+	wake    chan struct{} // set once; has a value if something is due before wakesAt
+	watched bool          // Watch was called since the latest turn
+	turns   int           // how many there were; for tests
 }
 
 // New returns a watchdog whose renewals grant lease. It calls renew every third of lease, or as
@@ -53,11 +59,10 @@ type Watchdog struct {
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
 		lease: lease,
-		retry: min(max(lease/24, 5*time.Millisecond), time.Second),
 		most:  most,
 		renew: renew,
-		wake:  make(chan struct{}, 1),
 		lanes: make(map[Group]*lane),
+		loop:  loop{wake: make(chan struct{}, 1)},
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
@@ -72,9 +77,9 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 
 // WatchIn is Watch with memory for the lease, which must be unused. It returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
-	l.w, l.subject, l.alive, l.callAt = w, s, alive, noTime
+	l.w, l.subject, l.alive = w, s, alive
 	start := at(sent)
-	l.trustLocked(start.add(Trusted(d)))
+	l.until.store(start.add(Trusted(d)))
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,17 +87,31 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 		l.lane = w.laneLocked(s.Group())
 		l.renewAt = start.add(min(l.lane.interval, d/3))
 	}
-	w.watched = true
+	w.loop.watched = true
 	if w.closed {
 		l.endLocked(ErrStopped)
 		return l
 	}
-	if !w.running {
-		w.running = true
+	if !w.loop.started {
+		w.loop.started = true
 		w.wg.Go(w.run)
 	}
 	w.placeLocked(l)
 	return l
+}
+
+// laneLocked returns the lane of a group.
+func (w *Watchdog) laneLocked(g Group) *lane {
+	ln := w.lanes[g]
+	if ln == nil {
+		interval := w.lease / 3
+		if g.Within > 0 {
+			interval = min(interval, g.Within)
+		}
+		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
+		w.lanes[g] = ln
+	}
+	return ln
 }
 
 // Close ends every watch without calling a subject, and waits for the goroutines.
@@ -135,7 +154,7 @@ func (w *Watchdog) run() {
 	for {
 		select {
 		case <-timer.C:
-		case <-w.wake:
+		case <-w.loop.wake:
 		case <-w.ctx.Done():
 			return
 		}
@@ -146,19 +165,19 @@ func (w *Watchdog) run() {
 // turn ends expired leases, calls Due, and starts renewals. It returns how long to sleep.
 func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
-	w.asleep = false
-	w.turns++
+	w.loop.asleep = false
+	w.loop.turns++
 	n := now()
 	for _, ln := range w.lanes {
 		ln.lookLocked(w, n)
 	}
 	var ended []func()
 	for l := w.ends.first(); l != nil && l.endsLocked().passed(n); l = w.ends.first() {
-		if l.until.passed(n) {
+		if l.until.load().passed(n) {
 			ended = append(ended, l.loseLocked(n, l.expiredLocked()))
 			continue
 		}
-		l.callAt = noTime
+		l.callAt = nil
 		w.placeLocked(l)
 		ended = append(ended, l.subject.Due)
 	}
@@ -174,17 +193,26 @@ func (w *Watchdog) turn() time.Duration {
 	if l := w.ends.first(); l != nil {
 		sleep = min(sleep, max(l.endsLocked().left(n), 0))
 	}
-	if sleep == never && w.watched {
+	if sleep == never && w.loop.watched {
 		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
 	}
-	w.watched = false
-	w.armed, w.asleep = n.add(sleep), true
+	w.loop.watched = false
+	w.loop.wakesAt, w.loop.asleep = n.add(sleep), true
 	w.mu.Unlock()
 
 	for _, tell := range ended {
 		tell()
 	}
 	return sleep
+}
+
+// endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
+func (l *Lease) endsLocked() instant {
+	until := l.until.load()
+	if l.callAt != nil && l.callAt.before(until) {
+		return *l.callAt
+	}
+	return until
 }
 
 // placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
@@ -203,11 +231,50 @@ func (w *Watchdog) placeLocked(l *Lease) {
 
 // wakeLocked wakes run if run would sleep past due.
 func (w *Watchdog) wakeLocked(due instant) {
-	if w.asleep && due.before(w.armed) {
-		w.asleep = false // one signal is enough
+	if w.loop.asleep && due.before(w.loop.wakesAt) {
+		w.loop.asleep = false // one signal is enough
 		select {
-		case w.wake <- struct{}{}:
+		case w.loop.wake <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// queue is a heap of leases. The first is due first. Package container/heap adds and removes them.
+type queue []*Lease
+
+// inQueue is the position of a lease in a queue.
+type inQueue struct {
+	at    time.Duration // when it is due, by the monotonic clock
+	queue *queue        // nil if it is in none
+	index int           // its index in the queue
+}
+
+// first returns the lease that is due first, or nil if there is none.
+func (q queue) first() *Lease {
+	if len(q) == 0 {
+		return nil
+	}
+	return q[0]
+}
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	l := x.(*Lease)
+	l.queue, l.index = q, len(*q)
+	*q = append(*q, l)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	end := len(*q) - 1
+	l := (*q)[end]
+	(*q)[end] = nil
+	*q = (*q)[:end]
+	l.queue = nil
+	return l
 }

@@ -38,16 +38,20 @@ type Batcher[R any] struct {
 
 	unused sync.Pool // *batch[R]
 
-	mu      sync.Mutex    // guards the fields below
-	queue   []*request[R] // to be sent, in the order of arrival
-	workers int           // the number of goroutines that send batches, or are about to
-	under   []*batch[R]   // batches in flight
-	latest  time.Time     // when the latest batch was sent
-	trip    time.Duration // the shortest recent round trip
+	mu       sync.Mutex    // guards the fields below
+	queue    []*request[R] // to be sent, in the order of arrival
+	workers  int           // the number of goroutines that send batches, or are about to
+	under    []*batch[R]   // batches in flight
+	pause    pause         // before one more batch
+	sweeping bool          // a timer runs, and then ends the waits of overdue callers
+}
 
-	pacer    *time.Timer // sends one more batch after a pause; nil before the first pause
-	pacing   bool        // the pacer runs
-	sweeping bool        // a timer runs, and then ends the waits of overdue callers
+// pause is the pause after which one more batch follows those in flight. Guarded by the batcher's mu.
+type pause struct {
+	latest time.Time     // when the latest batch was sent
+	trip   time.Duration // the shortest recent round trip
+	runs   bool
+	timer  *time.Timer // ends the pause; nil before the first
 }
 
 // request is one request of a batcher.
@@ -111,20 +115,21 @@ func (b *Batcher[R]) mayLocked() bool {
 		return false
 	}
 	if b.workers >= batchesNear {
-		if b.workers == batchesMost || b.pacing {
+		p := &b.pause
+		if b.workers == batchesMost || p.runs {
 			return false
 		}
 		pace := paceNear
-		if b.trip > paceNear {
-			pace = b.trip / paceParts
+		if p.trip > paceNear {
+			pace = p.trip / paceParts
 		}
-		if wait := pace - time.Since(b.latest); wait > 0 {
-			b.pacing = true
-			b.s.Add() // until pace has run
-			if b.pacer == nil {
-				b.pacer = time.AfterFunc(wait, b.pace)
+		if wait := pace - time.Since(p.latest); wait > 0 {
+			p.runs = true
+			b.s.Add() // until afterPause has run
+			if p.timer == nil {
+				p.timer = time.AfterFunc(wait, b.afterPause)
 			} else {
-				b.pacer.Reset(wait)
+				p.timer.Reset(wait)
 			}
 			return false
 		}
@@ -133,11 +138,11 @@ func (b *Batcher[R]) mayLocked() bool {
 	return true
 }
 
-// pace sends batches after a pause.
-func (b *Batcher[R]) pace() {
+// afterPause sends batches after a pause.
+func (b *Batcher[R]) afterPause() {
 	defer b.s.Done()
 	b.mu.Lock()
-	b.pacing = false
+	b.pause.runs = false
 	sends := b.mayLocked()
 	b.mu.Unlock()
 	if sends {
@@ -185,7 +190,7 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 		return false
 	}
 	w.began = time.Now()
-	b.latest = w.began
+	b.pause.latest = w.began
 	size, most := 0, min(len(b.queue), b.most)
 	w.requests, w.sent = slices.Grow(w.requests[:0], most), slices.Grow(w.sent[:0], most)
 	for _, r := range b.queue {
@@ -213,12 +218,12 @@ func (b *Batcher[R]) replied(w *batch[R], replied bool) {
 	defer b.mu.Unlock()
 	i := slices.Index(b.under, w)
 	b.under = slices.Delete(b.under, i, i+1)
-	switch {
+	switch p := &b.pause; {
 	case !replied:
-	case b.trip == 0 || took < b.trip:
-		b.trip = took
+	case p.trip == 0 || took < p.trip:
+		p.trip = took
 	default:
-		b.trip += (took - b.trip) / tripSlow
+		p.trip += (took - p.trip) / tripSlow
 	}
 }
 
@@ -284,26 +289,25 @@ func (s *Sender) exec(changes []*luascripts.Change) (replied bool) {
 		// The changes of a slot share a script, which runs releases first.
 		slices.SortStableFunc(changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
-	s.change(s.Redis, changes)
-	s.detectClosed(changes)
+	s.change(context.Background(), s.Redis, changes, callMost)
+	if i := slices.IndexFunc(changes, failedClosing); i >= 0 {
+		s.detectClosed(changes[i:])
+	}
 	return IsReply(changes[0].Err)
 }
 
-// detectClosed is DetectClosed for a batch. It sends one PING for all of its changes. The PING has a
-// timeout, because all callers of the batch wait for it.
+func failedClosing(c *luascripts.Change) bool { return errors.Is(c.Err, rueidis.ErrClosing) }
+
+// detectClosed is DetectClosed for changes of which the first failed with rueidis.ErrClosing. It sends
+// one PING for all of them. The PING has a timeout, because all callers of the batch wait for it.
 func (s *Sender) detectClosed(changes []*luascripts.Change) {
-	closing := func(c *luascripts.Change) bool { return errors.Is(c.Err, rueidis.ErrClosing) }
-	first := slices.IndexFunc(changes, closing)
-	if first < 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	if !errors.As(DetectClosed(ctx, s.Redis, changes[first].Err), new(retry.Closed)) {
+	if !errors.As(DetectClosed(ctx, s.Redis, changes[0].Err), new(retry.Closed)) {
 		return
 	}
-	for _, c := range changes[first:] {
-		if closing(c) {
+	for _, c := range changes {
+		if failedClosing(c) {
 			c.Err = retry.Closed{Err: c.Err}
 		}
 	}

@@ -47,8 +47,8 @@ func (f *far) sender(t *testing.T) *Sender {
 		s.Shut()
 		s.Wait()
 		s.batchers.Range(func(_, b any) bool {
-			if b := b.(*Batcher[luascripts.Change]); b.workers != 0 || len(b.queue) != 0 || b.pacing {
-				t.Errorf("after the end there are %d workers and %d requests in the queue; a timer runs: %t", b.workers, len(b.queue), b.pacing)
+			if b := b.(*Batcher[luascripts.Change]); b.workers != 0 || len(b.queue) != 0 || b.pause.runs {
+				t.Errorf("after the end there are %d workers and %d requests in the queue; a timer runs: %t", b.workers, len(b.queue), b.pause.runs)
 			}
 			return true
 		})
@@ -57,7 +57,7 @@ func (f *far) sender(t *testing.T) *Sender {
 }
 
 // change executes changes after half of a round trip, and replies after the other half.
-func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
+func (f *far) change(_ context.Context, _ rueidis.CoreClient, changes []*luascripts.Change, _ int) {
 	trip := time.Duration(0)
 	if f.trip != nil {
 		trip = f.trip()
@@ -325,7 +325,7 @@ func TestTogether_measuresAnswers(t *testing.T) {
 			_, _, _ = await(t.Context(), s, timeout, step{number: number})
 		}
 		synctest.Wait()
-		if got := s.batcherOf(0).trip; got != trip {
+		if got := s.batcherOf(0).pause.trip; got != trip {
 			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
 		}
 	})
@@ -431,7 +431,7 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 				t.Errorf("%t, %v", answered, err)
 			}
 			synctest.Wait()
-			return s.batcherOf(0).trip
+			return s.batcherOf(0).pause.trip
 		}
 		if got := send(); got != far1 {
 			t.Errorf("the first: %v", got)
@@ -533,7 +533,7 @@ func TestTogether_followsInItsTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &far{trip: func() time.Duration { return trip }}
 				s := f.sender(t)
-				s.batcherOf(0).trip = trip
+				s.batcherOf(0).pause.trip = trip
 				var all sync.WaitGroup
 				for i, change := range changes {
 					all.Go(func() {
@@ -559,8 +559,8 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 			f := &far{mode: mode, trip: func() time.Duration { return time.Second }}
 			s := f.sender(t)
 			pieces, change := 0, s.change
-			s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
-				change(conn, changes)
+			s.change = func(ctx context.Context, rdb rueidis.CoreClient, changes []*luascripts.Change, perCall int) {
+				change(ctx, rdb, changes, perCall)
 				if len(changes) == 50 {
 					for i, c := range changes {
 						if i == 0 || c.Slot != changes[i-1].Slot {

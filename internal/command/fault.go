@@ -89,8 +89,11 @@ func Refusal(addr, user string, err error) error {
 // Explain returns the error that callers get for err, with which a command failed: it adds the
 // sentinel of package lock, and advice.
 func (s *Sender) Explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	err = luascripts.Discreet(err)
-	if err == nil || errors.Is(err, lock.ErrUnavailable) {
+	if errors.Is(err, lock.ErrUnavailable) {
 		return err // it was explained before
 	}
 	switch f := retry.FaultOf(err); {

@@ -351,7 +351,7 @@ func TestSure(t *testing.T) {
 				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
 			}
 			s := New(rdb, Config{Timeout: timeout})
-			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
+			s.change = func(_ context.Context, _ rueidis.CoreClient, changes []*luascripts.Change, _ int) {
 				_, changes[0].Err = get(context.Background())
 			}
 			var err error
@@ -393,7 +393,8 @@ func TestSure_batch(t *testing.T) {
 	rdb.Close()
 	s := New(rdb, Config{Timeout: timeout})
 	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
-	s.detectClosed(changes)
+	s.change = func(context.Context, rueidis.CoreClient, []*luascripts.Change, int) {}
+	s.exec(changes)
 	for i, want := range []bool{false, true, false, true} {
 		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
 			t.Errorf("change %d: %v", i, changes[i].Err)

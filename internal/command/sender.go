@@ -75,9 +75,11 @@ const DefaultTimeout = 3 * time.Second
 
 // Sender sends the commands of one client. It counts the client's calls and background work.
 type Sender struct {
-	Config                                                             // set once
-	Redis  rueidis.Client                                              // set once; nil if there is none
-	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: executes changes over conn
+	Config                // set once
+	Redis  rueidis.Client // set once; nil if there is none
+
+	// change is luascripts.ChangeReentrant, except in tests. Set once.
+	change func(ctx context.Context, rdb rueidis.CoreClient, batch []*luascripts.Change, perCall int)
 
 	mu      sync.Mutex     // guards closed, and the step of work from zero
 	closed  bool           // no call can enter
@@ -89,21 +91,23 @@ type Sender struct {
 
 	sending  atomic.Int32 // the number of unbatched commands without a reply
 	batchers sync.Map     // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
-	// For reuse. Clients do not share them, because a channel must not leave its testing/synctest bubble.
-	unused  sync.Pool // *request[luascripts.Change]
-	signals sync.Pool // empty channels of waiters
-	timers  sync.Pool // stopped *time.Timer
+	unused   unused
+}
+
+// unused has memory of calls for reuse. Clients do not share it, because a channel must not leave its
+// testing/synctest bubble.
+type unused struct {
+	requests sync.Pool // *request[luascripts.Change]
+	signals  sync.Pool // empty channels of waiters
+	timers   sync.Pool // *time.Timer; to be reset
 }
 
 // New returns a sender on rdb. It never closes rdb.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, Redis: rdb, closing: make(chan struct{}), jobs: make(chan job)}
-	s.unused.New = func() any { return newRequest(luascripts.Change{}) }
-	s.signals.New = func() any { return newWaiter().done }
-	s.timers.New = func() any { return stoppedTimer() }
-	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
-		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
-	}
+	s := &Sender{Config: c, Redis: rdb, change: luascripts.ChangeReentrant, closing: make(chan struct{}), jobs: make(chan job)}
+	s.unused.requests.New = func() any { return newRequest(luascripts.Change{}) }
+	s.unused.signals.New = func() any { return newWaiter().done }
+	s.unused.timers.New = func() any { return time.NewTimer(time.Hour) }
 	return s
 }
 
@@ -172,10 +176,10 @@ func (s *Sender) Close(ctx context.Context) error {
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
 func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	r := s.unused.Get().(*request[luascripts.Change])
+	r := s.unused.requests.Get().(*request[luascripts.Change])
 	reply := c.Batch(&r.R)
 	if reply == nil {
-		s.unused.Put(r)
+		s.unused.requests.Put(r)
 		return sendAlone[T](ctx, s, limit, nil, c)
 	}
 	if r.limit = 0; limit > s.Timeout/2 {
@@ -195,7 +199,7 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	value, err = reply(&r.R), r.R.Err
 	r.R = luascripts.Change{}
 	r.over.Store(false)
-	s.unused.Put(r)
+	s.unused.requests.Put(r)
 	return value, true, err
 }
 
@@ -229,12 +233,12 @@ func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(cont
 // goroutine of the sender sends the command, and ends when the server has replied or the connection
 // is closed.
 func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}, c C) (value T, answered bool, err error) {
-	f := &flight[T, C]{waiter: waiter{done: s.signals.Get().(chan struct{})}, s: s, call: c}
+	f := &flight[T, C]{waiter: waiter{done: s.unused.signals.Get().(chan struct{})}, s: s, call: c}
 	s.sending.Add(1)
 	s.do(f)
 	switch err = f.await(ctx, s, limit, closing); {
 	case err == nil:
-		s.signals.Put(f.done)
+		s.unused.signals.Put(f.done)
 	case !f.over.Swap(true):
 		return value, false, err
 	}
@@ -253,8 +257,9 @@ type flight[T any, C Call[T]] struct {
 
 // run sends the command. If its caller has left, Late receives the reply.
 func (f *flight[T, C]) run() {
-	f.value, f.err = f.call.Send(context.Background())
-	f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
+	if f.value, f.err = f.call.Send(context.Background()); f.err != nil {
+		f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
+	}
 	f.s.sending.Add(-1)
 	if !f.answer() {
 		f.call.Late(f.value, f.err)
@@ -270,23 +275,16 @@ type waiter struct {
 
 func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
 
-// stoppedTimer returns a timer that Reset starts.
-func stoppedTimer() *time.Timer {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}
-
 // await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
 // caller has left if it then sets over before the reply does.
 func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
 	var passed <-chan time.Time
 	if limit > 0 {
-		t := s.timers.Get().(*time.Timer)
+		t := s.unused.timers.Get().(*time.Timer)
 		t.Reset(limit)
 		defer func() {
 			t.Stop()
-			s.timers.Put(t)
+			s.unused.timers.Put(t)
 		}()
 		passed = t.C
 	}
@@ -324,33 +322,24 @@ func (s *Sender) do(j job) {
 	select {
 	case s.jobs <- j:
 	default:
-		s.start(j)
+		s.work.Go(func() { s.runAll(j) })
 	}
 }
 
-// start runs j in a new goroutine, which does not keep j alive while it waits for the next job.
-func (s *Sender) start(j job) {
-	s.work.Go(func() {
-		for j != nil {
-			j.run()
-			j = nil
-			j = s.nextJob()
+// runAll runs j and further jobs, until enough other goroutines wait for the next or the client
+// closes.
+func (s *Sender) runAll(j job) {
+	for j != nil {
+		j.run()
+		j = nil // not kept alive during the wait for the next
+		if int(s.idle.Add(1)) <= s.Idle {
+			select {
+			case j = <-s.jobs:
+			case <-s.closing:
+			}
 		}
-	})
-}
-
-// nextJob waits for the next job. It returns nil if the goroutine must end, because enough others
-// wait or the client closes.
-func (s *Sender) nextJob() (j job) {
-	defer s.idle.Add(-1)
-	if int(s.idle.Add(1)) > s.Idle {
-		return nil
+		s.idle.Add(-1)
 	}
-	select {
-	case j = <-s.jobs:
-	case <-s.closing:
-	}
-	return j
 }
 
 // IsReply reports whether a command that returned err had a reply.

@@ -65,14 +65,16 @@ func Fair(name string) luascripts.Keys {
 // ReadWrite returns the keys of a read/write lock. The keys of its read leases
 // begin with Beside, which is Redisson's suffixName.
 func ReadWrite(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: tagged(name)}
+	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH"}
+	k.ReadWriteKeys = luascripts.ReadWriteKeys{Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: tagged(name)}
 	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
 	return k
 }
 
 // Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
 func Semaphore(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name), Slots: ours(semSlotsPrefix, name)}
+	k := luascripts.Keys{Lock: name, Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
+	k.SemaphoreKeys = luascripts.SemaphoreKeys{Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Slots: ours(semSlotsPrefix, name)}
 	k.Never = k.Queue + ":never" // a user with rights to the queue has rights to this key
 	return k
 }

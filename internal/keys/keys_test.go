@@ -49,8 +49,8 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]luascripts.Keys{
-		"orders":   {Channel: "redisson_rwlock:{orders}", Wish: "leasehold_rwlock_wish:{orders}", Turn: "leasehold_rwlock_turn:{orders}", Beside: "{orders}", Never: "{orders}::rwlock_timeout:0"},
-		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", Wish: "leasehold_rwlock_wish:{shop}:1:", Turn: "leasehold_rwlock_turn:{shop}:1:", Beside: "{shop}:1", Never: "{shop}:1::rwlock_timeout:0"},
+		"orders":   {Channel: "redisson_rwlock:{orders}", ReadWriteKeys: luascripts.ReadWriteKeys{Wish: "leasehold_rwlock_wish:{orders}", Turn: "leasehold_rwlock_turn:{orders}", Beside: "{orders}"}, Never: "{orders}::rwlock_timeout:0"},
+		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", ReadWriteKeys: luascripts.ReadWriteKeys{Wish: "leasehold_rwlock_wish:{shop}:1:", Turn: "leasehold_rwlock_turn:{shop}:1:", Beside: "{shop}:1"}, Never: "{shop}:1::rwlock_timeout:0"},
 	} {
 		want.Lock, want.Publish = name, "PUBLISH"
 		if k, err := keysOf(ReadWrite, "", name); err != nil || k != want {
@@ -71,7 +71,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestLatch(t *testing.T) {
-	want := luascripts.Keys{Lock: "done", Channel: "redisson_countdownlatch__channel__{done}", Publish: "PUBLISH", Rounds: "leasehold_latch:{done}", Calls: "leasehold_latch_calls:{done}", Never: "leasehold_latch:{done}:never"}
+	want := luascripts.Keys{Lock: "done", Channel: "redisson_countdownlatch__channel__{done}", Publish: "PUBLISH", LatchKeys: luascripts.LatchKeys{Rounds: "leasehold_latch:{done}", Calls: "leasehold_latch_calls:{done}"}, Never: "leasehold_latch:{done}:never"}
 	k := Latch("done")
 	if k != want {
 		t.Errorf("%+v, want %+v", k, want)

@@ -18,7 +18,7 @@ const (
 // Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
 // CheckLatch.
 func Latch(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: latchChannel + "{" + name + "}", Publish: "PUBLISH", Rounds: ours(latchPrefix, name), Calls: ours(latchCalls, name)}
+	k := luascripts.Keys{Lock: name, Channel: latchChannel + "{" + name + "}", Publish: "PUBLISH", LatchKeys: luascripts.LatchKeys{Rounds: ours(latchPrefix, name), Calls: ours(latchCalls, name)}}
 	k.Never = k.Rounds + ":never" // a user with rights to the rounds has rights to this key
 	return k
 }

@@ -234,7 +234,8 @@ func (h *Hub) route(c *channel, not string) {
 			addr = h.other(not)
 		}
 	}
-	h.hand(c, addr)
+	c.subscriber = h.subscriberAt(addr)
+	c.subscriber.change()
 }
 
 // other returns a node other than not, if there is one. It prefers a node with a connection.
@@ -250,12 +251,6 @@ func (h *Hub) other(not string) string {
 		}
 	}
 	return not
-}
-
-// hand assigns c to the subscriber of the node at addr. The caller holds h.mu.
-func (h *Hub) hand(c *channel, addr string) {
-	c.subscriber = h.subscriberAt(addr)
-	c.subscriber.change()
 }
 
 // subscriberAt returns the subscriber of the node at addr. The caller holds h.mu.

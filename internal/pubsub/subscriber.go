@@ -92,7 +92,7 @@ func (f *subscriber) serve() {
 	f.conn = conn
 	close(f.connected)
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { f.deliver(m.Channel, m.Message) },
+		OnMessage: func(m rueidis.PubSubMessage) { h.deliver(m.Channel, m.Message) },
 		OnSubscription: func(s rueidis.PubSubSubscription) {
 			switch s.Kind {
 			case "subscribe", "ssubscribe":
@@ -277,7 +277,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	case moved && c.pause.Fresh():
 		c.pause.Next() // that node may reply MOVED, too, until all nodes know the new owner
 		delete(f.have, name)
-		h.hand(c, addr)
+		h.route(c, "")
 	case retry.Passes(err.Error()):
 		delete(f.have, name)
 		h.later("", c)
@@ -296,45 +296,40 @@ func (f *subscriber) dropped(name string) {
 	}
 }
 
+// confirm records a confirmation, and calls the channel's listeners. It calls them without the hub's
+// mutex, because they lock their own mutex and call the hub under it.
 func (f *subscriber) confirm(name string) {
-	for _, s := range f.confirmed(name) {
-		s.confirmed()
-	}
-}
-
-// confirmed records a confirmation, and returns the channel's listeners.
-func (f *subscriber) confirmed(name string) []*Subscription {
 	h := f.hub
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	c := h.channels[name]
 	if c == nil || c.subscriber != f {
-		return nil
+		h.mu.Unlock()
+		return
 	}
 	f.have[name], f.served = true, true
 	c.pause.Reset()
 	if h.Sharded {
 		h.owners[c.slot] = f.addr
 	}
-	return slices.Collect(maps.Keys(c.listeners))
-}
-
-func (f *subscriber) deliver(name, message string) {
-	var memory [4]*Subscription
-	for _, s := range f.hub.listeners(name, memory[:0]) {
-		s.onMessage(message)
+	listeners := slices.Collect(maps.Keys(c.listeners))
+	h.mu.Unlock()
+	for _, s := range listeners {
+		s.confirmed()
 	}
 }
 
-// listeners appends the listeners of a channel to found. They are called without the hub's mutex,
-// because they lock their own and call the hub under it.
-func (h *Hub) listeners(name string, found []*Subscription) []*Subscription {
+// deliver calls the channel's listeners with a message, without the hub's mutex.
+func (h *Hub) deliver(name, message string) {
+	var memory [4]*Subscription
+	listeners := memory[:0]
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if c := h.channels[name]; c != nil {
 		for s := range c.listeners {
-			found = append(found, s)
+			listeners = append(listeners, s)
 		}
 	}
-	return found
+	h.mu.Unlock()
+	for _, s := range listeners {
+		s.onMessage(message)
+	}
 }

@@ -102,9 +102,11 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 
 // choose adds the acquisitions of the batch that need a renewal to r, and returns errors for the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
-	errs = make([]error, len(batch))
+	n := len(batch)
+	errs, r.order = make([]error, n), make([]int, n)
+	r.acquisitions, r.locks, r.holds = make([]*acquisition, 0, n), make([]luascripts.Renewal, 0, n), make([]*hold, 0, n)
 	for i := range batch {
-		r.order = append(r.order, i)
+		r.order[i] = i
 	}
 	if r.s.sliced() { // locks in the same slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
