@@ -1,15 +1,15 @@
--- bloom_undo: clears bits that a caller set in a Bloom filter that somebody deleted just before.
+-- bloom_undo: clears bits that a caller has set in a Bloom filter that was deleted just before.
 --
 -- KEYS[1] config hash   size, hashIterations, expectedInsertions, falseProbability
--- KEYS[2] bits   string the filter
--- ARGV[1] last   count  1 when no more bits follow: then a string without a bit is deleted
--- ARGV[i] bit    count  an index: the bit was 0 before the caller set it; a thousand at most
+-- KEYS[2] bits   string the bits of the filter
+-- ARGV[1] last   count  1 if no more bits follow: then a string without any bits set is deleted
+-- ARGV[i] bit    count  the index of a bit that was 0 before the caller set it; up to 1000
 --
--- Returns 1 when the bits are cleared. Bits that others set without a configuration stay: it may have been lost.
--- Returns 0 when there is a filter again, in which some bits too many are harmless: nothing was done.
--- Returns -4: the key of the bits holds something else.
+-- Returns 1 if the bits are cleared. Other bits stay, because only the configuration may have been lost.
+-- Returns 0 if the filter exists again; nothing was changed, because extra bits only cause false positives.
+-- Returns -4: the key of the bits has the wrong type.
 --
--- Safe to repeat.
+-- Safe to repeat: clearing a bit twice has no further effect.
 local config, bits, last = KEYS[1], KEYS[2], ARGV[1]
 
 if redis.call('EXISTS', config) == 1 then return 0 end

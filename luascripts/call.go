@@ -103,11 +103,10 @@ type Acquired struct {
 	Own     bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
 	Next    string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
 
-	Confirmed int // Done: the number of replicas that confirmed it, if the question requires any
+	Confirmed int // Done: the number of replicas that confirmed it, if the request requires any
 }
 
-// acquire runs an acquire script, and waits for the replicas if the question requires
-// any.
+// acquire runs an acquire script, and waits for the replicas if the request requires any.
 func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Question) (Acquired, error) {
 	if q.Replicas == 0 {
 		return acquired(s, s.exec(ctx, rdb, keys, args))
@@ -221,7 +220,7 @@ func remaining(pttl int64) time.Duration {
 	return Millis(pttl)
 }
 
-// longest is the longest time of a server that anybody here hears of. It leaves room to add to it.
+// longest is the longest duration that is read from a server. Adding to it does not overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
 // Millis returns a duration of ms milliseconds, at most 100 years, because an expiry can be longer

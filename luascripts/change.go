@@ -11,7 +11,7 @@ import (
 var reentrantChange = load("reentrant_change")
 
 // Change is one change of a plain lock that can be sent together with others. It is a Question, or
-// a release without an heir.
+// a release without a next owner.
 type Change struct {
 	Keys  *Keys
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
@@ -29,7 +29,7 @@ func (c *Change) slot() uint16 { return c.Slot }
 
 // ChangeReentrant executes all changes of batch, and stores the reply to each in its Change. A
 // script call has up to perCall locks, which must be neighbors in batch and in one slot. All calls
-// are in one pipeline. In each call the releases come before the questions, and batch is in that
+// are in one pipeline. In each call the releases come before the acquisitions, and batch is in that
 // order afterwards. A single change uses the script for one change.
 //
 // A call of several changes that the server rejects is repeated for each change alone. The server
@@ -90,7 +90,7 @@ func (call change) words(w *words) *script {
 	return reentrantChange
 }
 
-// run adds the words of changes that are alike.
+// run adds the keys and arguments of equal changes.
 func (call change) run(w *words) {
 	q := &call[0].Question
 	if call[0].Gives {
@@ -105,7 +105,7 @@ func (call change) run(w *words) {
 	if call[0].Keys.Register != "" {
 		spare = strconv.Itoa(q.Spare)
 	}
-	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.place(), spare)
+	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.waiter(), spare)
 	for _, c := range call {
 		w.keys = c.Keys.withRegister(append(w.keys, c.Keys.Lock)...)
 		w.args = append(w.args, c.Question.Owner)
@@ -118,27 +118,27 @@ func (c *Change) isLike(d *Change) bool {
 	if c.Gives || d.Gives {
 		return c.Gives == d.Gives && q.Want == r.Want
 	}
-	samePlace := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
-	return samePlace && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.Register != "") == (d.Keys.Register != "")
+	sameWaiter := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
+	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.Register != "") == (d.Keys.Register != "")
 }
 
-// sort puts the releases before the questions, and otherwise keeps the order. Then those that
-// are alike stand together, and a question finds what a release of the same call has freed.
+// sort puts the releases before the acquisitions, and otherwise keeps the order. So equal changes are
+// neighbors, and an acquisition can get a lock that a release of the same call has freed.
 func (call change) sort() {
 	var memory [64]*Change
-	questions := memory[:0]
+	acquisitions := memory[:0]
 	gives := call[:0]
 	for _, c := range call {
 		if c.Gives {
 			gives = append(gives, c)
 		} else {
-			questions = append(questions, c)
+			acquisitions = append(acquisitions, c)
 		}
 	}
-	copy(call[len(gives):], questions)
+	copy(call[len(gives):], acquisitions)
 }
 
-// answered puts the answers of reply in their places.
+// answered stores the replies in their changes.
 func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply rueidis.RedisResult) {
 	if len(call) == 1 {
 		msg, err := reply.ToMessage()
@@ -162,7 +162,7 @@ func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply r
 	}
 }
 
-// answered puts the answer to c, which is msg or err, in its place.
+// answered stores the reply to c, which is msg or err.
 func (c *Change) answered(msg *rueidis.RedisMessage, err error) {
 	switch {
 	case err != nil:

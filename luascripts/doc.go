@@ -15,7 +15,7 @@
 //
 //   - A script receives the required result ("want 2"), never what to add. It may be sent twice.
 //     The second copy changes nothing and returns the same reply. The scripts of rate limiters add,
-//     and are sent once.
+//     and the scripts that force-unlock remove any holder, so these are sent once.
 //   - A script reads first and writes last. A reply below zero, or an error of the first read,
 //     means that the script changed no hold of a living owner. It may have removed dead owners, or
 //     the caller's queue position, as its header says.
@@ -39,29 +39,29 @@
 // # Keys
 //
 //	kind       key      type  content
-//	reentrant  <name>   hash  owner -> hold count, one owner; and leasehold_line, the waiting processes
-//	fair       <name>   hash  as a plain lock; the number in an owner string is odd here, and even in a plain lock
+//	reentrant  <name>   hash  owner -> hold count, one owner; and leasehold_line, the queue of waiting processes
+//	fair       <name>   hash  as a plain lock; the number in an owner string begins with one zero here, and with two in a plain lock
 //	           redisson_lock_queue:{<name>}     list    waiting owners, in the order of their arrival
 //	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's time in ms until which it counts as alive
 //	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds
-//	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader; n is the number of its holds, and Redisson's readers have a key for each
-//	           leasehold_rwlock_wish:{<name>}       string  the waiting writer that later readers wait behind
-//	           leasehold_rwlock_turn:{<name>}       string  the waiting reader that writers wait behind when a writer has left
+//	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader; n is the number of its holds. Redisson's readers have a key for each hold
+//	           leasehold_rwlock_wish:{<name>}       string  the intent of a waiting writer: later readers wait behind it
+//	           leasehold_rwlock_turn:{<name>}       string  the reservation of a waiting reader, and the batch of readers
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
-//	any        leasehold_forced:{<name>}        string  how the lock was last unlocked by force, for a week (written by package admin)
-//	client     leasehold_client:<uuid>           hash    what a client tells of itself
-//	limit      <name>:<key>  string  what is owed of each limit (include_limit)
+//	any        leasehold_forced:{<name>}        string  the audit record of the last force-unlock, for a week (written by package admin)
+//	client     leasehold_client:<uuid>           hash    the registry entry of a client
+//	limit      <name>:<key>  string  the usage of each limit (include_limit)
 //	window     <name>             hash    rate, interval, type, keepAliveTime
-//	           {<name>}:value     string  how many units are left
-//	           {<name>}:permits   zset    what was taken (include_window) -> when, in the server's ms
+//	           {<name>}:value     string  the remaining permits
+//	           {<name>}:permits   zset    entry of a call (include_window) -> when it took permits, in the server's ms
 //	bloom      <name>             string  the bits
 //	           {<name>}:config    hash    size, hashIterations, expectedInsertions, falseProbability
 //	latch      <name>             string  the count
 //	           leasehold_latch:{<name>}          hash    round, open, gone (include_latch)
-//	           leasehold_latch_calls:{<name>}    zset    call that was counted -> server's time in ms until which it is remembered
-//	wait group       leasehold_crew:{<name>}     zset  worker -> until when it counts as alive, or a mark (include_crew)
-//	leader     leasehold_leader:{<name>}   hash  token, value, number, by, since: what the holder of the lock says of itself
-//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
+//	           leasehold_latch_calls:{<name>}    zset    counted call -> server's time in ms until which it is remembered
+//	wait group       leasehold_crew:{<name>}     zset  worker -> when its lease expires, or a mark (include_waitgroup)
+//	leader     leasehold_leader:{<name>}   hash  token, value, number, by, since: the value of the leader
+//	fence      leasehold_fence:{<key>}          string  the highest token seen at <key>, a key of the application
 //
 // If a name contains braces, none are added, and a key that begins with leasehold ends in a colon.
 //

@@ -22,13 +22,13 @@ var (
 // channel the client receives the numbers of its owners whose turn it is.
 const Turns = ":fair"
 
-// again is the verdict of fair_acquire that there are more dead to drop: ask
-// again at once. A script drops a bounded number of them, so that the server can serve
-// others in between.
+// again is the verdict of fair_acquire that there are more dead owners to remove, so it must be
+// called again at once. A call removes a bounded number of them, so that the server can serve other
+// clients in between.
 const again Verdict = -5
 
-// mostAgain is how often a script runs again for the rest of its work: often enough for a
-// hundred thousand dead, and not for ever if a broken peer answers so.
+// mostAgain is how often a script is called for the rest of its work. That is enough for a hundred
+// thousand dead owners, and ends if a broken server always replies that there are more.
 const mostAgain = 1000
 
 func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.Never} }
@@ -47,8 +47,8 @@ func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	return Acquired{Verdict: Held, Left: time.Millisecond}, nil
 }
 
-// grantedFair reads the part of a reply that says who has the lock: a token, and the numbers
-// of the next owners of the same client.
+// grantedFair reads the part of a reply that describes a grant: the token, and the numbers of the
+// next owners of the same client.
 func grantedFair(part []rueidis.RedisMessage) (token uint64, next string, ok bool) {
 	if len(part) != 2 {
 		return 0, "", false
@@ -74,7 +74,7 @@ func PassFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p P
 
 func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
 	args := []string{owner, strconv.Itoa(leave), k.Channel, k.Publish, strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), p.Heir, ms(p.Offer)}
-	passed, more, err := fairRelease.told(ctx, rdb, k.withRegister(k.fair()...), append(args, p.Served...), Done, Gone, Foreign)
+	passed, more, err := fairRelease.execFair(ctx, rdb, k.withRegister(k.fair()...), append(args, p.Served...), Done, Gone, Foreign)
 	if err != nil {
 		return Passed{}, err
 	}
@@ -82,24 +82,24 @@ func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 		return Passed{}, &ReplyError{fairRelease.name, "a grant"}
 	}
 	if more {
-		fairRelease.look(ctx, rdb, k.withRegister(k.fair()...), args, Done, Gone, Foreign)
+		fairRelease.removeDead(ctx, rdb, k.withRegister(k.fair()...), args, Done, Gone, Foreign)
 	}
 	return passed, nil
 }
 
-// look runs s until it has found the first in the queue, and told that one. The run before has
-// done the rest of the work of s. So an error is ignored: the next heartbeat of any process
-// finds the first in the queue.
-func (s *script) look(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) {
+// removeDead calls s until it has removed the dead owners at the front of the queue, and notified the
+// first living one. The call before has done the rest of its work. An error is therefore ignored: the
+// next heartbeat of any process does the same.
+func (s *script) removeDead(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) {
 	for range mostAgain {
-		if _, more, err := s.told(ctx, rdb, keys, args, legal...); err != nil || !more {
+		if _, more, err := s.execFair(ctx, rdb, keys, args, legal...); err != nil || !more {
 			return
 		}
 	}
 }
 
-// told runs s once. It reports whether there are more dead in the queue.
-func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (p Passed, more bool, err error) {
+// execFair calls s once. It reports whether there are more dead owners at the front of the queue.
+func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (p Passed, more bool, err error) {
 	msg, err := s.exec(ctx, rdb, keys, args).ToMessage()
 	if err != nil {
 		return Passed{}, false, err
@@ -131,8 +131,7 @@ type Kept struct {
 	Own  []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 
-// keepAtOnce is how many waiters one script keeps at most, so that each script is
-// short.
+// keepAtOnce is the maximum number of waiters in one call of a script, so that each call is short.
 const keepAtOnce = 100
 
 // KeepFair is the heartbeat of the waiting owners of one process. Each keeps its queue position for
@@ -151,8 +150,8 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 	})
 }
 
-// keep sends a heartbeat by s, keepAtOnce waiters in each call, in one pipeline. The arguments of a call are what
-// head returns, and then the patience and the owner of each waiter.
+// keep sends a heartbeat with the script s, up to keepAtOnce waiters in each call, in one pipeline. The arguments of a
+// call are those that head returns, followed by the timeout and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
 	kept := Kept{Asks: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var parts [][]Waiter
@@ -177,7 +176,7 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 		if err != nil || len(numbers) != 1+len(parts[i]) {
 			return Kept{}, &ReplyError{s.name, msg.String()}
 		}
-		kept.Left = remaining(numbers[0]) // the last script's counts
+		kept.Left = remaining(numbers[0]) // the one of the last call is valid
 		for _, n := range numbers[1:] {
 			if n != 0 && n != 1 && n != int64(Gone) && !(n == 2 && s == fairKeep) {
 				return Kept{}, &ReplyError{s.name, msg.String()}
@@ -220,7 +219,7 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 	return s, nil
 }
 
-// inspectAtOnce is how many waiters fair_inspect returns at most.
+// inspectAtOnce is the maximum number of waiters that fair_inspect returns.
 const inspectAtOnce = 100
 
 func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, seen int) (Snapshot, error) {
@@ -232,7 +231,7 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 		return Snapshot{Foreign: true}, nil
 	}
 	reply, err := msg.ToArray()
-	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has owners, which belong in no error
+	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has owner strings, which must not be in an error
 	if err != nil || len(reply) != 3 {
 		return Snapshot{}, bad
 	}
@@ -252,12 +251,12 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 // It returns Done if an owner held the lock, Free if none did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	keys, args := k.fair(), []string{k.Channel, k.Publish}
-	p, more, err := fairForce.told(ctx, rdb, keys, args, Done, Free, Foreign)
+	p, more, err := fairForce.execFair(ctx, rdb, keys, args, Done, Free, Foreign)
 	if err != nil {
 		return 0, err
 	}
 	if more {
-		fairForce.look(ctx, rdb, keys, args, Done, Free, Foreign)
+		fairForce.removeDead(ctx, rdb, keys, args, Done, Free, Foreign)
 	}
 	return p.Verdict, nil
 }

@@ -1,29 +1,32 @@
--- fair_force: frees the lock, whichever owner holds it, and tells the first of the queue.
+-- fair_force: force-unlocks a fair lock, and notifies the first owner in the queue.
 -- include: time, plain, fair
 --
 -- KEYS[1] lock      hash  owner -> hold count
 -- KEYS[2] queue     list  waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset  waiting owner -> server's ms until which it counts as alive
--- KEYS[4] never     string never there (include_fair)
--- ARGV[1] channel   text  the channel of an owner begins with it (include_fair)
--- ARGV[2] publish   text  the command that reaches it: PUBLISH or SPUBLISH
+-- KEYS[4] never     string a key that never exists (include_fair)
+-- ARGV[1] channel   text  what the channels of owners begin with (include_fair)
+-- ARGV[2] publish   text  the command that notifies them: PUBLISH or SPUBLISH
 --
--- Returns {1, more} when an owner held it, {0, more} when none did.
--- Returns {-4, 0} when the key holds something else; nothing was done.
+-- Returns {1, more} if an owner held the lock, {0, more} if it was free. If 100 dead owners were removed
+-- from the front of the queue and there are more, more is 1: call the script again.
+-- Returns {-4, 0} if the key is not a fair lock; nothing was changed.
 --
--- Drops the dead from the head of the queue, also when the lock was free; the
--- living keep their places. If there are more than a hundred dead before the first living
--- owner, more is 1: then the same call again goes on looking.
+-- It removes dead owners from the front of the queue even if the lock was free. Living owners keep their
+-- positions.
+--
+-- Sent only once (and again to remove more dead owners), because a second copy would remove an owner that
+-- acquired the lock in between.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish = ARGV[1], ARGV[2]
 
-local fields, answer = plain(lock, true)
+local fields, answer = read_plain(lock, true)
 if not fields then
   if answer == -4 then return {-4, 0} end
   return answer
 end
-redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
-local first, more = head(queue, timeouts, clock())
-local freed = redis.call('DEL', lock)
-if first then tell(channel, publish, first) end
-return {freed, more and 1 or 0} -- mutant: operand 3: a reply has true as 1
+redis.call('HDEL', lock, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
+local first, more = first_alive(queue, timeouts, clock())
+local removed = redis.call('DEL', lock)
+if first then notify_owner(channel, publish, first) end
+return {removed, more and 1 or 0} -- mutant: operand 3: a reply has true as 1

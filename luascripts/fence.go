@@ -67,7 +67,7 @@ func fenced(s *script, reply rueidis.RedisResult) (Fenced, error) {
 	return got, nil
 }
 
-// refused tells the answers of a guard from other errors.
+// refused distinguishes the replies of a guard from other errors.
 func refused(s *script, err error) (Fenced, error) {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return Fenced{Verdict: Done}, nil

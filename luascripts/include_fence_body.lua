@@ -1,14 +1,13 @@
--- include_fence_body: stands between the guard and a user's script, and restores the KEYS and ARGV of that.
+-- include_fence_body: runs before a user's script, checks the fencing token, and restores the KEYS and ARGV of that script.
 -- include: fence
--- KEYS    those of the script, and at the end the register
--- ARGV    those of the script, and at the end the token and keep, in ms
--- ARGV    what the script has, and at the end the token and keep, in ms
+-- KEYS    those of the user's script, then the key of the highest token
+-- ARGV    those of the user's script, then the token and keep, in ms
 --
--- The script runs only when the token may write; see include_fence for the rest.
+-- The user's script runs only if the token may write; otherwise the reply is the error of stale (include_fence).
 do
-  local keep, token, register = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
-  local refusal = stale(register, token)
+  local keep, token, highest_key = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
+  local refusal = stale(highest_key, token)
   if refusal then return refusal end
-  raise(register, token, keep)
+  raise(highest_key, token, keep)
 end
 

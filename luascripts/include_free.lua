@@ -1,10 +1,10 @@
 -- include_free: frees a plain lock. It has no keys of its own.
 -- include: channels
 
--- freed frees a lock that owner holds. It returns 1, or an error.
-local function freed(lock, owner, publish)
-  local gone = redis.pcall('HDEL', lock, owner)
-  if type(gone) == 'table' then return gone end
-  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+-- free_lock removes owner from the lock, and notifies the waiters. It returns 1, or an error.
+local function free_lock(lock, owner, publish)
+  local deleted = redis.pcall('HDEL', lock, owner)
+  if type(deleted) == 'table' then return deleted end
+  redis.pcall(publish, waiters_channel(lock), '0') -- if publishing is denied, the release still counts
   return 1
 end

@@ -1,88 +1,92 @@
--- include_latch: a latch in the layout of Redisson's RCountDownLatch. It has no keys of its own.
+-- include_latch: a countdown latch in the layout of Redisson's RCountDownLatch. It has no keys of its own.
 -- include: reply
 --
--- Redisson keeps the count alone: a string, which is deleted when it comes to 0. So a latch that is open looks like
--- one that was never made. These scripts keep beside it
+-- Redisson stores only the count: a string, which it deletes when the count reaches 0. A latch that was released
+-- therefore looks like one that never existed. These scripts also store
 --
--- rounds  round  the time at which the latch was made, in the server's µs; a later round has a larger one
---         open   the latest round whose count came to 0
+-- rounds  round  the time at which the latch was created, in the server's µs; a later round has a larger one
+--         open   the latest round whose count reached 0
 --         gone   the latest round that was deleted
--- calls   each call -> the server's time in ms until which it is remembered; and 1/1024 ms more for each count that it did not do, if
---         an earlier copy may still come. Calls of one process that count together are one here. A part that has a name
---         stands there as <round>:<name>, too
+-- calls   each call -> the server's time in ms until which it is remembered. If a delayed duplicate may still
+--         come, this is 1/1024 ms more for each count that the call did not do. Calls of one process that are
+--         counted together are one call here. A part with a name is also stored, as <round>:<name>
 --
--- A latch that Redisson makes gets a round when one of these scripts sees it.
+-- If Redisson creates a latch, the first of these scripts that reads it gives it a round.
 
--- remember makes the traces of a latch live for `stay` ms from now. If the count has an expiry, the rounds have it, too, a little sooner,
--- so that a count that expires is not taken for one that came to 0.
-local function remember(count, rounds, calls, stay)
-  local long, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
+-- extend_state keeps rounds and calls in Redis for `ttl` ms from now on. If the count has an expiry, rounds expires a
+-- little before it, so that a count that expires is not mistaken for one that reached 0.
+local function extend_state(count, rounds, calls, ttl)
+  local ttl_left, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
   if left >= 0 then -- mutant: border: an expiry is in the future
-    left = left - 2 -- the clock can go on between two commands
+    left = left - 2 -- the clock may advance between two commands
     -- mutant: border 2: speed
-    if long < math.max(left - 1000, 0) or long > left then redis.call('PEXPIRE', rounds, left) end
-  elseif long < stay / 2 then
-    redis.call('PEXPIRE', rounds, stay)
+    if ttl_left < math.max(left - 1000, 0) or ttl_left > left then redis.call('PEXPIRE', rounds, left) end
+  elseif ttl_left < ttl / 2 then
+    redis.call('PEXPIRE', rounds, ttl)
   end
-  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
+  if redis.call('PTTL', calls) < ttl / 2 then redis.call('PEXPIRE', calls, ttl) end
 end
 
--- may tries the commands that come last, at a key that is never there, so that a denied one is an error before anything has changed. It is the
--- first write: memory limits let it through, and a replica, whose data may be old, refuses it.
-local function may(never)
+-- check_permissions calls the commands that the script calls last, with a key that never exists. If one is denied, the
+-- script ends before it has changed anything. This is the first write: it needs no memory, so full memory does not stop
+-- the rest, and a replica, whose data may be old, rejects it.
+local function check_permissions(never)
   redis.call('PTTL', never)
   redis.call('PEXPIRE', never, 1)
   redis.call('DEL', never)
 end
 
--- tally returns the count, 0 if there is none, the numbers round, open and gone, and until when the call `id` is remembered, or false. It brings
--- rounds in step with what clients of Redisson did meanwhile; what it writes lives for `stay` ms, or as long as the count. If a key holds
--- something else, or a command is denied, it returns nil and an answer for the caller.
-local function tally(count, rounds, calls, id, now, stay)
+-- read_latch returns the count, 0 if there is none; the numbers round, open and gone; and until when the call `id` is
+-- remembered, or false. It first updates rounds if a client of Redisson has created or released the latch. What it writes
+-- lives for `ttl` ms, or as long as the count. If a key has the wrong type, or a command is denied, it returns nil and the
+-- reply for the caller.
+local function read_latch(count, rounds, calls, id, now, ttl)
   local value = redis.pcall('GET', count)
   local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
-  local known = redis.pcall('ZSCORE', calls, id)
-  for _, reply in ipairs({value, fields, known}) do
+  local remembered = redis.pcall('ZSCORE', calls, id)
+  for _, reply in ipairs({value, fields, remembered}) do
     if failed(reply) then
       return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end
   end
-  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 16) then return nil, -4 end -- as Redisson's DECR reads it
+  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 16) then return nil, -4 end -- Redisson's DECR accepts no other text
   local left = math.max(tonumber(value or '0'), 0)
-  local round, open, gone = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
-  local over = math.max(open, gone) >= round
-  if left > 0 and over then
+  local round, opened, deleted = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
+  local ended = math.max(opened, deleted) >= round
+  if left > 0 and ended then
     round = math.max(now, round + 1)
-  elseif left == 0 and (not over or value and round == 0) then
+  elseif left == 0 and (not ended or value and round == 0) then
     round = math.max(round, 1)
-    open = round
+    opened = round
   else
-    return left, round, open, gone, known
+    return left, round, opened, deleted, remembered
   end
-  redis.call('HDEL', rounds, '') -- no such field: a first write that memory limits let through
-  local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
+  redis.call('HDEL', rounds, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
+  local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', opened))
   if failed(denied) then return nil, denied end
-  remember(count, rounds, calls, stay)
-  return left, round, open, gone, known
+  extend_state(count, rounds, calls, ttl)
+  return left, round, opened, deleted, remembered
 end
 
--- carried_out returns how many of its n counts a call did before; false when nothing is known of it. Calls that do not count have one.
-local function carried_out(known, n)
-  return known and n - tonumber(known) % 1 * 1024
+-- counted_before returns how many of its n counts a call did before; false if the call is not remembered. A call that does
+-- not count has n = 1.
+local function counted_before(remembered, n)
+  return remembered and n - tonumber(remembered) % 1 * 1024
 end
 
--- until_when returns until when a call is remembered that did not do `lacks` of its counts.
-local function until_when(now, keep, lacks)
-  return string.format('%.10f', math.floor(now / 1000) + keep + lacks / 1024)
+-- remembered_until returns the score of a call that did not do `uncounted` of its counts. retention is for how many ms it is
+-- remembered.
+local function remembered_until(now, retention, uncounted)
+  return string.format('%.10f', math.floor(now / 1000) + retention + uncounted / 1024)
 end
 
--- note_answer remembers a call that did not do `lacks` of its counts if it is a repetition: the copy before it may come when it would do
--- something else.
-local function note_answer(calls, id, lacks, now, keep, stay, repeated)
+-- remember_repeat remembers a call that changed nothing, if it is a repetition. An earlier copy of it may still be delayed,
+-- and would otherwise count when it arrives.
+local function remember_repeat(calls, id, uncounted, now, retention, ttl, repeated)
   if repeated ~= '1' then return end
-  redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
-  redis.pcall('ZADD', calls, until_when(now, keep, lacks), id)
-  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
+  redis.call('ZREM', calls, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
+  redis.pcall('ZADD', calls, remembered_until(now, retention, uncounted), id)
+  if redis.call('PTTL', calls) < ttl / 2 then redis.call('PEXPIRE', calls, ttl) end
 end
 
 -- micros returns the server's time in µs.

@@ -1,77 +1,77 @@
 -- include_limit: reads and writes the state of a rate limiter for one key. It has no keys of its own.
 --
--- "gcra <last> <ahead> <state> <state> ... <gap> ...", one state for each limit, times in µs:
+-- The state is the text "gcra <last> <reserved> <state> <state> ... <gap> ...", with one <state> for each limit. All
+-- times are in µs:
 --
---   last   the server's time when the script wrote the state
---   ahead  the time from `last` to the turn of the latest reservation; 0 without one
---   state  of a limit with a burst, the debt: the time from `last` until the bucket is
---          full again. Of an aligned limit "<end>:<used>": the end of its window, and
---          the units taken in the window
+--   last      the server's time when the script wrote the text
+--   reserved  the time from `last` until the latest reservation is due; 0 without a reservation. A reservation is for a
+--             caller that waits: it has taken permits that become available only then
+--   state     for a limit with a burst, its usage: the time from `last` until the bucket is full again. For an aligned
+--             limit "<end>:<used>": the end of its window, and the permits taken in the window
+--   gap       a reservation that was refunded while later ones were waiting: "~<after>~<cost>~<cost>...", with the time
+--             from `last` until it would have been due, and for each limit the usage that is still to be refunded
 --
---   gap    of a reservation that was given back before others: "~<after>~<cost>~<cost>...", the
---          time from `last` to its turn, and for each limit the debt that it still makes
---
--- A debt is relative, so a clock that goes back does not lengthen it. States beyond
--- those of the caller's limits belong to callers with more limits, and stay.
+-- Usage is a duration, not a time, so a clock that moves backward does not lengthen it. There may be more states than the
+-- caller has limits, from callers with more limits. They are kept.
 
--- numbers returns rate, per and burst of the i-th limit. The limits begin with the second
--- argument. An aligned limit has burst 0.
-local function numbers(args, i)
+-- limit_args returns rate, per and burst of the i-th limit. The limits begin with the second argument. An aligned limit has
+-- burst 0.
+local function limit_args(args, i)
   return tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
 end
 
--- rules reads n limits from the arguments.
-local function rules(n, args)
+-- read_limits reads n limits from the arguments.
+local function read_limits(n, args)
   local limits = {}
   for i = 1, n do
-    local rate, per, burst = numbers(args, i)
-    local unit, most = per / rate, burst
-    if burst == 0 then most = rate end
-    -- Lua makes a table twice as fast if it has all its fields from the beginning.
-    limits[i] = {rate = rate, per = per, unit = unit, aligned = burst == 0, room = burst * unit, most = most, debt = 0, window = -1, used = 0}
+    local rate, per, burst = limit_args(args, i)
+    local cost, max_permits = per / rate, burst
+    if burst == 0 then max_permits = rate end
+    -- Lua creates a table twice as fast if it has all its fields from the start.
+    limits[i] = {rate = rate, per = per, cost = cost, aligned = burst == 0, capacity = burst * cost, max_permits = max_permits, usage = 0, window = -1, used = 0}
   end
   return limits
 end
 
--- recall sets the state of each limit from the text of the key, as of now. It gives `ahead`, the
--- states that belong to callers with more limits, and the gaps in the order of their turns; or nil and the answer
--- of the script when the key holds something else.
-local function recall(limits, text, now)
-  local ahead, others, gaps, i = 0, {}, {}, 0
+-- read_state sets the state of each limit from the text of the key, as of now. It returns `reserved`, the states of further
+-- limits, and the gaps in the order in which they would have been due. If the key has the wrong type, or a command failed, it
+-- returns nil and the reply of the script.
+local function read_state(limits, text, now)
+  local reserved, other_states, gaps, i = 0, {}, {}, 0
   if type(text) == 'table' then
     if string.find(text.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, text
   end
   if text then
-    local last, later, states, lost = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
-    if not tonumber(later) then return nil, -4 end
+    local last, stored_reserved, states, gap_texts = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
+    if not tonumber(stored_reserved) then return nil, -4 end
     local elapsed = math.max(0, now - last)
-    ahead = math.max(0, later - elapsed)
-    for gap in string.gmatch(lost, '%S+') do
-      local numbers = {}
-      for number in string.gmatch(gap, '[^~]+') do numbers[#numbers + 1] = tonumber(number) end
-      if not numbers[2] then return nil, -4 end
-      numbers[1] = numbers[1] - elapsed
-      -- mutant: border 2: nothing is left of such a gap
-      if ahead > 0 and numbers[1] + math.max(unpack(numbers, 2)) > 0 then gaps[#gaps + 1] = numbers end
+    reserved = math.max(0, stored_reserved - elapsed)
+    for gap in string.gmatch(gap_texts, '%S+') do
+      local gap_numbers = {}
+      for number in string.gmatch(gap, '[^~]+') do gap_numbers[#gap_numbers + 1] = tonumber(number) end
+      if not gap_numbers[2] then return nil, -4 end
+      gap_numbers[1] = gap_numbers[1] - elapsed
+      -- mutant: border 2: such a gap has nothing to refund
+      if reserved > 0 and gap_numbers[1] + math.max(unpack(gap_numbers, 2)) > 0 then gaps[#gaps + 1] = gap_numbers end
     end
     for state in string.gmatch(states, '%S+') do
       i = i + 1
-      local debt, limit, stop, used = tonumber(state), limits[i], nil, nil
-      if debt then
-        debt = math.max(0, debt - elapsed)
+      local usage, limit, window_end, used = tonumber(state), limits[i], nil, nil
+      if usage then
+        usage = math.max(0, usage - elapsed)
       else
-        stop, used = string.match(state, '^(%d+):(%d+)$')
-        if not stop then return nil, -4 end
+        window_end, used = string.match(state, '^(%d+):(%d+)$')
+        if not window_end then return nil, -4 end
       end
       if not limit then
-        others[#others + 1] = debt or {tonumber(stop), used}
-      elseif stop then
-        -- No window is later than that of the latest reservation, unless the clock went back.
-        limit.window = math.min(math.ceil(stop / limit.per) - 1, math.floor((now + ahead) / limit.per))
+        other_states[#other_states + 1] = usage or {tonumber(window_end), used}
+      elseif window_end then
+        -- No window is later than that of the latest reservation, unless the clock moved backward.
+        limit.window = math.min(math.ceil(window_end / limit.per) - 1, math.floor((now + reserved) / limit.per))
         limit.used = tonumber(used)
       else
-        limit.debt = debt
+        limit.usage = usage
       end
     end
   end
@@ -83,23 +83,23 @@ local function recall(limits, text, now)
       end
     end
   end
-  return ahead, others, gaps
+  return reserved, other_states, gaps
 end
 
--- record writes the state, which expires when nothing is owed.
-local function record(limits, debts, now, ahead, others, gaps)
-  local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
+-- write_state writes the state. The key expires when no usage is left.
+local function write_state(limits, key, now, reserved, other_states, gaps)
+  local text, longest = {string.format('gcra %.0f %.17g', now, reserved)}, reserved
   for _, limit in ipairs(limits) do
     if limit.aligned then
-      local stop = (limit.window + 1) * limit.per
-      text[#text + 1] = string.format('%.0f:%.0f', stop, limit.used)
-      if limit.used > 0 then longest = math.max(longest, stop - now) end
+      local window_end = (limit.window + 1) * limit.per
+      text[#text + 1] = string.format('%.0f:%.0f', window_end, limit.used)
+      if limit.used > 0 then longest = math.max(longest, window_end - now) end
     else
-      text[#text + 1] = string.format('%.17g', limit.debt)
-      longest = math.max(longest, limit.debt)
+      text[#text + 1] = string.format('%.17g', limit.usage)
+      longest = math.max(longest, limit.usage)
     end
   end
-  for _, other in ipairs(others) do
+  for _, other in ipairs(other_states) do
     if type(other) == 'table' then
       text[#text + 1] = string.format('%.0f:%s', other[1], other[2])
       longest = math.max(longest, other[1] - now)
@@ -113,12 +113,12 @@ local function record(limits, debts, now, ahead, others, gaps)
     for i, number in ipairs(gap) do words[i + 1] = string.format('%.17g', number) end
     text[#text + 1] = table.concat(words, '~')
   end
-  redis.call('SET', debts, table.concat(text, ' '), 'PX', string.format('%.0f', math.ceil(longest / 1000) + 1))
+  redis.call('SET', key, table.concat(text, ' '), 'PX', string.format('%.0f', math.ceil(longest / 1000) + 1))
 end
 
--- reset returns the time until nothing of a limit is owed.
-local function reset(limit, now)
-  if not limit.aligned then return limit.debt end
+-- time_to_reset returns the time until a limit has no usage left.
+local function time_to_reset(limit, now)
+  if not limit.aligned then return limit.usage end
   if limit.used == 0 then return 0 end
   return (limit.window + 1) * limit.per - now
 end

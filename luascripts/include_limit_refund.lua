@@ -1,76 +1,76 @@
--- include_limit_refund: refunds units that a caller took of a rate limiter and did not use. It has no keys of its own.
+-- include_limit_refund: refunds permits that a caller took from a rate limiter and did not use. It has no keys of its own.
 --
--- Time pays the oldest part of a debt first, and later uses rely on that. So the refund is the cost of the units, less the
--- time since their use. While callers who came later are in line, nothing comes back: their turns rely on the debt as it is.
--- The cost is noted as a gap, and comes back when all of them have left.
+-- Usage decreases with time, the oldest part first, and later calls count on that. A refund is therefore the cost of the permits,
+-- less the time since they were taken. While callers with later reservations wait, nothing is refunded, because their
+-- reservations depend on the usage as it is. The cost is then stored as a gap, and refunded when all of them have left.
 
--- refund refunds units that a caller would have used at the server's time `used`, in µs. It returns `ahead`, and whether
--- anything came back or was noted. It changes limits and gaps.
-local function refund(limits, gaps, ahead, now, units, used)
-  -- credit takes a cost from the debt of a limit, less the time since its turn, and returns what it took.
-  local function credit(limit, cost, after)
-    local back = math.min(limit.debt, math.max(0, cost - math.max(0, ahead - after)))
-    limit.debt = limit.debt - back
+-- refund refunds permits that a caller would have used at the server's time `used`, in µs. It returns the new `reserved`, and
+-- whether anything was refunded or stored. It changes limits and gaps.
+local function refund(limits, gaps, reserved, now, permits, used)
+  -- reduce subtracts an amount from the usage of a limit, less the time since its reservation was due, and returns the difference.
+  local function reduce(limit, amount, due)
+    local back = math.min(limit.usage, math.max(0, amount - math.max(0, reserved - due)))
+    limit.usage = limit.usage - back
     return back
   end
 
-  -- last tells whether the turn after this time is that of the last in line.
-  local function last(after)
-    return ahead > 0 and ahead - after < 1
+  -- is_last_due reports whether the reservation that is due after `due` µs is the latest one.
+  local function is_last_due(due)
+    return reserved > 0 and reserved - due < 1
   end
 
-  -- shorten sets the turn of the last in line when that has left: the reservations before it wait no longer than this.
-  local function shorten()
-    local latest = 0
+  -- shorten_reserved lowers `reserved` after the latest reservation was refunded, to a time by which all earlier reservations are due.
+  local function shorten_reserved()
+    local latest_due = 0
     for _, limit in ipairs(limits) do
-      if limit.aligned then -- the key no longer has the count of the window before
-        latest = math.max(latest, limit.window * limit.per - now)
+      if limit.aligned then -- the count of the window before is not stored
+        latest_due = math.max(latest_due, limit.window * limit.per - now)
       else
-        latest = math.max(latest, limit.debt - limit.room)
+        latest_due = math.max(latest_due, limit.usage - limit.capacity)
       end
     end
-    ahead = math.min(ahead, latest)
+    reserved = math.min(reserved, latest_due)
   end
 
-  -- fill takes the cost of a gap from the debts.
-  local function fill(before)
+  -- refund_gap refunds a gap.
+  local function refund_gap(gap)
     for i, limit in ipairs(limits) do
-      credit(limit, before[i + 1] or 0, before[1])
+      reduce(limit, gap[i + 1] or 0, gap[1])
     end
   end
 
-  local gap, back, rest = {used - now}, 0, 0
-  local alone = ahead == 0 or last(gap[1]) -- nobody in line came later
+  local gap, most_refunded, most_deferred = {used - now}, 0, 0
+  local none_later = reserved == 0 or is_last_due(gap[1]) -- no later reservation is waiting
   for i, limit in ipairs(limits) do
-    local came, cost = 0, 0
+    local refunded, amount = 0, 0
     if not limit.aligned then
-      cost = units * limit.unit
-      if alone then came = credit(limit, cost, gap[1]) end
+      amount = permits * limit.cost
+      if none_later then refunded = reduce(limit, amount, gap[1]) end
     elseif math.floor(used / limit.per) == limit.window then
-      came = math.min(units, limit.used)
-      cost = came
-      limit.used = limit.used - came
+      refunded = math.min(permits, limit.used)
+      amount = refunded
+      limit.used = limit.used - refunded
     end
-    back, rest = math.max(back, came), math.max(rest, cost - came)
-    gap[i + 1] = cost - came
+    most_refunded, most_deferred = math.max(most_refunded, refunded), math.max(most_deferred, amount - refunded)
+    gap[i + 1] = amount - refunded
   end
 
-  if last(gap[1]) then
-    shorten()
-    while #gaps > 0 and last(gaps[#gaps][1]) do
-      fill(table.remove(gaps))
-      shorten()
+  if is_last_due(gap[1]) then
+    shorten_reserved()
+    while #gaps > 0 and is_last_due(gaps[#gaps][1]) do
+      refund_gap(table.remove(gaps))
+      shorten_reserved()
     end
-    if ahead == 0 then -- nobody is in line: those whose turn would be over by now need not have left in its order
-      for i = #gaps, 1, -1 do fill(table.remove(gaps)) end
+    if reserved == 0 then -- no reservation is waiting: refund all gaps; those that are overdue may have left in any order
+      for i = #gaps, 1, -1 do refund_gap(table.remove(gaps)) end
     end
-  elseif not alone and rest > 0 then
+  elseif not none_later and most_deferred > 0 then
     local i = #gaps
     while i > 0 and gaps[i][1] > gap[1] do i = i - 1 end
     table.insert(gaps, i + 1, gap)
-    if #gaps > 100 then table.remove(gaps, 1) end -- the first in line, as its turn comes before all others leave
-  elseif back == 0 then
-    return ahead, false
+    if #gaps > 100 then table.remove(gaps, 1) end -- the earliest, which is due before all others can have left
+  elseif most_refunded == 0 then
+    return reserved, false
   end
-  return ahead, true
+  return reserved, true
 end

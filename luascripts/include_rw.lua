@@ -1,110 +1,116 @@
--- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
+-- include_rw: functions of the scripts of the read/write lock. It has no keys of its own.
 -- include: owner, linger
 --
--- The lease of a reader is the longest of its keys "<beside>:<owner>:rwlock_timeout:<n>", n
--- from 1 to the number of its holds. A reader of Redisson has one for each hold. Ours has a
--- single one, that of its latest hold, so that a call takes the same work however many holds
--- there are; with more than one hold its value is "all". The hash itself lives as long as
--- the longest lease. A field without such a key belongs to a dead reader.
+-- Each reader has its own lease: the longest TTL of its keys "<prefix>:<owner>:rwlock_timeout:<n>",
+-- with n from 1 to its hold count. A reader of Redisson has one key for each hold. A reader of
+-- leasehold has a single key, that of its latest hold, so that the cost of a call does not grow with
+-- the hold count. With more than one hold, the value of that key is "all". The hash expires with the
+-- longest lease. A field of the hash without such a key is that of a dead reader.
 --
--- While a slot moves between nodes of a cluster, a node has only some of these keys, and
--- would take readers whose keys are elsewhere for dead. So each script names a key that
--- never exists: a cluster answers TRYAGAIN when one of several keys is missing in
--- a slot that moves.
+-- While a cluster slot is migrated, a node has only some of these keys, and a reader whose key is
+-- on the other node would look dead. Each script therefore also names a key that never exists. If one
+-- of several keys is missing in a slot that is being migrated, the cluster replies TRYAGAIN, and the
+-- script does not run.
+--
+-- A waiting writer stores an intent, so that readers that arrive later wait behind it. A waiting reader
+-- stores a reservation, so that at most one more writer enters before it. When that writer leaves, a
+-- batch of readers begins: for 100 ms no writer enters, and readers that arrived before the batch began
+-- ignore the intent.
 
-local function timeout(beside, owner, n)
-  return beside .. ':' .. owner .. ':rwlock_timeout:' .. n
+-- lease_key returns the key with the lease of an owner's n-th hold.
+local function lease_key(prefix, owner, n)
+  return prefix .. ':' .. owner .. ':rwlock_timeout:' .. n
 end
 
--- lives returns the remaining ms of an owner's read lease; 0 when there is none. Of
--- very many holds with keys of their own it checks the latest 256.
-local function lives(lock, beside, owner, count)
-  local most = 0
+-- lease_left returns the remaining read lease of an owner in ms; 0 if there is none. If each hold has
+-- its own key, it checks the latest 256.
+local function lease_left(lock, prefix, owner, count)
+  local longest = 0
   for n = count, math.max(count - 255, 1), -1 do
-    local left = redis.call('PTTL', timeout(beside, owner, n))
-    if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- persisted by hand
-    most = math.max(most, left)
+    local left = redis.call('PTTL', lease_key(prefix, owner, n))
+    if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- an operator removed the expiry
+    longest = math.max(longest, left)
     -- mutant: operand 1, operand 2, operand 3, operand 4, operand 5, border: speed
-    if n == count and n > 1 and left > 0 and redis.pcall('GET', timeout(beside, owner, n)) == 'all' then break end
+    if n == count and n > 1 and left > 0 and redis.pcall('GET', lease_key(prefix, owner, n)) == 'all' then break end
   end
-  return most
+  return longest
 end
 
--- unlease deletes the keys of an owner's read leases from hold `to` down to hold `from`, until one is missing: one key of
--- ours. Of a reader of Redisson it deletes at most 256, because the server does nothing else in the meantime; the others expire.
-local function unlease(beside, owner, from, to)
+-- delete_leases deletes the keys of an owner's read leases from hold `to` down to hold `from`, until one
+-- is missing. An owner of leasehold has one key. Of Redisson's it deletes at most 256, because the
+-- server executes nothing else in the meantime; the others expire.
+local function delete_leases(prefix, owner, from, to)
   for n = to, math.max(from, to - 255), -1 do
-    if redis.pcall('DEL', timeout(beside, owner, n)) ~= 1 then return end
+    if redis.pcall('DEL', lease_key(prefix, owner, n)) ~= 1 then return end
   end
 end
 
--- leased gives an owner, which has read `before` times so far, one key for the lease of all of its `count` holds. It
--- returns the error if the server denies that.
-local function leased(beside, owner, before, count, lease)
-  local set = redis.pcall('SET', timeout(beside, owner, count), count > 1 and 'all' or 1, 'PX', lease)
+-- set_lease stores one key for the lease of all `count` holds of an owner, which had `before` holds so
+-- far. If the server denies that, it returns the error.
+local function set_lease(prefix, owner, before, count, lease)
+  local set = redis.pcall('SET', lease_key(prefix, owner, count), count > 1 and 'all' or 1, 'PX', lease)
   if set.err then return set end
   -- mutant: border: the numbers differ
-  if before ~= count then unlease(beside, owner, before > count and count + 1 or 1, before) end
+  if before ~= count then delete_leases(prefix, owner, before > count and count + 1 or 1, before) end
 end
 
--- readers calls f(owner, count, left) for each reader in this part of the hash, also for dead
--- ones, until f returns true; it reports whether f did. A small hash keeps the order of
--- arrival; the last reader comes first here, as it has most of its lease left as a rule.
-local function readers(lock, beside, part, f)
+-- each_reader calls f(owner, count, left) for each reader in this part of the hash, alive or dead, until
+-- f returns true. It returns whether f did. A small hash keeps its fields in the order of arrival.
+-- each_reader begins with the last one, which usually has the longest lease.
+local function each_reader(lock, prefix, part, f)
   for i = #part - 1, 1, -2 do
     local owner, count = part[i], tonumber(part[i + 1])
     if count and string.sub(owner, -6) ~= ':write' then
-      if f(owner, count, lives(lock, beside, owner, count)) then return true end
+      if f(owner, count, lease_left(lock, prefix, owner, count)) then return true end
     end
   end
   return false
 end
 
--- survey looks at up to fifty readers other than except, as the server stands still meanwhile.
--- It returns the ms that are left of the longest lease among them, 0 when none is alive; whether
--- these were all; and the dead among them. It stops when it has found a lease of
--- at least enough.
-local function survey(lock, beside, except, enough)
-  local most, seen, dead, cursor, stopped = 0, 0, {}, '0', false
+-- survey_readers checks up to 50 readers except `except`; a limit, because the server executes nothing
+-- else in the meantime. It returns the longest remaining lease in ms, 0 if none is alive; whether these
+-- were all readers; and the dead ones. It stops early at a lease of at least `enough` ms.
+local function survey_readers(lock, prefix, except, enough)
+  local longest, checked, dead, cursor, stopped = 0, 0, {}, '0', false
   repeat
     local page = redis.call('HSCAN', lock, cursor, 'COUNT', 20)
     cursor = page[1]
-    stopped = readers(lock, beside, page[2], function(owner, _, left)
-      if seen == 50 then return true end
+    stopped = each_reader(lock, prefix, page[2], function(owner, _, left)
+      if checked == 50 then return true end
       if owner ~= except then
-        seen = seen + 1
-        most = math.max(most, left)
+        checked = checked + 1
+        longest = math.max(longest, left)
         if left == 0 then dead[#dead + 1] = owner end
       end
-      return most >= enough -- mutant: never, border: speed
+      return longest >= enough -- mutant: never, border: speed
     end)
   until stopped or cursor == '0'
-  return most, not stopped, dead
+  return longest, not stopped, dead
 end
 
--- bury removes the fields of dead readers, and reports whether there were no others.
-local function bury(lock, dead)
+-- remove_dead deletes the fields of dead readers. It returns whether only the mode remains.
+local function remove_dead(lock, dead)
   if #dead > 0 then redis.call('HDEL', lock, unpack(dead)) end
   return redis.call('HLEN', lock) == 1
 end
 
--- prune removes some dead readers of a hash with many fields, at any place in it, so
--- that the fields of crashed processes go while others read without a gap.
-local function prune(lock, beside)
+-- remove_some_dead deletes some dead readers of a hash with many fields, from a random part of it.
+-- Otherwise fields of crashed processes would accumulate while other readers always hold the lock.
+local function remove_some_dead(lock, prefix)
   if redis.call('HLEN', lock) <= 16 then return end -- mutant: border: speed
-  local dead, seen = {}, 0
-  readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
+  local dead, checked = {}, 0
+  each_reader(lock, prefix, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
     if left == 0 then dead[#dead + 1] = owner end
-    seen = seen + 1 -- mutant: removed: speed
-    return seen == 50 -- mutant: never: speed
+    checked = checked + 1 -- mutant: removed: speed
+    return checked == 50 -- mutant: never: speed
   end)
-  bury(lock, dead)
+  remove_dead(lock, dead)
 end
 
--- side returns the lock's mode, false when it is free, and the owner that writes; or nil and an answer for the
--- caller: -4 when the key is not a read/write lock, or an error. A lock has a mode and
--- owners. Of a large hash it looks at some fields.
-local function side(lock)
+-- read_rw returns the mode of the lock, false if it is free, and the owner that writes. If the key is
+-- not a read/write lock, or a command fails, it returns nil and the reply for the caller: -4 or an
+-- error. A read/write lock has a mode and owners as fields. Of a large hash only some are checked.
+local function read_rw(lock)
   local mode = redis.pcall('HGET', lock, 'mode')
   if type(mode) == 'table' then
     if string.find(mode.err, 'WRONGTYPE', 1, true) then return nil, -4 end
@@ -112,50 +118,51 @@ local function side(lock)
   end
   if not mode and redis.call('EXISTS', lock) == 0 then return false end -- mutant: operand 1: speed
   if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
-  local some, writer = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2], nil
-  for i = 1, math.min(#some, 32), 2 do
-    local field = some[i]
-    local owner, writes = string.gsub(field, ':write$', '')
-    if writes > 0 then writer = owner end
-    if field ~= 'mode' and not (is_owner(owner) and tonumber(some[i + 1])) then return nil, -4 end
+  local sample, writer = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2], nil
+  for i = 1, math.min(#sample, 32), 2 do
+    local field = sample[i]
+    local owner, is_writer = string.gsub(field, ':write$', '')
+    if is_writer > 0 then writer = owner end
+    if field ~= 'mode' and not (is_owner(owner) and tonumber(sample[i + 1])) then return nil, -4 end
   end
   return mode, writer
 end
 
--- one_passed stands for the beginning of a turn that has not begun, when a writer has passed its
--- reader: that writer is inside, or its lease has ended.
-local function one_passed() return 1 end
+-- writer_passed is stored as the start of a batch that has not begun, when the one writer has entered
+-- that may pass the reader with the reservation. That writer is still inside, or its lease has expired.
+local function writer_passed() return 1 end
 
--- busy returns the answer to an owner that a writer keeps out: left; or {left, 0, wait} if the client of that
--- writer may keep the lock although no owner uses it. It was told (include_linger), and an owner that does not
--- wait asks again for wait ms.
-local function busy(lock, left, writer, owner, waits)
-  local wait = writer and wanted(lock, writer, owner, waits) or 0
+-- refused_by_writer returns the reply for an owner that waits for a writer: left, or {left, 0, wait} if
+-- the client of the writer may keep the lock unused (include_linger). That client was notified, so a
+-- TryLock retries for up to wait ms. waits is true if the owner waits.
+local function refused_by_writer(lock, left, writer, owner, waits)
+  local wait = writer and notify_keeper(lock, writer, owner, waits) or 0
   if wait > 0 then return {left, 0, wait} end
   return left
 end
 
--- turned returns the reader that waits for its turn, "" if there is none; since when it
--- has waited; when the current turn began, 0 or one_passed if none is on (server's ms); and the ms
--- for which the key lives. A turn that never ends, made by hand, counts for nothing.
-local function turned(turn)
-  local text = redis.pcall('GET', turn)
-  local left = type(text) == 'string' and redis.call('PTTL', turn) or 0
+-- read_reservation returns the waiting reader that has the reservation, or ""; since when it waits;
+-- when the batch began, 0 or writer_passed if it has not (server's ms); and the remaining ms of the key.
+-- A key without an expiry, which no script creates, is ignored.
+local function read_reservation(reservation)
+  local text = redis.pcall('GET', reservation)
+  local left = type(text) == 'string' and redis.call('PTTL', reservation) or 0
   if left <= 0 then return '', 0, 0, 0 end
   local owner, since, start = string.match(text, '^(.*) (%d+) (%d+)$')
   return owner or '', tonumber(since or 0), tonumber(start or 0), left -- mutant: operand 4: without an owner, since is not used
 end
 
--- turns sets what turned returns. A refusal of the write changes nothing for the caller.
-local function turns(turn, owner, since, start, left)
-  redis.pcall('SET', turn, string.format('%s %.0f %.0f', owner, since, start), 'PX', left)
+-- write_reservation stores the values that read_reservation returns. If the write fails, the reader only
+-- waits without a reservation.
+local function write_reservation(reservation, owner, since, start, left)
+  redis.pcall('SET', reservation, string.format('%s %.0f %.0f', owner, since, start), 'PX', left)
 end
 
--- wished returns the waiting writer that readers wait behind, and since when
--- (server's ms) it has waited. A wish that never ends, made by hand, counts for nothing.
-local function wished(wish)
-  local text = redis.pcall('GET', wish)
-  if type(text) ~= 'string' or redis.call('PTTL', wish) <= 0 then return nil end -- mutant: border: an expiry is in the future
+-- read_intent returns the waiting writer that readers wait behind, and since when it waits (server's ms).
+-- A key without an expiry, which no script creates, is ignored.
+local function read_intent(intent)
+  local text = redis.pcall('GET', intent)
+  if type(text) ~= 'string' or redis.call('PTTL', intent) <= 0 then return nil end -- mutant: border: an expiry is in the future
   local owner, since = string.match(text, '^(.*) (%d+)$')
   return owner, tonumber(since)
 end

@@ -1,13 +1,15 @@
--- include_semaphore_body: stands before a user's script, which runs only while permits are held, and restores the KEYS and ARGV of that.
+-- include_semaphore_body: runs before a user's script, checks that the owner still holds its permits, and restores the KEYS and ARGV of that script.
 --
--- KEYS    those of the script, and at the end the zset of the permits' leases
--- ARGV    those of the script, and at the end the ids of the permits, and how many there are
+-- KEYS    those of the user's script, then the zset with the leases of the permits
+-- ARGV    those of the user's script, then the ids of the permits, then their number
+--
+-- Returns an error NOPERMIT if a permit is gone or its lease has expired. The user's script then does not run.
 do
-  local leases, time, over = table.remove(KEYS), redis.call('TIME'), false
+  local leases, time, expired = table.remove(KEYS), redis.call('TIME'), false
   for _ = 1, tonumber(table.remove(ARGV)) do
     local score = redis.call('ZSCORE', leases, table.remove(ARGV))
-    over = over or not score or tonumber(score) <= time[1] * 1000 + math.floor(time[2] / 1000)
+    expired = expired or not score or tonumber(score) <= time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if over then return redis.error_reply('NOPERMIT the lease is over') end
+  if expired then return redis.error_reply('NOPERMIT the lease is over') end
 end
 

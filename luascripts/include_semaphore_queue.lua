@@ -1,76 +1,76 @@
--- include_semaphore_queue: functions for a semaphore whose permits are all taken, or that has waiters. It has no keys of its own.
+-- include_semaphore_queue: functions for a semaphore with waiters, or without free permits. It has no keys of its own.
 -- include: reply, semaphore
 
--- reclaim gives back the permits whose leases have run out, a thousand at most, and returns how many.
-local function reclaim(free, leases, now)
+-- reclaim_expired frees up to 1000 permits whose leases have expired, and returns how many.
+local function reclaim_expired(free, leases, now)
   local dead = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1000)
   if #dead == 0 then return 0 end
-  redis.call('ZREM', leases, '') -- no such member: a first write that memory limits let through
+  redis.call('ZREM', leases, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
   redis.call('INCRBY', free, #dead)
   redis.call('ZREM', leases, unpack(dead))
   return #dead
 end
 
--- queued returns the living among the first hundred waiters, in order, and how many dead it dropped from
--- there. It drops none if `drops` is false. Where all of the first hundred are dead, it looks at the next, ten
--- times at most; the third result says that there are more than it looked at.
-local function queued(queue, alive, now, drops)
-  local living, dropped = {}, 0
+-- living_waiters returns the living ones of the first 100 waiters, in order, and how many dead ones it removed;
+-- with removes false it removes none. If all of the first 100 are dead, it reads the next 100, up to ten times.
+-- The third result is true if the queue may have more waiters than it read.
+local function living_waiters(queue, timeouts, now, removes)
+  local living, removed = {}, 0
   for _ = 1, 10 do
-    local members, dead = redis.call('LRANGE', queue, 0, 99), {}
-    if #members == 0 then return living, dropped, false end
-    local deadlines = redis.call('ZMSCORE', alive, unpack(members))
-    for i, member in ipairs(members) do
+    local waiters, dead = redis.call('LRANGE', queue, 0, 99), {}
+    if #waiters == 0 then return living, removed, false end
+    local deadlines = redis.call('ZMSCORE', timeouts, unpack(waiters))
+    for i, member in ipairs(waiters) do
       if deadlines[i] and tonumber(deadlines[i]) > now then
         living[#living + 1] = member
       else
         dead[#dead + 1] = member
       end
     end
-    if drops and #dead > 0 then
-      redis.call('ZREM', alive, unpack(dead))
+    if removes and #dead > 0 then
+      redis.call('ZREM', timeouts, unpack(dead))
       for _, member in ipairs(dead) do redis.call('LREM', queue, 1, member) end
-      dropped = dropped + #dead
+      removed = removed + #dead
     end
-    if #living > 0 or not drops then return living, dropped, #members == 100 end -- mutant: operand 2: speed
+    if #living > 0 or not removes then return living, removed, #waiters == 100 end -- mutant: operand 2: speed
   end
-  return living, dropped, true
+  return living, removed, true
 end
 
--- invite tells a waiter that it may take its permits: by its number, at a channel of its client. Its refusal must
--- not undo anything: the message is only a reason to ask.
-local function invite(channel, publish, waiter)
+-- notify_waiter tells a waiter that it can acquire its permits: it publishes the waiter's number on a channel of its
+-- client. If publishing is denied, the script continues: the message is only a reason to retry.
+local function notify_waiter(channel, publish, waiter)
   local client, number = string.match(waiter, '^([^:]*):(.*)$')
   if client then redis.pcall(publish, channel .. ':' .. client .. ':fair', number) end
 end
 
--- spread tells those of the living who can take their permits now that `value` are free, and could not when only
--- `before` were free.
-local function spread(channel, publish, living, value, before)
-  local sum = 0
+-- notify_waiters notifies the waiters that can acquire their permits with `value` free ones, but could not with
+-- `before` free ones.
+local function notify_waiters(channel, publish, living, value, before)
+  local needed = 0
   for _, waiter in ipairs(living) do
-    sum = sum + wants(waiter)
-    if sum > value then return end
-    if sum > before then invite(channel, publish, waiter) end
+    needed = needed + wanted_permits(waiter)
+    if needed > value then return end
+    if needed > before then notify_waiter(channel, publish, waiter) end
   end
 end
 
--- linger makes the queue expire an hour after its latest sign of life, so that the traces of the dead do not stay
--- when no waiter ever comes again. It returns an error if that is denied.
-local function linger(queue, alive, stay)
-  local long = redis.pcall('PTTL', queue)
-  if failed(long) then return long end
-  long = math.max(long, stay + 3600000) -- another waiter may have more patience
-  return failed(redis.pcall('PEXPIRE', queue, long)) or failed(redis.pcall('PEXPIRE', alive, long))
+-- extend_queue makes the queue expire an hour after its latest deadline, so that entries of dead waiters do not stay if
+-- the semaphore is never used again. It returns an error if that is denied.
+local function extend_queue(queue, timeouts, timeout)
+  local ttl = redis.pcall('PTTL', queue)
+  if failed(ttl) then return ttl end
+  ttl = math.max(ttl, timeout + 3600000) -- another waiter may have a longer timeout
+  return failed(redis.pcall('PEXPIRE', queue, ttl)) or failed(redis.pcall('PEXPIRE', timeouts, ttl))
 end
 
--- pause returns after how many ms a waiter looks again, if it hears nothing before: when the first lease
--- runs out; -1 if none does.
-local function pause(leases, now)
+-- next_expiry returns the time in ms after which a waiter retries if no message arrives before: until the first
+-- lease expires; -1 if none does.
+local function next_expiry(leases, now)
   local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   if not first[2] then return -1 end
   local left = tonumber(first[2]) - now
   -- mutant: border: no lease is that long
-  if left > 1000000000000 then return -1 end -- Redisson's score of a permit without a lease
+  if left > 1000000000000 then return -1 end -- Redisson's permits without a lease have such a score
   return math.max(math.ceil(left), 1)
 end

@@ -1,27 +1,29 @@
 -- include_token: the fencing tokens of the scripts that grant a lock. It has no keys of its own.
--- include: stamp
+-- include: clock_token
 
--- latest_in returns the text of a register, or false if there is none. What is no number is an error before anything has changed, and stays.
-local function latest_in(register)
-  local text = redis.call('GET', register)
+-- latest_token returns the text of the token counter, or false if there is none. If the text is not
+-- a number, the script ends here with an error, before it has changed anything.
+local function latest_token(counter)
+  local text = redis.call('GET', counter)
   if text and (not string.find(text, '^%d+$') or #text > 19) then error('the register of fencing tokens holds something else than a token') end
   return text
 end
 
--- grown returns the token of a new holder, and raises the register if there is
--- one: the server's time in µs, or one more than the last token if the clock went
--- back. With no register it takes the clock, and the last token that the caller knows.
--- The register is left at `spare` tokens more, which the holder may give out; without a register, spare is not used.
-local function grown(register, time, last, spare)
-  if not register and not last then return stamped(time) end -- mutant: never: speed
+-- next_token returns the token of a new holder: the server's time in µs, or one more than the latest
+-- token if the clock moved backward. The latest token is in the counter. Without a counter, it is
+-- `last`, the latest one that the caller knows; nil if it knows none.
+-- next_token sets the counter to `spare` more than the token. The holder may hand out the tokens in
+-- between. Without a counter, spare is not used.
+local function next_token(counter, time, last, spare)
+  if not counter and not last then return clock_token(time) end -- mutant: never: speed
   local token = math.max(time[1] * 1000000 + time[2], (last or 0) + 1)
-  if register then
-    local latest = tonumber(latest_in(register))
-    -- Beyond 2^53 numbers are too far apart to count. No clock gets there before 2255.
+  if counter then
+    local latest = tonumber(latest_token(counter))
+    -- Above 2^53 a Lua number cannot represent each integer. No clock gets there before 2255.
     if latest and latest >= 9007199254740991 - spare then error('the register of fencing tokens is at ' .. string.format('%.0f', latest) .. ', which is too large to go on from') end
     if latest and latest >= token then token = latest + 1 end
-    redis.call('SET', register, string.format('%.0f', token + spare))
+    redis.call('SET', counter, string.format('%.0f', token + spare))
   end
-  -- 16 digits: string.format keeps them all, tostring would round.
+  -- string.format keeps all 16 digits; tostring would round.
   return string.format('%.0f', token)
 end

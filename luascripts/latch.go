@@ -11,13 +11,13 @@ import (
 var (
 	latchInit   = load("latch_init")
 	latchDown   = load("latch_down")
-	latchLook   = load("latch_look")
+	latchStatus = load("latch_status")
 	latchDelete = load("latch_delete")
 )
 
 // LatchCall is a call that changes a latch.
 type LatchCall struct {
-	ID    string        // no other call has it
+	ID    string        // unique to the call
 	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
 	Count int64         // CountDownLatch: by how much it counts, up to MostCounts; 0 is 1, and so is any with a Part
 	Keep  time.Duration // how long Redis stores the call
@@ -49,7 +49,7 @@ func InitLatch(ctx context.Context, rdb rueidis.Client, k Keys, n int64, c Latch
 	return latchState(latchInit, 1, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
-// CountDownLatch counts a latch down. Did is less than the Count of the call if the latch came to 0 with it, and 0 if the count was 0 before.
+// CountDownLatch decrements the count of a latch. Did is less than the Count of the call if the count reached 0, and 0 if it was 0 before.
 func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
 	n := max(c.Count, 1)
 	if c.Part != "" {
@@ -60,7 +60,7 @@ func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall
 
 // LookAtLatch returns the state of a latch.
 func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
-	return latchState(latchLook, 0, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
+	return latchState(latchStatus, 0, latchStatus.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
 }
 
 // DeleteLatch deletes a latch. Did is 0 if there was none.
@@ -68,7 +68,7 @@ func DeleteLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (
 	return latchState(latchDelete, 1, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
-// latchState reads the reply of a script of a latch whose Did is at most most. The verdict is Done or Foreign.
+// latchState reads the reply of a latch script whose Did is at most `most`. The verdict is Done or Foreign.
 func latchState(s *script, most int64, reply rueidis.RedisResult) (LatchState, Verdict, error) {
 	msg, err := reply.ToMessage()
 	if err != nil {

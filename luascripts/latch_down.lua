@@ -1,63 +1,63 @@
--- latch_down: counts a latch down.
+-- latch_down: decrements the count of a latch.
 -- include: reply, latch
 --
 -- KEYS[1] count   string the count
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
--- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
--- KEYS[4] never   string never there (include_semaphore)
--- ARGV[1] id      text   no other call has it
--- ARGV[2] part    text   a name, which counts once in each round; '' when the call has none
--- ARGV[3] keep    ms     how long the call is remembered
--- ARGV[4] stay    ms     how long the traces of the latch live
--- ARGV[5] channel text   where waiters listen
--- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[7] again   count  1 when it repeats a call whose copy may come late
--- ARGV[8] n       count  by how much it counts, up to 1000; 1 with a part
+-- KEYS[3] calls   zset   counted call -> ms until which it is remembered
+-- KEYS[4] never   string a key that never exists (include_fair)
+-- ARGV[1] id      text   unique to the call
+-- ARGV[2] part    text   the name of a part, which counts once in each round; '' if the call has none
+-- ARGV[3] retention ms   how long the call is remembered
+-- ARGV[4] ttl     ms     how long rounds and calls stay in Redis
+-- ARGV[5] channel text   the channel of the waiters
+-- ARGV[6] publish text   the command that notifies them: PUBLISH or SPUBLISH
+-- ARGV[7] again   count  1 if an earlier copy of the call may still arrive
+-- ARGV[8] n       count  by how much to decrement, up to 1000; 1 with a part
 --
--- Returns {did, left, round, open, gone} (include_latch): did is how many of the n are counted, now or before: fewer than n when
--- the count came to 0 with them. A part is counted, too, when another call counted it.
--- Returns -4: a key holds something else; nothing was done.
+-- Returns {counted, left, round, open, gone} (include_latch). counted is how many of the n were counted, now or by an
+-- earlier copy: fewer than n if the count reached 0. A part that another call has counted is counted, too.
+-- Returns -4: a key has the wrong type; nothing was changed.
 --
 -- Safe to repeat while the call is remembered.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, part, keep, stay = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, part, retention, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local channel, publish, again, n = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 
 local now = micros()
-local left, round, open, gone, known = tally(count, rounds, calls, id, now, stay)
+local left, round, opened, deleted, remembered = read_latch(count, rounds, calls, id, now, ttl)
 if not left then return round end
-local did = carried_out(known, n)
-local counted = id
-if not did and part ~= '' then
-  counted = string.format('%.0f', round) .. ':' .. part
-  did = carried_out(redis.call('ZSCORE', calls, counted), 1)
+local counted = counted_before(remembered, n)
+local counted_id = id
+if not counted and part ~= '' then
+  counted_id = string.format('%.0f', round) .. ':' .. part
+  counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1)
 end
-if did or left == 0 then
-  redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
-  if not known then note_answer(calls, id, n - (did or 0), now, keep, stay, again) end
-  return {did or 0, left, round, open, gone}
+if counted or left == 0 then
+  redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
+  if not remembered then remember_repeat(calls, id, n - (counted or 0), now, retention, ttl, again) end
+  return {counted or 0, left, round, opened, deleted}
 end
 
-may(never)
-local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
-redis.call('ZREM', calls, '', unpack(old)) -- '' is no member: a user without the right is told before anything has changed
-did = math.min(n, left)
-redis.call('ZADD', calls, until_when(now, keep, n - did), counted)
+check_permissions(never)
+local expired = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
+redis.call('ZREM', calls, '', unpack(expired)) -- '' makes it run always: if ZREM is denied, the script fails before it has changed anything
+counted = math.min(n, left)
+redis.call('ZADD', calls, remembered_until(now, retention, n - counted), counted_id)
 -- mutant: always: speed
-if part ~= '' then note_answer(calls, id, 0, now, keep, stay, again) end -- a late copy counts in no later round
-left = left - did
+if part ~= '' then remember_repeat(calls, id, 0, now, retention, ttl, again) end -- so that a delayed duplicate does not count in a later round
+left = left - counted
 local denied
 if left > 0 then
   denied = redis.pcall('SET', count, string.format('%.0f', left), 'KEEPTTL')
 else
-  open = round
-  denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', open))
+  opened = round
+  denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', opened))
   if type(denied) == 'number' then denied = redis.pcall('DEL', count) end
 end
-if failed(denied) then -- an error means that the call is not counted
-  redis.call('ZREM', calls, counted, id)
+if failed(denied) then -- an error must mean that the call is not counted
+  redis.call('ZREM', calls, counted_id, id)
   return denied
 end
-remember(count, rounds, calls, stay)
+extend_state(count, rounds, calls, ttl)
 if left == 0 then redis.pcall(publish, channel, '0') end
-return {did, left, round, open, gone}
+return {counted, left, round, opened, deleted}

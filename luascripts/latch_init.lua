@@ -1,48 +1,51 @@
--- latch_init: sets the count of a latch that has none.
+-- latch_init: sets the count of a latch that does not exist or has been released.
 -- include: reply, latch
 --
 -- KEYS[1] count   string the count
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
--- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
--- KEYS[4] never   string never there (include_semaphore)
+-- KEYS[3] calls   zset   counted call -> ms until which it is remembered
+-- KEYS[4] never   string a key that never exists (include_fair)
 -- ARGV[1] n       count  the count
--- ARGV[2] id      text   no other call has it
--- ARGV[3] keep    ms     how long the call is remembered
--- ARGV[4] stay    ms     how long the traces of the latch live
--- ARGV[5] channel text   where waiters listen
--- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[7] again   count  1 when it repeats a call whose copy may come late
+-- ARGV[2] id      text   unique to the call
+-- ARGV[3] retention ms   how long the call is remembered
+-- ARGV[4] ttl     ms     how long rounds and calls stay in Redis
+-- ARGV[5] channel text   the channel of the waiters
+-- ARGV[6] publish text   the command that notifies them: PUBLISH or SPUBLISH
+-- ARGV[7] again   count  1 if an earlier copy of the call may still arrive
 --
--- Returns {did, left, round, open, gone} (include_latch): did is 1 when this call made the latch, 0 when there was one.
--- Returns -4: a key holds something else; nothing was done.
+-- Returns {counted, left, round, open, gone} (include_latch). counted is 1 if this call, or an earlier copy, created the
+-- latch; 0 if there was one.
+-- Returns -4: a key has the wrong type; nothing was changed.
 --
--- Safe to repeat. A count of 0 or less, which Redisson can leave, counts as none.
+-- A count of 0 or less, which Redisson may leave behind, is treated as no latch.
+--
+-- Safe to repeat while the call is remembered.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local n, id, keep, stay, channel, publish, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
+local n, id, retention, ttl, channel, publish, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
-local left, round, open, gone, known = tally(count, rounds, calls, id, now, stay)
+local left, round, opened, deleted, remembered = read_latch(count, rounds, calls, id, now, ttl)
 if not left then return round end
-local did = carried_out(known, 1)
-if did or left > 0 then
-  redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
+local counted = counted_before(remembered, 1)
+if counted or left > 0 then
+  redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
 end
-if did then return {did, left, round, open, gone} end
+if counted then return {counted, left, round, opened, deleted} end
 if left > 0 then
-  note_answer(calls, id, 1, now, keep, stay, again)
-  remember(count, rounds, calls, stay)
-  return {0, left, round, open, gone}
+  remember_repeat(calls, id, 1, now, retention, ttl, again)
+  extend_state(count, rounds, calls, ttl)
+  return {0, left, round, opened, deleted}
 end
 round = math.max(now, round + 1)
-redis.call('SET', count, n) -- refused here when memory is full: nothing is left in Redis
-local denied = failed(redis.pcall('PTTL', never)) or failed(redis.pcall('PEXPIRE', never, 1)) -- which remember needs
-denied = denied or failed(redis.pcall('ZADD', calls, until_when(now, keep, 0), id))
+redis.call('SET', count, n) -- the first write: if memory is full, it fails, and leaves nothing in Redis
+local denied = failed(redis.pcall('PTTL', never)) or failed(redis.pcall('PEXPIRE', never, 1)) -- check the commands that extend_state needs
+denied = denied or failed(redis.pcall('ZADD', calls, remembered_until(now, retention, 0), id))
 denied = denied or failed(redis.pcall('HSET', rounds, 'round', string.format('%.0f', round)))
-if denied then -- an error means that there is no latch
+if denied then -- an error must mean that there is no latch
   redis.pcall('ZREM', calls, id)
   redis.call('DEL', count)
   return denied
 end
-remember(count, rounds, calls, stay)
+extend_state(count, rounds, calls, ttl)
 redis.pcall(publish, channel, '1')
-return {1, tonumber(n), round, open, gone}
+return {1, tonumber(n), round, opened, deleted}

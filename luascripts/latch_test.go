@@ -498,7 +498,7 @@ func TestLatch_fullMemory(t *testing.T) {
 func TestLatch_transcript(t *testing.T) {
 	play(t, `
 		# a latch is made once, and a call that is repeated is told what it did
-		latch_look [c r k n] 5000 = [0 0 0 0 0]
+		latch_status [c r k n] 5000 = [0 0 0 0 0]
 		EXISTS r k = 0
 		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
 		GET c = 2
@@ -522,15 +522,15 @@ func TestLatch_transcript(t *testing.T) {
 		PEXPIRE k 2500
 		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
 		latch_init [c r k n] 3 i4 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 2500
 		PTTL k = 2500
 		PEXPIRE r 2499
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 5000
 		PTTL k = 2500
 		PEXPIRE k 2499
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL k = 5000
 		PEXPIRE k 2499
 		latch_init [c r k n] 3 i5 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
@@ -542,20 +542,20 @@ func TestLatch_transcript(t *testing.T) {
 		# a count with an expiry takes its traces along, a little sooner
 		PEXPIRE c 10000
 		PEXPIRE r 8998
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 8998
 		PEXPIRE r 8997
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 9998
 		PEXPIRE r 9998
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 9998
 		PEXPIRE r 9999
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 9998
 		PEXPIRE c 500
 		PERSIST r
-		latch_look [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
 		PTTL r = 498
 		PERSIST c
 
@@ -584,15 +584,15 @@ func TestLatch_transcript(t *testing.T) {
 		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
 		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
 		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000 d7 @2000.001]
-		latch_look [d r3 k3 n] 5000 = [0 0 @0us @0us 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 @0us @0us 0]
 
 		# the next round has a larger number, even if the clock went back
 		HSET r3 round @9000000us open @9000000us
 		latch_init [d r3 k3 n] 1 i7 1000 5000 ch PUBLISH 0 = [1 1 @9000001us @9000000us 0]
 		DEL d
-		latch_look [d r3 k3 n] 5000 = [0 0 @9000001us @9000001us 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 @9000001us @9000001us 0]
 		SET d 4
-		latch_look [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us 0]
+		latch_status [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us 0]
 		sent HDEL = 2
 		HGETALL r3 = [open @9000001us round @9000002us]
 
@@ -601,7 +601,7 @@ func TestLatch_transcript(t *testing.T) {
 		latch_delete [d r3 k3 n] e1 1000 5000 ch PUBLISH 0 = [1 0 @9000002us @9000001us @9000002us]
 		published = [ch~1]
 		EXISTS d = 0
-		latch_look [d r3 k3 n] 5000 = [0 0 @9000002us @9000001us @9000002us]
+		latch_status [d r3 k3 n] 5000 = [0 0 @9000002us @9000001us @9000002us]
 		latch_delete [d r3 k3 n] e1 1000 5000 ch PUBLISH 1 = [1 0 @9000002us @9000001us @9000002us]
 		latch_delete [d r3 k3 n] e2 1000 5000 ch PUBLISH 0 = [0 0 @9000002us @9000001us @9000002us]
 		latch_delete [d r3 k3 n] e3 1000 5000 ch PUBLISH 1 = [0 0 @9000002us @9000001us @9000002us]
@@ -609,24 +609,24 @@ func TestLatch_transcript(t *testing.T) {
 		published = []
 		HSET r3 open 0
 		SET d 0
-		latch_look [d r3 k3 n] 5000 = [0 0 @9000002us 0 @9000002us]
+		latch_status [d r3 k3 n] 5000 = [0 0 @9000002us 0 @9000002us]
 		DEL d r3
 		SET d 0
-		latch_look [d r3 k3 n] 5000 = [0 0 1 1 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 1 1 0]
 		DEL r3
 		SET d -3
-		latch_look [d r3 k3 n] 5000 = [0 0 1 1 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 1 1 0]
 
 		# a count has up to sixteen digits; another key is left alone
 		SET d 1234567890123456
-		latch_look [d r3 k3 n] 5000 = [0 1234567890123456 @1000000us 1 0]
+		latch_status [d r3 k3 n] 5000 = [0 1234567890123456 @1000000us 1 0]
 		SET d 12345678901234567
-		latch_look [d r3 k3 n] 5000 = -4
+		latch_status [d r3 k3 n] 5000 = -4
 		SET d 01
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = -4
 		latch_down [k3 r3 k3 n] z '' 1000 5000 ch PUBLISH 0 1 = -4
 		latch_delete [c d k3 n] z 1000 5000 ch PUBLISH 0 = -4
-		latch_look [c r c n] 5000 = -4
+		latch_status [c r c n] 5000 = -4
 
 		# what was told once is told again, whatever came since
 		DEL d r3 k3
@@ -683,7 +683,7 @@ func TestLatch_transcript(t *testing.T) {
 		# what is denied changes nothing
 		DEL d r3 k3
 		without GET
-		latch_look [d r3 k3 n] 5000 = !NOPERM
+		latch_status [d r3 k3 n] 5000 = !NOPERM
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
 		without PTTL
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
@@ -695,15 +695,15 @@ func TestLatch_transcript(t *testing.T) {
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 0 = !NOPERM
 		EXISTS d r3 k3 = 0
 		SET d 2
-		latch_look [d r3 k3 n] 5000 = !NOPERM
+		latch_status [d r3 k3 n] 5000 = !NOPERM
 		without
-		latch_look [d r3 k3 n] 5000 = [0 2 @1000000us 0 0]
+		latch_status [d r3 k3 n] 5000 = [0 2 @1000000us 0 0]
 		without SET
 		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		without HDEL
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		latch_init [d r3 k3 n] 1 z 1000 5000 ch PUBLISH 1 = !NOPERM
-		latch_look [d r3 k3 n] 5000 = !NOPERM
+		latch_status [d r3 k3 n] 5000 = !NOPERM
 		without HSET
 		latch_delete [d r3 k3 n] z 1000 5000 ch PUBLISH 1 = !NOPERM
 		without PEXPIRE

@@ -49,7 +49,7 @@ func ReadLeader(ctx context.Context, rdb rueidis.Client, k Keys) (Said, Verdict,
 	since, err3 := words[2].AsInt64()
 	left, err4 := words[3].AsInt64()
 	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
-		return Said{}, Foreign, nil // a hash of somebody else's
+		return Said{}, Foreign, nil // a hash of the application
 	}
 	return Said{Token: token, Value: value, Since: time.UnixMilli(since), Left: remaining(left)}, Done, nil
 }

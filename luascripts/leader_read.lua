@@ -1,16 +1,19 @@
--- leader_read: reads what a leader says of itself.
+-- leader_read: reads the value of a leader.
 --
--- KEYS[1] board hash token, value, number, by, since (leader_post)
+-- KEYS[1] store hash token, value, number, by, since (leader_post)
 --
--- Returns {token, value, since, left}: left is the time in ms until it is no longer said; -1 if it has no end.
--- Returns 0 when nobody says anything.
--- Returns -4: the key holds something else.
-local board = KEYS[1]
+-- Returns {token, value, since, left}: since is the server's time in ms at which the value was published, left the ms until it
+-- expires; -1 if it does not.
+-- Returns 0 if no value is published.
+-- Returns -4: the key has the wrong type.
+--
+-- Changes nothing.
+local store = KEYS[1]
 
-local is = redis.pcall('HMGET', board, 'token', 'value', 'since')
-if is.err then
-  if string.find(is.err, 'WRONGTYPE', 1, true) then return -4 end
-  return is
+local fields = redis.pcall('HMGET', store, 'token', 'value', 'since')
+if fields.err then
+  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
+  return fields
 end
-if not is[1] or not is[2] or not is[3] then return 0 end
-return {is[1], is[2], is[3], redis.call('PTTL', board)}
+if not fields[1] or not fields[2] or not fields[3] then return 0 end
+return {fields[1], fields[2], fields[3], redis.call('PTTL', store)}

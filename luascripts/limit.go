@@ -86,8 +86,8 @@ type LimitAnswer struct {
 	Err     error
 }
 
-// questionsTogether is the most questions in one script call, which then takes a fraction of a millisecond of the
-// server's time.
+// questionsTogether is the maximum number of requests in one script call, which then takes a fraction of a millisecond of
+// the server's time.
 const questionsTogether = 64
 
 // AskLimits sends the requests for several keys in one pipeline. Each key is one atomic step. If
@@ -126,7 +126,7 @@ func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toget
 	return answers
 }
 
-// limitBatch is what one script call asks: about several keys with the same rules.
+// limitBatch has the requests of one script call: for several keys with the same rules.
 type limitBatch []LimitCall
 
 // words puts the keys and the arguments of the script into w.
@@ -152,8 +152,8 @@ func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
 	return answers
 }
 
-// read reads the reply to b into answers. What is strange about one key is that key's error, as the others have taken
-// their units.
+// read reads the reply to b into answers. An unexpected reply for one key is an error of that key alone, because the
+// others have taken their permits.
 func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error {
 	msg, err := reply.ToMessage()
 	if err != nil {
@@ -195,10 +195,10 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 	return nil
 }
 
-// limitWords is how many numbers answer a question.
+// limitWords is how many numbers are the reply to one request.
 const limitWords = 8
 
-// plausible reports whether the script can answer q with the first of these numbers.
+// plausible reports whether the first of these numbers can be the reply to q.
 func plausible(n []int64, q LimitQuestion, rules LimitRules) bool {
 	limits := int64(len(rules)-1) / 3
 	most := int64(math.MaxInt64) // that all callers want, if no number counts that

@@ -1,8 +1,9 @@
--- memory_policy: what the server does when its memory is full.
+-- memory_policy: reads what the server does if its memory is full.
 --
--- Returns the text of INFO memory, or an empty text where the caller may not run that command,
--- or the server cannot tell whether it may (before Redis 7.0): a denied command would
--- leave an entry in the ACL log. Changes nothing.
+-- Returns the text of INFO memory. It is empty if INFO is denied, or if the server cannot tell whether it is (before Redis
+-- 7.0), because a denied command would leave an entry in the ACL log.
+--
+-- Changes nothing.
 if redis.acl_check_cmd and redis.acl_check_cmd('info', 'memory') then
   return redis.call('INFO', 'memory')
 end

@@ -24,7 +24,7 @@ import (
 //	# what follows            the name of what is checked
 //	ZADD c @1000 a            a command; @1000 is the ms of the server's clock 1000 ms after the start, @1000us its µs
 //	PTTL c = 500              the reply it must get; '' is an empty text, ~ a space, & a tilde
-//	crew_look [c] 1 2 = [1 0] a script, its keys and its arguments
+//	waitgroup_status [c] 1 2 = [1 0] a script, its keys and its arguments
 //	wait 10                   the clock moves by 10 ms
 //	published = [ch~1]        channels and messages since the last such line
 //	sent ZREM = 1             how many of these commands the last script has sent

@@ -33,10 +33,10 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 	return acquire(ctx, rdb, reentrantAcquire, w.keys, w.args, q)
 }
 
-// acquire adds the words of reentrant_acquire.
+// acquire adds the keys and arguments of reentrant_acquire.
 func (w *words) acquire(k *Keys, q *Question) {
 	w.keys = k.withRegister(append(w.keys, k.Lock)...)
-	w.add(q.Owner, settingMs(q.Lease), q.place(), bit(!k.Scattered))
+	w.add(q.Owner, settingMs(q.Lease), q.waiter(), bit(!k.Scattered))
 	if q.Want != 1 || k.Register != "" {
 		w.add(strconv.Itoa(q.Want))
 	}
@@ -45,27 +45,27 @@ func (w *words) acquire(k *Keys, q *Question) {
 	}
 }
 
-// place returns what scripts need to know of a place in line; "" if the owner does not stand
-// there.
-func (q *Question) place() string {
+// waiter returns the argument that describes a waiting owner; "" if the owner does not join the queue.
+func (q *Question) waiter() string {
 	if q.Offer == 0 {
 		return ""
 	}
 	durations := [...]time.Duration{q.Offer, q.Waited.Truncate(time.Millisecond), q.Again, q.WaiterTimeout}
-	if latest := latestPlace.Load(); latest != nil && durations == latest.durations {
+	if latest := latestWaiter.Load(); latest != nil && durations == latest.durations {
 		return latest.text
 	}
 	text := ms(q.Offer) + " " + ms(q.Waited) + " " + ms(q.Again) + " " + ms(q.WaiterTimeout)
 	if q.Waited < time.Millisecond {
-		latestPlace.Store(&placeText{durations, text})
+		latestWaiter.Store(&waiterText{durations, text})
 	}
 	return text
 }
 
-// latestPlace is the latest text of a place. Most questions come at once, and so say the same.
-var latestPlace atomic.Pointer[placeText]
+// latestWaiter is the latest such argument. It is the same for most requests, which are sent as soon
+// as the owner waits.
+var latestWaiter atomic.Pointer[waiterText]
 
-type placeText struct {
+type waiterText struct {
 	durations [4]time.Duration
 	text      string
 }
@@ -93,7 +93,7 @@ type Pass struct {
 	Last  uint64 // the latest token that the owner handed off
 	Spare int    // as in a Question
 
-	// Heir is the owner that waits in the same process, or "". For a plain lock its position is at
+	// Heir is the next owner, which waits in the same process, or "". For a plain lock its position is at
 	// the end of the queue. For a fair lock it is in the queue. The other fields are as in its
 	// Question.
 	Heir          string
@@ -107,7 +107,7 @@ type Pass struct {
 // Passed is the reply to a release. The verdict is Done, Gone or Foreign.
 type Passed struct {
 	Verdict   Verdict
-	Token     uint64 // Done: the token of the heir, if it has the lock now; otherwise 0
+	Token     uint64 // Done: the token of the next owner, if it has the lock now; otherwise 0
 	Aside     bool   // Done: the lock is free, and the processes in the queue must retry a little later
 	Listeners bool   // Done: the lock is free, and clients may listen that use no queue; only for an owner that lingers
 
@@ -131,9 +131,9 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	w.release(&k, owner, leave, &p)
 	msg, err := reentrantRelease.exec(ctx, rdb, w.keys, w.args).ToMessage()
 	if p.Heir != "" && isTryAgain(err) {
-		// The slot is moving, and one of the two keys has moved. That must not stop
-		// a release. But the heir may give out more tokens, so it must not get one that the
-		// register does not know of: it asks for its own.
+		// The slot is being migrated, and one of the two keys is on the other node. The release must
+		// succeed anyway, so it is sent without the token counter. It then cannot name the next owner,
+		// whose token would be missing in the counter: that owner sends its own request.
 		p.Heir = ""
 		return passReentrant(ctx, rdb, k, owner, leave, p)
 	}
@@ -143,7 +143,8 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	return passed(&msg, p.Heir != "")
 }
 
-// release adds the words of reentrant_release. Only an heir has a use for the register.
+// release adds the keys and arguments of reentrant_release. The token counter is only needed to grant
+// the lock to the next owner.
 func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
 	w.keys = append(w.keys, k.Lock)
 	w.add(owner, k.Publish, bit(!k.Scattered))
@@ -158,19 +159,19 @@ func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
 	}
 }
 
-// isTryAgain reports whether a cluster refused a command because one of several keys is
-// missing in a slot that moves.
+// isTryAgain reports whether a cluster rejected a command because one of several keys is missing in a
+// slot that is being migrated.
 func isTryAgain(err error) bool {
 	e, refused := rueidis.IsRedisErr(err)
 	return refused && strings.Contains(e.Error(), "TRYAGAIN")
 }
 
-// passed reads the reply of reentrant_release, with an heir or without.
-func passed(msg *rueidis.RedisMessage, heir bool) (Passed, error) {
+// passed reads the reply of reentrant_release, which named a next owner or not.
+func passed(msg *rueidis.RedisMessage, named bool) (Passed, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || !heir {
+		if err != nil || !named {
 			return Passed{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
 		}
 		return Passed{Verdict: Done, Token: token}, nil

@@ -1,32 +1,32 @@
--- reentrant_renew: lengthens the leases of many locks.
+-- reentrant_renew: extends the leases of many locks.
 --
--- KEYS[i]   lock   hash   owner -> hold count; all in one slot
--- ARGV[1]   lease  ms     how long each lock lives from now
+-- KEYS[i]   lock   hash   owner -> hold count; all keys in one cluster slot
+-- ARGV[1]   lease  ms     the lease of each lock from now on
 -- ARGV[i+1] owner  text   "<client uuid>:<number>", which must hold KEYS[i]
 --
--- Returns a list: how many keys there are, and for each that was not renewed its
--- place i and -2 when the owner does not hold it, -4 when the key holds something else.
+-- Returns a list: the number of keys, and two numbers for each lock that was not renewed: its
+-- index i, and -2 if the owner does not hold the lock, or -4 if the key has another type.
 --
--- It never shortens a lease, and never brings a key back. Safe to repeat.
+-- Safe to repeat: it never shortens a lease, and never restores a key that is gone.
 local lease = tonumber(ARGV[1])
 
 local replies = {#KEYS}
 for i, lock in ipairs(KEYS) do
   local owner = ARGV[i + 1]
-  local held, why = redis.pcall('HEXISTS', lock, owner), nil -- one foreign key must not end the others
+  local held, problem = redis.pcall('HEXISTS', lock, owner), nil -- one key of another type must not fail the other renewals
   if held == 1 then
-    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease)) -- even if it changes nothing: a replica refuses it
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease)) -- even if it changes nothing: a replica rejects the write
   elseif held == 0 then
-    redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
-    why = -2
+    redis.call('HDEL', lock, '') -- deletes nothing; a replica, whose data may be old, rejects it
+    problem = -2
   elseif string.find(held.err, 'WRONGTYPE', 1, true) then
-    why = -4
+    problem = -4
   else
-    return held -- denied, or busy: an error is not an answer about the lock
+    return held -- a denied command or a busy server says nothing about the lock
   end
-  if why then
+  if problem then
     replies[#replies + 1] = i
-    replies[#replies + 1] = why
+    replies[#replies + 1] = problem
   end
 end
 return replies

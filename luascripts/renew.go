@@ -22,8 +22,9 @@ type Renewed struct {
 	Err     error
 }
 
-// renewer is a script that renews. Its keys are the one that never exists, if that is not nil,
-// and of each lock the one that keyOf returns, or that of the lock itself; its arguments are the lease and what argsOf adds for each lock.
+// renewer is a script that renews. Its keys are the one that never exists, unless never is nil, and for
+// each lock the one that keyOf returns, or the key of the lock if keyOf is nil. Its arguments are the
+// lease, and for each lock those that argsOf adds.
 type renewer struct {
 	*script
 	never  func(*Keys) string
@@ -31,13 +32,12 @@ type renewer struct {
 	argsOf func(args []string, r *Renewal) []string
 }
 
-// renew runs the script for all of batch, all calls in one pipeline: perCall locks in
-// each call, but only neighbours in batch of one slot. It returns one reply for each
-// lock, in order.
+// renew renews all locks of batch, with all calls in one pipeline. A call has up to perCall locks, which
+// are neighbors in batch and in one slot. It returns one reply for each lock, in order.
 //
-// A call of several locks that the server refuses is repeated for each lock alone: the
-// server may be a cluster that looks like one server, or a slot may be half moved; and one
-// denied lock must not end the others.
+// A call of several locks that the server rejects is repeated for each lock alone. The server may be a
+// cluster that appears as one server, or a slot may be partly migrated. One denied lock must not fail
+// the others.
 func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	calls := split(make([][]Renewal, 0, 1+(len(batch)-1)/perCall), batch, perCall)
 	replies := execAll(ctx, rdb, len(calls), func(i int, w *words) *script { return s.words(w, calls[i], lease) })
@@ -59,7 +59,7 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 	return renewed
 }
 
-// words returns the script, and adds the words of one call to w.
+// words returns the script, and adds the keys and arguments of one call to w.
 func (s *renewer) words(w *words, call []Renewal, lease time.Duration) *script {
 	w.add(settingMs(lease))
 	if s.never != nil {
@@ -90,11 +90,11 @@ func (s *renewer) verdicts(reply rueidis.RedisResult, renewed []Renewed) error {
 		renewed[i] = Renewed{Verdict: Done}
 	}
 	for i := 1; i < len(numbers); i += 2 {
-		place, v := numbers[i], Verdict(numbers[i+1])
-		if place < 1 || place > int64(len(renewed)) || v != Gone && v != Foreign {
+		index, v := numbers[i], Verdict(numbers[i+1])
+		if index < 1 || index > int64(len(renewed)) || v != Gone && v != Foreign {
 			return &ReplyError{s.name, msg.String()}
 		}
-		renewed[place-1].Verdict = v
+		renewed[index-1].Verdict = v
 	}
 	return nil
 }

@@ -81,13 +81,11 @@ func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease 
 	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// more is the verdict of a script that looked at some fifty readers, so that it
-// is short, and has to look at others: the same question goes on from
-// there.
+// more is the verdict of a script that has checked about fifty readers, so that it is short, and has
+// more to check. The same call continues from there.
 const more Verdict = -3
 
-// mostCalls bounds how often a question is repeated for that reason: a peer that answers so for ever
-// is broken.
+// mostCalls is how often a call is repeated for that reason. A server that still replies so is broken.
 const mostCalls = 10000
 
 func endless(s *script) error { return &ReplyError{s.name, "the list does not end"} }
@@ -104,13 +102,13 @@ func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error
 			return part, err
 		}
 		if cursor != "0" && part.Mode != mode {
-			all, cursor = nil, "0" // the lock has changed hands
+			all, cursor = nil, "0" // another owner has acquired the lock
 			continue
 		}
 		all = append(all, part.Fields...)
 		if mode, cursor = part.Mode, next; cursor == "0" {
 			slices.SortFunc(all, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-			part.Fields = slices.CompactFunc(all, func(a, b Field) bool { return a.Name == b.Name }) // a field can come twice
+			part.Fields = slices.CompactFunc(all, func(a, b Field) bool { return a.Name == b.Name }) // HSCAN can return a field twice
 			return part, nil
 		}
 	}
@@ -134,10 +132,10 @@ func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (
 	left, err1 := reply[0].ToInt64()
 	mode, err2 := reply[1].ToString()
 	holds, err3 := reply[2].ToArray()
-	wish, err4 := reply[3].ToArray()
+	intent, err4 := reply[3].ToArray()
 	next, err5 := reply[4].ToString()
 	fields, ok1 := fields(holds)
-	waiting, ok2 := waiters(wish)
+	waiting, ok2 := waiters(intent)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil || !ok1 || !ok2 {
 		return Snapshot{}, "", bad
 	}

@@ -1,33 +1,36 @@
--- rw_force: ends all reading and writing.
+-- rw_force: force-unlocks a read/write lock: removes the writer and all readers.
 -- include: rw
 --
--- KEYS[1] lock     hash  mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] never    string  never there (include_rw)
--- ARGV[1] beside   text  what the keys of read leases begin with
--- ARGV[2] channel  text  where waiters listen
--- ARGV[3] publish  text  the command that reaches them: PUBLISH or SPUBLISH
+-- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] never    string  a key that never exists (include_rw)
+-- ARGV[1] prefix   text  what the keys of read leases begin with
+-- ARGV[2] channel  text  the channel of the waiters
+-- ARGV[3] publish  text  the command that notifies them: PUBLISH or SPUBLISH
 --
--- Returns 1 when an owner held it, 0 when none did.
--- Returns -3 when some fifty readers were removed, and there are more: ask again.
--- Returns -4 when the key holds something else; nothing was done.
+-- Returns 1 if an owner held the lock, 0 if it was free.
+-- Returns -3 if about 50 readers were removed, and there are more: call the script again.
+-- Returns -4 if the key is not a read/write lock; nothing was changed.
+--
+-- Sent only once (and again after -3), because a second copy would remove an owner that acquired the
+-- lock in between.
 local lock, never = KEYS[1], KEYS[2]
-local beside, channel, publish = ARGV[1], ARGV[2], ARGV[3]
+local prefix, channel, publish = ARGV[1], ARGV[2], ARGV[3]
 
-local mode, answer = side(lock)
+local mode, answer = read_rw(lock)
 if mode == nil then return answer end
-redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
+redis.call('HDEL', lock, '') -- deletes nothing; a replica, whose data may be old, rejects it
 if not mode then return 0 end
 local fields, cursor, stopped = {}, '0', false
 repeat
   local page = redis.call('HSCAN', lock, cursor, 'COUNT', 50)
   cursor = page[1]
-  stopped = readers(lock, beside, page[2], function(owner, count)
+  stopped = each_reader(lock, prefix, page[2], function(owner, count)
     fields[#fields + 1] = owner
-    unlease(beside, owner, 1, count)
+    delete_leases(prefix, owner, 1, count)
     return #fields == 50
   end)
 until stopped or cursor == '0'
-if stopped and not bury(lock, fields) then return -3 end
+if stopped and not remove_dead(lock, fields) then return -3 end
 redis.call('DEL', lock)
 redis.pcall(publish, channel, '1')
 return 1

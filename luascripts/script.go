@@ -43,20 +43,20 @@ func newScript(name, text string) *script {
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// includes is the line in a header that names the files whose functions the file uses, and later
-// the one that names those whose functions it seldom uses.
+// includes begins the line of a header that names the files whose functions the script uses. later
+// begins the line that names those whose functions it seldom uses.
 const (
 	includes = "-- include: "
 	later    = "-- later: "
 )
 
-// assemble returns the text of <file>.lua behind that of the files that it includes,
-// and that these include: "-- include: token, line" are include_token.lua and
-// include_line.lua. It leaves out the files in have.
+// assemble returns the text of <file>.lua, preceded by that of the files that it includes, and that
+// these include. "-- include: token, queue" names include_token.lua and include_queue.lua. Files in
+// have are omitted.
 //
-// "-- later: take" puts the functions of include_take.lua, and those that these use, into a function
-// called later, which returns those of include_take.lua by their names. A server makes the
-// functions of a script at each call, which takes longer than what most calls do.
+// "-- later: acquire" puts the functions of include_acquire.lua, and those that they use, into a
+// function called later, which returns those of include_acquire.lua by their names. A server defines
+// the functions of a script at each call, which takes longer than the work of most calls.
 func assemble(file string, have map[string]bool) string {
 	if have[file] {
 		return ""
@@ -223,11 +223,11 @@ func settingMs(d time.Duration) string {
 	return t.text
 }
 
-// execReplicated runs s, and if that granted a lock, waits until n replicas have what
-// it wrote, for timeout at most. It returns how many have. WAIT counts only the writes
-// of its own connection, so both go over a connection of their own.
+// execReplicated runs s. If that grants a lock, it waits up to timeout until n replicas have what s
+// wrote, and returns how many have. WAIT counts only the writes of its own connection, so both commands
+// use a dedicated connection.
 //
-// The client library sets no bound for WAIT. So ctx must end; then the library closes the
+// The client library sets no limit for WAIT. Therefore ctx must end; then the library closes the
 // connection.
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()

@@ -1,41 +1,41 @@
--- semaphore_renew: lengthens the leases of many owners' permits.
+-- semaphore_renew: extends the leases of the permits of many owners.
 -- include: time
 --
--- KEYS[i]   leases  zset   permit -> ms until which it is held; all in one slot
--- ARGV[1]   lease   ms     what each permit lives on from now
--- ARGV[i+1] owner   text   for each key the number of permits of its owner, and then their ids, one after the other
+-- KEYS[i]   leases  zset   held permit -> ms at which its lease expires; all keys in one cluster slot
+-- ARGV[1]   lease   ms     the lease of each permit from now on
+-- ARGV[i+1] owner   text   for each key the number of permits of its owner, followed by their ids
 --
--- Returns a list: how many keys there are, and for each that was not renewed its place i and -2 when the owner does
--- not have all of its permits, -4 when the key holds something else.
+-- Returns a list: the number of keys, and two numbers for each that was not renewed: its index i, and -2 if the
+-- owner does not hold all of its permits, or -4 if the key has another type.
 --
--- It never shortens a lease, and never brings a permit back. Safe to repeat.
+-- Safe to repeat: it never shortens a lease, and never restores a permit.
 local lease = tonumber(ARGV[1])
-local function words(i)
+local function argument(i)
   local owner = ARGV[i + 1]
   return owner
 end
 
 local score = string.format('%.0f', clock() + lease)
-local replies, at, writes = {#KEYS}, 1, false
+local replies, at, wrote = {#KEYS}, 1, false
 for i, leases in ipairs(KEYS) do
-  local count, why = tonumber(words(at)), nil
-  if not writes then -- mutant: always: speed
-    writes = type(redis.pcall('ZREM', leases, '')) ~= 'table' -- no such member: a first write that memory limits let through
+  local count, problem = tonumber(argument(at)), nil
+  if not wrote then -- mutant: always: speed
+    wrote = type(redis.pcall('ZREM', leases, '')) ~= 'table' -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
   end
   for j = 1, count do
-    local one = redis.pcall('ZADD', leases, 'XX', 'GT', 'CH', score, words(at + j)) -- one foreign key must not end the others
-    if type(one) == 'table' then
-      if not string.find(one.err, 'WRONGTYPE', 1, true) then return one end -- denied, or busy: an error is not an answer about the permits
-      why = -4
+    local changed = redis.pcall('ZADD', leases, 'XX', 'GT', 'CH', score, argument(at + j)) -- one key of another type must not fail the other renewals
+    if type(changed) == 'table' then
+      if not string.find(changed.err, 'WRONGTYPE', 1, true) then return changed end -- a denied command or a busy server says nothing about the permits
+      problem = -4
       break
     end
     -- mutant: operand 1: speed
-    if one == 0 and not redis.call('ZSCORE', leases, words(at + j)) then why = -2 end
+    if changed == 0 and not redis.call('ZSCORE', leases, argument(at + j)) then problem = -2 end
   end
   at = at + count + 1
-  if why then
+  if problem then
     replies[#replies + 1] = i
-    replies[#replies + 1] = why
+    replies[#replies + 1] = problem
   end
 end
 return replies

@@ -1,8 +1,10 @@
--- server_info: which server has a lock, and in which role.
+-- server_info: reads which server has a lock, and its role.
 --
--- KEYS[1] lock  hash  the lock's key; it only tells a cluster which server to ask
+-- KEYS[1] lock  hash  the key of the lock, which only selects the node of a cluster
 --
--- Returns the text of INFO server and INFO replication. Changes nothing.
+-- Returns the text of INFO server and INFO replication.
+--
+-- Changes nothing.
 local lock = KEYS[1]
 
 return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

@@ -9,23 +9,23 @@ import (
 )
 
 var (
-	waitGroupJoin    = load("crew_join")
-	waitGroupLeave   = load("crew_leave")
-	waitGroupLook    = load("crew_look")
-	waitGroupInspect = load("crew_inspect")
-	waitGroupDismiss = load("crew_dismiss")
-	waitGroupDelete  = load("crew_delete")
-	waitGroupRenew   = renewer{script: load("crew_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
+	waitGroupJoin    = load("waitgroup_join")
+	waitGroupLeave   = load("waitgroup_leave")
+	waitGroupStatus  = load("waitgroup_status")
+	waitGroupInspect = load("waitgroup_inspect")
+	waitGroupDismiss = load("waitgroup_dismiss")
+	waitGroupDelete  = load("waitgroup_delete")
+	waitGroupRenew   = renewer{script: load("waitgroup_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 )
 
-// WaitGroupStay is how long a wait group without changes stays in Redis. crew_renew.lua has the
+// WaitGroupStay is how long a wait group without changes stays in Redis. waitgroup_renew.lua has the
 // number, too.
 const WaitGroupStay = 24 * time.Hour
 
 // Mark is what a worker of a wait group leaves behind.
 type Mark string
 
-// The marks of include_crew.
+// The marks of include_waitgroup.
 const (
 	WorkerDone Mark = "9000000000000001"
 	WorkerLost Mark = "1"
@@ -40,7 +40,7 @@ const (
 // when no caller waits for its reply cannot.
 func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	ended := "0"
-	for range 3 { // more only if copies take up each other's leases, and let them end
+	for range 3 { // more only if copies of the request resume each other's leases, and these expire
 		a, err := acquire(ctx, rdb, waitGroupJoin, []string{k.Lock}, []string{q.Owner, ms(q.Lease), ms(WaitGroupStay), ended}, q)
 		if err != nil || a.Verdict != Held {
 			return a, err
@@ -74,7 +74,7 @@ type WaitGroupState struct {
 
 // LookAtWaitGroup returns the state of a wait group. The verdict is Done or Foreign.
 func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
-	msg, err := waitGroupLook.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
+	msg, err := waitGroupStatus.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
 		return WaitGroupState{}, 0, err
 	}
@@ -82,7 +82,7 @@ func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroup
 		return WaitGroupState{}, Foreign, nil
 	}
 	words, err := msg.ToArray()
-	bad := &ReplyError{waitGroupLook.name, "a list of " + strconv.Itoa(len(words))} // the reply has owners, which belong in no error
+	bad := &ReplyError{waitGroupStatus.name, "a list of " + strconv.Itoa(len(words))} // the reply has owner strings, which must not be in an error
 	if err != nil || len(words) < 5 {
 		return WaitGroupState{}, 0, bad
 	}
@@ -125,18 +125,18 @@ func InspectWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (all []Wa
 		if err != nil || len(words) == 0 {
 			return nil, 0, bad
 		}
-		looked, err := words[0].ToInt64()
+		checked, err := words[0].ToInt64()
 		some, ok := waiters(words[1:])
-		if err != nil || !ok || looked < int64(len(some)) || looked > atOnce {
+		if err != nil || !ok || checked < int64(len(some)) || checked > atOnce {
 			return nil, 0, bad
 		}
 		for _, m := range some {
 			all = append(all, WaitGroupWorker{m.Owner, m.WaiterTimeout})
 		}
-		switch from += looked; {
-		case looked < atOnce:
+		switch from += checked; {
+		case checked < atOnce:
 			return all, Done, nil
-		case len(some) == 0: // of so many entries, nearly all are workers
+		case len(some) == 0: // at most one of the entries is not a worker
 			return nil, 0, bad
 		}
 	}

@@ -123,13 +123,13 @@ func TestWaitGroup_denied(t *testing.T) {
 		script string
 		run    func(rdb rueidis.Client) error
 	}{
-		"the next":  {"crew_join", join("b")},
-		"once more": {"crew_join", join("a")},
-		"the end": {"crew_leave", func(rdb rueidis.Client) error {
+		"the next":  {"waitgroup_join", join("b")},
+		"once more": {"waitgroup_join", join("a")},
+		"the end": {"waitgroup_leave", func(rdb rueidis.Client) error {
 			_, err := luascripts.LeaveWaitGroup(t.Context(), rdb, k, "a", 0, luascripts.WorkerDone)
 			return err
 		}},
-		"a dismissal": {"crew_dismiss", func(rdb rueidis.Client) error {
+		"a dismissal": {"waitgroup_dismiss", func(rdb rueidis.Client) error {
 			_, _, err := luascripts.DismissFromWaitGroup(t.Context(), rdb, k, []string{"lost"})
 			return err
 		}},
@@ -273,170 +273,170 @@ func TestWaitGroup_tells(t *testing.T) {
 func TestWaitGroup_transcript(t *testing.T) {
 	play(t, `
 		# a member is alive until its lease ends, and lost from then on
-		crew_join [c] a 1000 86400000 0 = 0
+		waitgroup_join [c] a 1000 86400000 0 = 0
 		ZRANGE c 0 -1 WITHSCORES = [round -9.466848e+14 a @1000]
-		crew_look [c] = [@0us 0 1 1000 0]
+		waitgroup_status [c] = [@0us 0 1 1000 0]
 		wait 999
-		crew_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = 1
-		crew_look [c] = [@0us 0 1 1 0]
-		crew_inspect [c] 0 = [2 a 1]
+		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = 1
+		waitgroup_status [c] = [@0us 0 1 1 0]
+		waitgroup_inspect [c] 0 = [2 a 1]
 		wait 1
-		crew_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = -2
-		crew_look [c] = [@0us 0 0 -1 1 a]
+		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = -2
+		waitgroup_status [c] = [@0us 0 0 -1 1 a]
 		wait 5
-		crew_inspect [c] 0 = [2 a 0]
-		crew_renew [c] 1000 a = [1 1 -2]
+		waitgroup_inspect [c] 0 = [2 a 0]
+		waitgroup_renew [c] 1000 a = [1 1 -2]
 
 		# a lease that ended is taken up only by a call that names its end
-		crew_join [c] a 1000 86400000 0 = @1000
-		crew_join [c] a 1000 86400000 @999 = @1000
-		crew_join [c] a 1000 86400000 @1000 = 0
+		waitgroup_join [c] a 1000 86400000 0 = @1000
+		waitgroup_join [c] a 1000 86400000 @999 = @1000
+		waitgroup_join [c] a 1000 86400000 @1000 = 0
 		ZSCORE c a = @2005
 
 		# a join and a renewal never shorten a lease
-		crew_join [c] a 500 86400000 0 = 0
+		waitgroup_join [c] a 500 86400000 0 = 0
 		ZSCORE c a = @2005
-		crew_renew [c] 500 a = [1]
+		waitgroup_renew [c] 500 a = [1]
 		ZSCORE c a = @2005
-		crew_renew [c] 1000 a = [1]
+		waitgroup_renew [c] 1000 a = [1]
 		sent ZADD = 0
 		ZSCORE c a = @2005
 		wait 1
-		crew_renew [c] 1000 a = [1]
+		waitgroup_renew [c] 1000 a = [1]
 		ZSCORE c a = @2006
 
 		# the round is set once
-		crew_join [c] b 1000 86400000 0 = 0
+		waitgroup_join [c] b 1000 86400000 0 = 0
 		ZSCORE c round = -9.466848e+14
 
 		# a crew stays for four leases, or for as long as the call says
 		DEL c
-		crew_join [c] a 1000 5000 0 = 0
+		waitgroup_join [c] a 1000 5000 0 = 0
 		PTTL c = 5000
-		crew_join [c] b 2000 5000 0 = 0
+		waitgroup_join [c] b 2000 5000 0 = 0
 		PTTL c = 5000
 		PEXPIRE c 4000
-		crew_join [c] c 2000 5000 0 = 0
+		waitgroup_join [c] c 2000 5000 0 = 0
 		PTTL c = 4000
 		PEXPIRE c 3999
-		crew_join [c] d 2000 5000 0 = 0
+		waitgroup_join [c] d 2000 5000 0 = 0
 		PTTL c = 8000
 
 		# a renewal keeps it for a day, or for four leases, when less than half of that is left
 		wait 1
-		crew_renew [c] 2000 a = [1]
+		waitgroup_renew [c] 2000 a = [1]
 		PTTL c = 86400000
 		wait 1
 		PEXPIRE c 43200000
-		crew_renew [c] 2000 a = [1]
+		waitgroup_renew [c] 2000 a = [1]
 		PTTL c = 43200000
 		PEXPIRE c 43199999
 		wait 1
-		crew_renew [c] 2000 a = [1]
+		waitgroup_renew [c] 2000 a = [1]
 		PTTL c = 86400000
 		wait 1
 		PEXPIRE c 86400000
-		crew_renew [c] 43200000 a = [1]
+		waitgroup_renew [c] 43200000 a = [1]
 		PTTL c = 86400000
 		wait 1
 		PEXPIRE c 86399999
-		crew_renew [c] 43200000 a = [1]
+		waitgroup_renew [c] 43200000 a = [1]
 		PTTL c = 172800000
 		DEL c
 
 		# a member that ends after its lease is lost for good; one that is not there leaves a mark only if it never began
 		ZADD c -946674800000000 round @10000 a @100 b
 		ZRANGE c 0 -1 WITHSCORES = [round -9.466748e+14 b @100 a @10000]
-		crew_leave [c] b 0 9000000000000001 5000 ch PUBLISH = -2
+		waitgroup_leave [c] b 0 9000000000000001 5000 ch PUBLISH = -2
 		published = []
-		crew_leave [c] x 0 9000000000000001 5000 ch PUBLISH = -2
-		crew_leave [c] y 0 0 5000 ch PUBLISH = -2
-		crew_leave [c] z 0 1 5000 ch PUBLISH = -2
+		waitgroup_leave [c] x 0 9000000000000001 5000 ch PUBLISH = -2
+		waitgroup_leave [c] y 0 0 5000 ch PUBLISH = -2
+		waitgroup_leave [c] z 0 1 5000 ch PUBLISH = -2
 		ZRANGE c 0 -1 WITHSCORES = [round -9.466748e+14 y 0 b 1 a @10000]
 		published = []
 
 		# waiters are notified when a member was lost, and when no other is alive
 		ZADD c 60000000000001 a 60000000000001 b 60000000000001 d
-		crew_leave [c] a 0 1 5000 ch PUBLISH = 1
+		waitgroup_leave [c] a 0 1 5000 ch PUBLISH = 1
 		published = [ch~0]
-		crew_leave [c] b 0 9000000000000001 5000 ch PUBLISH = 1
+		waitgroup_leave [c] b 0 9000000000000001 5000 ch PUBLISH = 1
 		published = []
-		crew_leave [c] d 0 9000000000000001 5000 ch PUBLISH = 1
+		waitgroup_leave [c] d 0 9000000000000001 5000 ch PUBLISH = 1
 		published = [ch~0]
 
 		# a late copy of the same end is told the same, and any other that the member was not alive
-		crew_leave [c] d 0 9000000000000001 5000 ch PUBLISH = 1
-		crew_leave [c] d 0 1 5000 ch PUBLISH = -2
-		crew_join [c] d 1000 5000 0 = -2
-		crew_renew [c] 1000 d = [1 1 -2]
+		waitgroup_leave [c] d 0 9000000000000001 5000 ch PUBLISH = 1
+		waitgroup_leave [c] d 0 1 5000 ch PUBLISH = -2
+		waitgroup_join [c] d 1000 5000 0 = -2
+		waitgroup_renew [c] 1000 d = [1 1 -2]
 
 		# marks are less than 2, or at least 9e15
 		ZADD c 1.9 m 2 n 8999999999999998 p
-		crew_join [c] m 1000 5000 0 = -2
-		crew_join [c] n 1000 5000 0 = 2
-		crew_leave [c] p 1 1 5000 ch PUBLISH = 1
-		crew_join [c] p 1000 5000 0 = 0
+		waitgroup_join [c] m 1000 5000 0 = -2
+		waitgroup_join [c] n 1000 5000 0 = 2
+		waitgroup_leave [c] p 1 1 5000 ch PUBLISH = 1
+		waitgroup_join [c] p 1000 5000 0 = 0
 		without ZREM
-		crew_join [c] d 1000 5000 0 = !NOPERM
+		waitgroup_join [c] d 1000 5000 0 = !NOPERM
 		without
-		crew_inspect [c] 0 = [8 a 0 m 0 n 0 p 8999053315198987 b -1 d -1]
+		waitgroup_inspect [c] 0 = [8 a 0 m 0 n 0 p 8999053315198987 b -1 d -1]
 
 		# a dismissal takes out members that are lost, by their own word or by the end of their leases
 		DEL c
 		ZADD c -1 round 1 a 0.5 h @44400000 b @1011 e @1012 f
-		crew_look [c] = [1 0 2 1 2 a e]
-		crew_dismiss [c] 5000 ch PUBLISH a h b x e f = 2
+		waitgroup_status [c] = [1 0 2 1 2 a e]
+		waitgroup_dismiss [c] 5000 ch PUBLISH a h b x e f = 2
 		published = [ch~0]
 		ZRANGE c 0 -1 WITHSCORES = [round -1 a 0 e 0 h 0.5 f @1012 b @44400000]
-		crew_dismiss [c] 5000 ch PUBLISH a = 1
+		waitgroup_dismiss [c] 5000 ch PUBLISH a = 1
 		published = []
 		PTTL c = 5000
 
 		# only the round that is named is deleted
-		crew_delete [c] 2 ch PUBLISH = 1
+		waitgroup_delete [c] 2 ch PUBLISH = 1
 		EXISTS c = 1
 		published = []
-		crew_delete [c] 1 ch PUBLISH = 1
+		waitgroup_delete [c] 1 ch PUBLISH = 1
 		EXISTS c = 0
 		published = [ch~1]
-		crew_delete [c] 1 ch PUBLISH = 1
+		waitgroup_delete [c] 1 ch PUBLISH = 1
 		published = []
-		crew_look [c] = [0 0 0 -1 0]
+		waitgroup_status [c] = [0 0 0 -1 0]
 
 		# another key is left alone
 		SET s 1
-		crew_join [s] a 1 1 0 = -4
-		crew_leave [s] a 0 1 1 ch PUBLISH = -4
-		crew_look [s] = -4
-		crew_inspect [s] 0 = -4
-		crew_dismiss [s] 1 ch PUBLISH a = -4
-		crew_delete [s] 1 ch PUBLISH = -4
-		crew_renew [s] 1000 a = [1 1 -4]
+		waitgroup_join [s] a 1 1 0 = -4
+		waitgroup_leave [s] a 0 1 1 ch PUBLISH = -4
+		waitgroup_status [s] = -4
+		waitgroup_inspect [s] 0 = -4
+		waitgroup_dismiss [s] 1 ch PUBLISH a = -4
+		waitgroup_delete [s] 1 ch PUBLISH = -4
+		waitgroup_renew [s] 1000 a = [1 1 -4]
 
 		# a denied command fails the call, and changes nothing
-		crew_join [c] a 1000 5000 0 = 0
+		waitgroup_join [c] a 1000 5000 0 = 0
 		without ZSCORE
-		crew_renew [c] 1000 a = !NOPERM
-		crew_look [c] = !NOPERM
+		waitgroup_renew [c] 1000 a = !NOPERM
+		waitgroup_status [c] = !NOPERM
 		without ZREM
-		crew_look [c] = !NOPERM
-		crew_leave [c] a 1 1 5000 ch PUBLISH = !NOPERM
-		crew_dismiss [c] 5000 ch PUBLISH a = !NOPERM
-		crew_renew [c] 1000 a = !NOPERM
-		crew_delete [c] 1 ch PUBLISH = !NOPERM
+		waitgroup_status [c] = !NOPERM
+		waitgroup_leave [c] a 1 1 5000 ch PUBLISH = !NOPERM
+		waitgroup_dismiss [c] 5000 ch PUBLISH a = !NOPERM
+		waitgroup_renew [c] 1000 a = !NOPERM
+		waitgroup_delete [c] 1 ch PUBLISH = !NOPERM
 		without PEXPIRE
 		PERSIST c
-		crew_join [c] b 1000 5000 0 = !NOPERM
-		crew_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM
+		waitgroup_join [c] b 1000 5000 0 = !NOPERM
+		waitgroup_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM
 		ZADD c 5 lost
-		crew_dismiss [c] 5000 ch PUBLISH lost = !NOPERM
+		waitgroup_dismiss [c] 5000 ch PUBLISH lost = !NOPERM
 		ZRANGE c 0 -1 WITHSCORES = [round -@1011000us lost 5 a @2011]
 		ZREM c lost
 		without ZADD
-		crew_join [c] b 1000 5000 0 = !NOPERM
+		waitgroup_join [c] b 1000 5000 0 = !NOPERM
 		without PTTL
-		crew_join [c] b 1000 5000 0 = !NOPERM
-		crew_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM
+		waitgroup_join [c] b 1000 5000 0 = !NOPERM
+		waitgroup_leave [c] a 0 1 5000 ch PUBLISH = !NOPERM
 		without
 		ZRANGE c 0 -1 = [round a]
 	`)

@@ -10,11 +10,11 @@ import (
 )
 
 var (
-	windowTake   = load("window_take")
-	windowRefund = load("window_refund")
-	windowInit   = load("window_init")
-	windowLook   = load("window_inspect")
-	windowDelete = load("window_delete")
+	windowTake    = load("window_take")
+	windowRefund  = load("window_refund")
+	windowInit    = load("window_init")
+	windowInspect = load("window_inspect")
+	windowDelete  = load("window_delete")
 )
 
 // The verdicts of a window's scripts in addition to Done, Free and Foreign.
@@ -115,7 +115,7 @@ type WindowState struct {
 
 // InspectWindow reads a window, and changes nothing. Its verdict is Done, Uninitialized, Foreign or PerClient.
 func InspectWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys) (WindowState, error) {
-	msg, err := windowLook.exec(ctx, rdb, k.list(), nil).ToMessage()
+	msg, err := windowInspect.exec(ctx, rdb, k.list(), nil).ToMessage()
 	if err != nil {
 		return WindowState{}, err
 	}
@@ -127,7 +127,7 @@ func InspectWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys) (Windo
 	}
 	n, err := msg.AsIntSlice()
 	if err != nil || len(n) != 6 || slices.Min(n) < 0 {
-		return WindowState{}, &ReplyError{windowLook.name, msg.String()}
+		return WindowState{}, &ReplyError{windowInspect.name, msg.String()}
 	}
 	return WindowState{Verdict: Done, Left: n[0], Next: remaining(n[1]), Reset: remaining(n[2]), Rate: n[3], Per: remaining(n[4]), Used: n[5] == 1}, nil
 }

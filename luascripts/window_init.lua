@@ -1,43 +1,46 @@
--- window_init: a window gets its rate, or another one.
+-- window_init: sets or replaces the rate of a Redisson-compatible rate limiter.
 -- include: reply, time, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
--- KEYS[2] value    string  the units that are left
--- KEYS[3] permits  zset    units taken -> when, in ms
--- KEYS[4] never    string  never there (include_window)
--- ARGV[1] rate     count   the units of each interval
+-- KEYS[2] value    string  the remaining permits
+-- KEYS[3] calls    zset    entry of a call -> when it took permits, in ms
+-- KEYS[4] never    string  a key that never exists (include_window)
+-- ARGV[1] rate     count   the permits of each interval
 -- ARGV[2] interval ms      the interval
--- ARGV[3] before   ms      the server's time before which the script replaces another rate; 0 for never
+-- ARGV[3] before   ms      the server's time at which this call may no longer replace a different rate; 0 never replaces one
 --
--- Returns 1 when the script set or replaced the rate. Units that were taken before still count.
--- Returns 0: the window has this rate already.
--- Returns {rate, interval, now}: those of the window, which differ, and the server's time in ms, as before has come; nothing was done.
--- Returns -4: a key holds something else.
--- Returns -5: each client has a rate of its own, which the script does not know.
+-- Returns 1 if the script set or replaced the rate. Permits that were taken before still count.
+-- Returns 0: the limiter has this rate already.
+-- Returns {rate, interval, now}: the limiter has this different rate, and the time `before` has come; now is the server's
+-- time in ms. Nothing was changed.
+-- Returns -4: a key has the wrong type.
+-- Returns -5: each client of Redisson has its own rate, which the script does not know.
 --
--- To replace a rate takes time for each entry that counts, some µs. Safe to repeat. A copy that comes late replaces no rate, so it undoes no newer call.
-local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- Replacing a rate takes a few µs for each entry that still counts.
+--
+-- Safe to repeat: a delayed duplicate arrives after `before`, so it cannot undo a newer call.
+local config, value, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local rate, interval, before = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local was, every = rate_of(config)
-if not was and every ~= -3 then return every end
-if was == rate and every == interval then return 0 end
+local old_rate, old_interval = read_rate(config)
+if not old_rate and old_interval ~= -3 then return old_interval end
+if old_rate == rate and old_interval == interval then return 0 end
 local now = clock()
-if was and now >= before then return {was, every, now} end
-local text, held, answer = used(value, permits)
+if old_rate and now >= before then return {old_rate, old_interval, now} end
+local text, held, answer = read_usage(value, calls)
 if not held then return answer end
-local alive = redis.call('HGET', config, 'keepAliveTime') or '0'
+local keep_alive = redis.call('HGET', config, 'keepAliveTime') or '0'
 local left, since = rate, string.format('(%.0f', now - interval)
-if was then -- mutant: always: speed
-  for _, one in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(one) end
+if old_rate then -- mutant: always: speed
+  for _, entry in ipairs(redis.call('ZRANGEBYSCORE', calls, since, '+inf')) do left = left - permits_of(entry) end
 end
-redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', alive)
-if was then
-  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or keep(config, value, permits)
-  denied = denied or failed(redis.pcall('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2))) -- last, as entries do not come back after an error
-  if denied then -- an error means that the rate is the one before
-    redis.call('HSET', config, 'rate', string.format('%.0f', was), 'interval', string.format('%.0f', every))
-    redis.pcall('SET', value, text or '-1') -- less than 0: the next taker counts the entries
+redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', keep_alive)
+if old_rate then
+  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or extend_ttl(config, value, calls)
+  denied = denied or failed(redis.pcall('ZREMRANGEBYSCORE', calls, '-inf', string.sub(since, 2))) -- last, because removed entries cannot be restored after an error
+  if denied then -- an error must mean that the limiter still has its old rate
+    redis.call('HSET', config, 'rate', string.format('%.0f', old_rate), 'interval', string.format('%.0f', old_interval))
+    redis.pcall('SET', value, text or '-1') -- less than 0 makes the next call compute the value from the entries
     return denied
   end
 end

@@ -1,36 +1,36 @@
--- window_refund: a caller gives back units of a window that it took and did not use.
+-- window_refund: refunds permits that a caller took from a Redisson-compatible rate limiter and did not use.
 -- include: reply, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
--- KEYS[2] value    string  the units that are left
--- KEYS[3] permits  zset    units taken -> when, in ms
--- KEYS[4] never    string  never there (include_window)
--- ARGV[1] units    count   the number of units that the call took
+-- KEYS[2] value    string  the remaining permits
+-- KEYS[3] calls    zset    entry of a call -> when it took permits, in ms
+-- KEYS[4] never    string  a key that never exists (include_window)
+-- ARGV[1] permits  count   the number of permits that the call took
 -- ARGV[2] id       text    the id of the call
 --
--- Returns 1 when the units came back.
--- Returns 0: the entry is not there, as its interval is over or the units came back before.
+-- Returns 1 if the permits were refunded.
+-- Returns 0: the call has no entry, because its interval has passed, or the permits were refunded before.
 -- Returns -3: the limiter has no rate yet.
--- Returns -4: a key holds something else.
--- Returns -5: each client has a rate of its own, which the script does not know.
+-- Returns -4: a key has the wrong type.
+-- Returns -5: each client of Redisson has its own rate, which the script does not know.
 --
--- Safe to repeat: the units come back only if the script removes their entry from the zset.
-local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local units, id = tonumber(ARGV[1]), ARGV[2]
+-- Safe to repeat: the permits are refunded together with the removal of their entry.
+local config, value, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local permits, id = tonumber(ARGV[1]), ARGV[2]
 
-local rate, why = rate_of(config)
-if not rate then return why end
-local text, held, answer = used(value, permits)
+local rate, problem = read_rate(config)
+if not rate then return problem end
+local text, held, answer = read_usage(value, calls)
 if not held then return answer end
-redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a replica or a denied right refuses
-if not redis.call('ZSCORE', permits, packed(id, units)) then return 0 end
+redis.call('ZREM', calls, '') -- deletes nothing; a replica rejects it, a denied ZREM fails here, and then full memory does not stop the rest
+if not redis.call('ZSCORE', calls, entry_of(id, permits)) then return 0 end
 local left = tonumber(text)
 if left then
-  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + units)))) or keep(config, value, permits)
-  if denied then -- an error means that the units did not come back
+  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + permits)))) or extend_ttl(config, value, calls)
+  if denied then -- an error must mean that the permits were not refunded
     redis.pcall('SET', value, string.format('%.0f', left))
     return denied
   end
 end
-redis.call('ZREM', permits, packed(id, units))
+redis.call('ZREM', calls, entry_of(id, permits))
 return 1

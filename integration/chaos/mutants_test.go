@@ -36,11 +36,11 @@ const (
 
 var mutants = []mutant{
 	{
-		"a lock that is held is granted again", "luascripts/include_take.lua",
+		"a lock that is held is granted again", "luascripts/include_acquire.lua",
 		"  if not holder then\n", "  if not holder or redis.call('HLEN', lock) == 1 and redis.call('PTTL', lock) % 50 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a release does not ask who has the lock", "luascripts/include_give.lua",
+		"a release does not ask who has the lock", "luascripts/include_release.lua",
 		"  if not count then\n", "  if not count then\n    redis.call('DEL', lock)\n", "standalone", saysAnything,
 	},
 	{
@@ -57,7 +57,7 @@ var mutants = []mutant{
 	},
 	{
 		"a fair lock goes to whoever asks first", "luascripts/fair_acquire.lua",
-		"if not taken and (not first or first == owner) then", "if not taken then", "standalone", saysOrder,
+		"if not holder and (not first or first == owner) then", "if not holder then", "standalone", saysOrder,
 	},
 	{
 		"a reader does not see the writer", "luascripts/rw_read_acquire.lua",
@@ -68,7 +68,7 @@ var mutants = []mutant{
 		"  if left == 0 then\n", "  if left % 20 == 0 then\n", "standalone", saysAnything,
 	},
 	{
-		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_take.lua",
+		"a semaphore has one permit more when it is empty", "luascripts/include_semaphore_acquire.lua",
 		"value >= ahead + #missing and", "value + 1 >= ahead + #missing and", "standalone", saysPermits + "|" + saysLeft,
 	},
 	{
@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
-		"did = carried_out(redis.call('ZSCORE', calls, counted), 1)", "did = false", "standalone", saysOpen,
+		"counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1)", "counted = false", "standalone", saysOpen,
 	},
 	{
 		"a wait group does not wait for a lost member", "latch/waitgroup.go",

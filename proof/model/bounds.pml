@@ -23,35 +23,35 @@
 #ifdef TRACE
 #define ROOM 1
 #define NAME(t) 1
-#define ASKS(k, n) (kk[k] == ASK && kn[k] == n && !copy[k])
-#define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n) || ASKS(3, n) || ASKS(4, n) || ASKS(5, n) || ASKS(6, n) || ASKS(7, n)\
-	|| ASKS(8, n) || ASKS(9, n) || ASKS(10, n) || ASKS(11, n) || ASKS(12, n) || ASKS(13, n) || ASKS(14, n) || ASKS(15, n)\
-	|| ASKS(16, n) || ASKS(17, n) || ASKS(18, n) || ASKS(19, n) || ASKS(20, n) || ASKS(21, n) || ASKS(22, n) || ASKS(23, n)\
-	|| ASKS(24, n) || ASKS(25, n) || ASKS(26, n) || ASKS(27, n) || ASKS(28, n) || ASKS(29, n) || ASKS(30, n) || ASKS(31, n))
+#define REQUESTS(k, n) (kk[k] == REQ && kn[k] == n && !copy[k])
+#define PENDING(n) (REQUESTS(0, n) || REQUESTS(1, n) || REQUESTS(2, n) || REQUESTS(3, n) || REQUESTS(4, n) || REQUESTS(5, n) || REQUESTS(6, n) || REQUESTS(7, n)\
+	|| REQUESTS(8, n) || REQUESTS(9, n) || REQUESTS(10, n) || REQUESTS(11, n) || REQUESTS(12, n) || REQUESTS(13, n) || REQUESTS(14, n) || REQUESTS(15, n)\
+	|| REQUESTS(16, n) || REQUESTS(17, n) || REQUESTS(18, n) || REQUESTS(19, n) || REQUESTS(20, n) || REQUESTS(21, n) || REQUESTS(22, n) || REQUESTS(23, n)\
+	|| REQUESTS(24, n) || REQUESTS(25, n) || REQUESTS(26, n) || REQUESTS(27, n) || REQUESTS(28, n) || REQUESTS(29, n) || REQUESTS(30, n) || REQUESTS(31, n))
 #define ALIKE(c) 1
 #else
 
-/* Of callers that are alike, the first that is away begins. */
+/* Of equal callers, the first one that is away begins. */
 #define ALIKE(c) (c < NP || cs[(c + NC - NP) % NC] != AWAY || HOME(c) != HOME((c + NC - NP) % NC))
 
-#define ASKS(k, n) (kk[k] == ASK && kn[k] == n && !copy[k])
+#define REQUESTS(k, n) (kk[k] == REQ && kn[k] == n && !copy[k])
 
 #if NK == 1
 #define COMMANDS(e) e(0)
 #define ROOM (kk[0] == 0)
-#define PENDING(n) ASKS(0, n)
+#define PENDING(n) REQUESTS(0, n)
 #elif NK == 2
 #define COMMANDS(e) e(0) e(1)
 #define ROOM (kk[0] == 0 || kk[1] == 0)
-#define PENDING(n) (ASKS(0, n) || ASKS(1, n))
+#define PENDING(n) (REQUESTS(0, n) || REQUESTS(1, n))
 #elif NK == 3
 #define COMMANDS(e) e(0) e(1) e(2)
 #define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
-#define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n))
+#define PENDING(n) (REQUESTS(0, n) || REQUESTS(1, n) || REQUESTS(2, n))
 #elif NK == 4
 #define COMMANDS(e) e(0) e(1) e(2) e(3)
 #define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0 || kk[3] == 0)
-#define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n) || ASKS(3, n))
+#define PENDING(n) (REQUESTS(0, n) || REQUESTS(1, n) || REQUESTS(2, n) || REQUESTS(3, n))
 #endif
 
 #if NN == 3
@@ -67,19 +67,19 @@
 #define NAME(t) (t != NONE || UNNAMED)
 #endif
 
-/* PROMPT: commands are answered, holders look, doubts are settled, and lines look. */
+/* PROMPT: commands have replies, holders check their leases, unknown outcomes are reconciled, and local queues are woken. */
 #ifndef TRACE
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
 #define CALL_DUE(c) && !(cs[c] == HOLDS && trust[hn[c]] == 0)
-#define NAME_DUE(n) && !(doubt[n] != 0 && holder == n) && !(ph[n] == OFFERED && trust[n] == 0)
-#define LINE_DUE(p) && !(size[p] > 0 && quiet[p])
-#define PROMPT (true COMMANDS(CMD_DUE) CALLERS(CALL_DUE) NAMES(NAME_DUE) PROCESSES(LINE_DUE))
+#define NAME_DUE(n) && !(reconcile[n] != 0 && holder == n) && !(ph[n] == OFFERED && trust[n] == 0)
+#define QUEUE_DUE(p) && !(size[p] > 0 && quiet[p])
+#define PROMPT (true COMMANDS(CMD_DUE) CALLERS(CALL_DUE) NAMES(NAME_DUE) PROCESSES(QUEUE_DUE))
 #endif
 
-/* FINISHED: all calls that began have come to their end, and nothing is under way. */
+/* FINISHED: all calls have ended, and no command is in flight. */
 #define CALL_OVER(c) && (cs[c] == AWAY || cs[c] == DEAD)
 #define CMD_OVER(k) && kk[k] == 0
-#define NAME_SURE(n) && doubt[n] == 0
+#define NAME_CERTAIN(n) && reconcile[n] == 0
 #ifndef TRACE
-#define FINISHED (true CALLERS(CALL_OVER) COMMANDS(CMD_OVER) NAMES(NAME_SURE))
+#define FINISHED (true CALLERS(CALL_OVER) COMMANDS(CMD_OVER) NAMES(NAME_CERTAIN))
 #endif

@@ -1,7 +1,7 @@
 /*
  * A lock that lingers (lock.WithLinger): a process keeps it for its next caller until another process wants it.
  *
- * A process is one caller here, and a command is executed once: what is lost or repeated on the way is in the models of
+ * A process is one caller here, and a command is executed exactly once: lost and repeated commands are in the models of
  * the locks. Each step of the model is one event.
  */
 
@@ -15,30 +15,30 @@
 #define TAKES 2   /* how many calls take a lock that is kept */
 #endif
 #ifndef FAULTS
-#define FAULTS 1  /* how much may go wrong in a history */
+#define FAULTS 1  /* faults in a history, at most */
 #endif
 #define NONE 255
 
 /* What a process does. */
 #define AWAY  0
-#define ASKS  1   /* a request is in flight */
+#define REQUESTS  1   /* a request is in flight */
 #define WAITS 2   /* its latest request was refused */
 #define USES  3   /* a caller has the lock */
 #define KEEPS 4   /* the process keeps it, and no caller has it */
 #define FREES 5   /* its release is in flight */
 
 byte st[NP];
-byte reply[NP];         /* ASKS: 0 before the request is executed, 1 granted, 2 refused */
+byte reply[NP];         /* REQUESTS: 0 before the request is executed, 1 granted, 2 refused */
 bit  clean[NP];         /* it was subscribed when it sent the request, and has noticed nothing since then */
 bit  may[NP];           /* the grant may linger */
 bit  trust[NP];         /* its lease is valid */
-byte tenure[NP];        /* the number of its latest grant */
+byte grantNumber[NP];        /* the number of its latest grant */
 byte token[NP];
 byte by[NP];            /* WAITS: the process that had the lock */
-byte during[NP];        /* WAITS: the tenure of that process */
+byte during[NP];        /* WAITS: the grantNumber of that process */
 
 bit  listens[NP];       /* the server has its subscription */
-bit  confirmed[NP];     /* the process knows of it, and of no interruption */
+bit  confirmed[NP];     /* the process has the confirmation, and has noticed no interruption */
 bit  message[NP];       /* another process wants the lock: a message is in flight */
 
 byte holder = NONE;
@@ -51,7 +51,7 @@ bit  lost;              /* a message was lost although the connection works */
 hidden byte p, q;
 hidden byte both, untold;
 
-/* process n has reason to believe that another one wants the lock */
+/* notice: another process may want the lock of process n */
 inline notice(n) {
 	clean[n] = 0;
 	if
@@ -60,7 +60,7 @@ inline notice(n) {
 	fi
 }
 
-/* a caller of process n has the lock now */
+/* begin: a caller of process n holds the lock now */
 inline begin(n) {
 	st[n] = USES;
 	assert(!trust[n] || token[n] > begun);
@@ -75,7 +75,7 @@ inline check() {
 		both = (st[p] == USES && trust[p] && holder != p);
 		assert(!both);
 		for (q : 0 .. NP - 1) {
-			untold = (!lost && confirmed[p] && listens[p] && st[q] == WAITS && by[q] == p && during[q] == tenure[p] && holder == p && st[p] == KEEPS && !message[p]);
+			untold = (!lost && confirmed[p] && listens[p] && st[q] == WAITS && by[q] == p && during[q] == grantNumber[p] && holder == p && st[p] == KEEPS && !message[p]);
 			assert(!untold);
 		}
 	}
@@ -87,25 +87,25 @@ active [NP] proctype process() {
 end:	do
 	/* the call and its request */
 	:: d_step { st[n] == AWAY && calls < CALLS ->
-		calls++; st[n] = ASKS; reply[n] = 0;
+		calls++; st[n] = REQUESTS; reply[n] = 0;
 		clean[n] = confirmed[n];
 		check() }
-	:: d_step { st[n] == ASKS && reply[n] == 0 && holder == NONE ->
-		holder = n; grants++; clock++; reply[n] = 1; tenure[n] = grants; token[n] = clock; check() }
-	:: d_step { st[n] == ASKS && reply[n] == 0 && holder != NONE ->
-		reply[n] = 2; by[n] = holder; during[n] = tenure[holder];
+	:: d_step { st[n] == REQUESTS && reply[n] == 0 && holder == NONE ->
+		holder = n; grants++; clock++; reply[n] = 1; grantNumber[n] = grants; token[n] = clock; check() }
+	:: d_step { st[n] == REQUESTS && reply[n] == 0 && holder != NONE ->
+		reply[n] = 2; by[n] = holder; during[n] = grantNumber[holder];
 		if
 		:: listens[holder] -> message[holder] = 1
 		:: else
 		fi;
 		check() }
-	:: d_step { st[n] == ASKS && reply[n] == 1 ->
-		trust[n] = (holder == n && tenure[n] != 0);
+	:: d_step { st[n] == REQUESTS && reply[n] == 1 ->
+		trust[n] = (holder == n && grantNumber[n] != 0);
 		may[n] = clean[n];
 		begin(n); check() }
-	:: d_step { st[n] == ASKS && reply[n] == 2 -> st[n] = WAITS; check() }
-	:: d_step { st[n] == WAITS && (holder != by[n] || during[n] != tenure[by[n]] || faults > 0) ->
-		st[n] = ASKS; reply[n] = 0; clean[n] = 0; check() }
+	:: d_step { st[n] == REQUESTS && reply[n] == 2 -> st[n] = WAITS; check() }
+	:: d_step { st[n] == WAITS && (holder != by[n] || during[n] != grantNumber[by[n]] || faults > 0) ->
+		st[n] = REQUESTS; reply[n] = 0; clean[n] = 0; check() }
 
 	/* the lock in the process */
 	:: d_step { st[n] == USES ->
@@ -139,7 +139,7 @@ end:	do
 	/* messages */
 	:: d_step { message[n] ->
 		message[n] = 0;
-#ifndef DEAF
+#ifndef IGNORES_MESSAGES
 		notice(n);
 #endif
 		check() }
@@ -164,7 +164,7 @@ end:	do
 		fi;
 #endif
 		check() }
-	:: d_step { holder == n && !trust[n] && st[n] != ASKS && faults > 0 -> holder = NONE; check() }
+	:: d_step { holder == n && !trust[n] && st[n] != REQUESTS && faults > 0 -> holder = NONE; check() }
 
 	:: d_step { clock < 2 * CALLS -> clock++; check() }
 	od

@@ -1,9 +1,9 @@
 /*
- * The plain lock: its line, the hand-over to another process, and passing on inside
- * a process. README.md says how to read this file, and what it leaves out.
+ * The plain lock: its queue, the hand-off to another process, and the hand-off inside a
+ * process. README.md explains how to read this file, and what it leaves out.
  *
- * Each step of the model is one event: of a caller, of the network, of the server, or of
- * the clock. The state is global, and the only process picks any event that is enabled.
+ * Each step of the model is one event: of a caller, the network, the server, or the clock.
+ * The state is global, and the only SPIN process picks any event that is enabled.
  */
 
 #ifndef NP
@@ -16,25 +16,25 @@
 #define NN 4      /* owner strings in use at a time */
 #endif
 #ifndef NK
-#define NK 2      /* commands under way at a time, with late copies */
+#define NK 2      /* commands in flight at a time, with delayed duplicates */
 #endif
 #ifndef FAULTS
-#define FAULTS 1  /* how much may go wrong in a history */
+#define FAULTS 1  /* faults in a history, at most */
 #endif
 #ifndef CALLS
 #define CALLS 3   /* how many calls begin */
 #endif
 #ifndef DELAYS
-#define DELAYS 1  /* in how many ticks something that is due does not happen */
+#define DELAYS 1  /* ticks in which something that is due does not happen */
 #endif
 #ifndef LEASE
 #define LEASE 3   /* of a grant, in ticks */
 #endif
 #ifndef OFFER
-#define OFFER 2   /* of a grant by a release, until its owner asks */
+#define OFFER 2   /* of a grant by a release, until its owner sends a request */
 #endif
 #ifndef PASSES
-#define PASSES 1  /* how often in a row a lock is passed on inside a process */
+#define PASSES 1  /* hand-offs in a row inside a process */
 #endif
 #ifndef IDLE_MOST
 #define IDLE_MOST 255
@@ -53,38 +53,38 @@
 #define HOLDS 2
 #define DEAD  3
 
-/* What has become of an owner string: the phases of a tenure. */
+/* The state of an owner string: the phases of an acquisition. */
 #define UNUSED  0
-#define QUEUED  1  /* the ticket of a line */
-#define OFFERED 2  /* its process has the lock, for the first of the line to take */
-#define HELD    3  /* a caller has the lock */
+#define QUEUED  1  /* the ticket of a local queue */
+#define OFFERED 2  /* its process has the lock, and the first local waiter can take it */
+#define HELD    3  /* a caller holds the lock */
 #define OVER    4
 
 /* Commands. */
-#define ASK 1      /* reentrant_acquire */
+#define REQ 1      /* reentrant_acquire */
 #define REL 2      /* reentrant_release */
 #define REN 3      /* reentrant_renew */
 
-/* What the server answered. */
-#define GRANT   1  /* ASK, REN: the owner has the lock */
-#define REFUSE  2  /* ASK: another owner has it */
+/* The reply of the server. */
+#define GRANT   1  /* REQ, REN: the owner has the lock */
+#define REFUSE  2  /* REQ: another owner has it */
 #define FREED   3  /* REL: the lock is free, or another process has it */
-#define INHERIT 4  /* REL: the heir has it */
-#define ASIDE   5  /* REL: it is free, and others come first */
-#define NOTHING 6  /* REL, REN: the owner has nothing */
+#define TO_NEXT 4  /* REL: the next owner has it */
+#define ASIDE   5  /* REL: the lock is free, and the queue lets others go first */
+#define NOTHING 6  /* REL, REN: the owner does not have the lock */
 
 /* Callers. */
-byte cs[NC];            /* what caller c does */
-byte hn[NC] = NONE;     /* HOLDS: by which owner string */
-bit  asked[NC];         /* WAITS: it has asked */
-bit  asking[NC];        /* WAITS: its question has no answer yet */
+byte cs[NC];            /* the state of caller c */
+byte hn[NC] = NONE;     /* HOLDS: its owner string */
+bit  requested[NC];         /* WAITS: it has sent a request */
+bit  inFlight[NC];        /* WAITS: its request has no reply yet */
 
-/* The line of process p. */
-byte line[NP * NC];
+/* The local queue of process p. */
+byte localQueue[NP * NC];
 byte size[NP];
-bit  roused[NP];        /* the first of the line looks for itself when it should ask */
-bit  alarm[NP];         /* the line will be roused */
-bit  quiet[NP];         /* a tick has passed since the line looked */
+bit  awake[NP];        /* the first waiter decides itself when to send a request */
+bit  alarm[NP];         /* a timer will wake the queue */
+bit  quiet[NP];         /* a tick has passed since the queue was woken */
 byte ticket[NP] = NONE;
 byte offered[NP] = NONE;
 byte held[NP] = NONE;   /* the owner string by which the process has the lock */
@@ -93,41 +93,41 @@ bit  dead[NP];
 /* Owner strings. */
 byte ph[NN];
 byte whose[NN];            /* its process */
-bit  unsure[NN];        /* a question for it may be carried out late */
-bit  traced[NN];        /* Redis may have it in the queue */
+bit  uncertain[NN];        /* a request for it may be executed late */
+bit  traced[NN];        /* it may be in the queue in Redis */
 bit  got[NN];           /* it was granted the lock */
-byte doubt[NN];         /* 1: to settle, 2: and to look again */
-byte trust[NN];         /* for how long its process trusts that it has the lock */
-byte passed[NN];        /* how often it was passed on */
+byte reconcile[NN];         /* 1: release it, 2: and release it once more */
+byte trust[NN];         /* the ticks for which its process considers the lease valid */
+byte passed[NN];        /* how often it was handed off inside the process */
 byte token[NN];
 
 /* The server. */
 byte holder = NONE;
 byte left;              /* of the lease */
-byte queue[NP];         /* owner strings, one of a process at the most */
-byte standing;
+byte queue[NP];         /* owner strings, at most one of each process */
+byte queueSize;
 byte issued;            /* the latest token */
 
 #ifdef GRANT_BY_MESSAGE
-byte told[NP] = NONE;   /* the message to process p that is under way: which owner string has the lock */
+byte notified[NP] = NONE;   /* the message in flight to process p: which owner string has the lock */
 #endif
 
-/* Commands under way. */
+/* Commands in flight. */
 byte kk[NK];            /* 0 is none */
 byte kn[NK];            /* for which owner string */
-byte kc[NK] = NONE;     /* ASK: the caller that waits for the answer */
-byte kh[NK] = NONE;     /* REL: the heir */
+byte kc[NK] = NONE;     /* REQ: the caller that waits for the reply */
+byte kh[NK] = NONE;     /* REL: the next owner that it names */
 byte ka[NK];            /* how long ago it was sent */
-byte kr[NK];            /* the answer; 0 before it is carried out */
-byte kt[NK];            /* the token in the answer */
-byte kg[NK];            /* what passed was when it was sent */
-bit  copy[NK];          /* a copy that arrives late: nobody hears the answer */
+byte kr[NK];            /* the reply; 0 before it is executed */
+byte kt[NK];            /* the token in the reply */
+byte kg[NK];            /* the value of passed when it was sent */
+bit  copy[NK];          /* a delayed duplicate: its reply is ignored */
 
 byte calls;
 byte faults;
 byte delays;
-byte idle;              /* for how long a caller has been waiting while no caller trusts */
-byte begun;             /* the latest token of a caller that came to hold the lock */
+byte idle;              /* how long a caller has been waiting while no caller has a valid lease */
+byte begun;             /* the latest token of a caller that acquired the lock */
 
 hidden byte i, j, k, m, n, c, p, q, x, y, who;
 hidden byte b, known, late, renewed;
@@ -153,7 +153,7 @@ hidden byte step[5];
 
 #define SAY(what, of) printf(what, of); printf("\n");
 #define LIVES(n)   (ph[n] != UNUSED && ph[n] != OVER)
-#define FIRST(c)   (size[HOME(c)] > 0 && line[HOME(c) * NC] == c)
+#define FIRST(c)   (size[HOME(c)] > 0 && localQueue[HOME(c) * NC] == c)
 #define TRUSTS(c)  (cs[c] == HOLDS && trust[hn[c]] > 0)
 #ifdef TRACE
 #define FAULT      true
@@ -161,17 +161,17 @@ hidden byte step[5];
 #define FAULT      (faults < FAULTS)
 #endif
 
-/* ---- a few words ---- */
+/* ---- helpers ---- */
 
-/* x is the number of questions for name that have no answer yet. */
+/* countPending: x is the number of requests for name without a reply. */
 inline countPending(name) {
 	x = 0;
 	for (m : 0 .. NK - 1) {
-		if :: kk[m] == ASK && kn[m] == name && !copy[m] -> x++ :: else fi
+		if :: kk[m] == REQ && kn[m] == name && !copy[m] -> x++ :: else fi
 	}
 }
 
-/* k is a slot for a command; NK if there is none. */
+/* slot: k is a free slot for a command; NK if there is none. */
 inline slot() {
 #ifdef TRACE
 	k = numbered; numbered++;
@@ -184,7 +184,7 @@ inline slot() {
 #endif
 }
 
-/* q is an owner string that nobody has; NN if there is none. */
+/* fresh: q is an unused owner string; NN if there is none. */
 inline fresh(proc) {
 	q = 0;
 	do
@@ -203,8 +203,8 @@ inline drop(at) {
 }
 
 inline forget(name) {
-	ph[name] = UNUSED; whose[name] = 0; unsure[name] = 0; traced[name] = 0; got[name] = 0;
-	doubt[name] = 0; trust[name] = 0; token[name] = 0;
+	ph[name] = UNUSED; whose[name] = 0; uncertain[name] = 0; traced[name] = 0; got[name] = 0;
+	reconcile[name] = 0; trust[name] = 0; token[name] = 0;
 #ifdef OWNER_TWICE
 	passed[name] = (passed[name] + PASSES + 1) % 250
 #else
@@ -215,64 +215,64 @@ inline forget(name) {
 /* ---- the server: what the scripts do ---- */
 
 #ifdef STEPS
-/* has notes what the server has. */
+/* has records the state of the server. */
 inline has() {
-	c_code { step_put(now.holder); step_put(now.left); step_put(now.standing); step_puts(now.queue, NP); }
+	c_code { step_put(now.holder); step_put(now.left); step_put(now.queueSize); step_puts(now.queue, NP); }
 }
 
-/* begins notes a command: its owner string and heir, and whether it is to let the lock go. */
-inline begins(name, heir, letGo) {
-	step[0] = name; step[1] = heir; step[2] = letGo;
+/* begins records a command: its owner string and next owner, and whether it frees the lock. */
+inline begins(name, nextOwner, frees) {
+	step[0] = name; step[1] = nextOwner; step[2] = frees;
 	c_code { step_begin(); step_put(NP); step_put(NN); step_put(LEASE); step_put(OFFER); step_puts(now.whose, NN); step_puts(now.dead, NP); };
 	has()
 }
 
-inline ends(what, answer) {
-	step[3] = what; step[4] = answer;
+inline ends(what, reply) {
+	step[3] = what; step[4] = reply;
 	c_code { step_puts(step, 5); };
 	has();
 	c_code { step_end(); }
 }
 #else
-#define begins(name, heir, letGo) skip
-#define ends(what, answer) skip
+#define begins(name, nextOwner, frees) skip
+#define ends(what, reply) skip
 #endif
 
-/* enlist puts name into the queue: in the place of its process, or at the end. */
+/* enlist adds name to the queue: at the position of its process, or at the end. */
 inline enlist(name) {
 	x = 0;
 	do
-	:: x < standing && whose[queue[x]] != whose[name] -> x++
+	:: x < queueSize && whose[queue[x]] != whose[name] -> x++
 	:: else -> break
 	od;
 	queue[x] = name;
-	if :: x == standing -> standing++ :: else fi
+	if :: x == queueSize -> queueSize++ :: else fi
 }
 
-/* unlist takes the entry at this place out of the queue. */
+/* unlist removes the entry at this position from the queue. */
 inline unlist(at) {
 	for (m : at .. NP - 2) { queue[m] = queue[m + 1] }
 	queue[NP - 1] = 0;
-	standing--
+	queueSize--
 }
 
 inline unqueue() {
 	for (m : 0 .. NP - 1) { queue[m] = 0 }
-	standing = 0
+	queueSize = 0
 }
 
 inline gone() { holder = NONE; left = 0; unqueue() }
 
 inline issue() { issued++ }
 
-/* serve carries command s out. letGo says that the release frees the lock for others. */
-inline serve(s, letGo) {
+/* serve executes command s. With frees, a release frees the lock for callers outside the queue. */
+inline serve(s, frees) {
 	who = kn[s];
-	/* Nothing of an earlier tenure touches a later one by the same owner string. */
+	/* No command of an earlier acquisition affects a later one with the same owner string. */
 	assert(kk[s] == REN || kg[s] == passed[who] || !LIVES(who) || !got[who]);
 	begins(who, NONE, 0);
 	if
-	:: kk[s] == ASK ->
+	:: kk[s] == REQ ->
 		if
 		:: holder == NONE ->
 			holder = who; left = LEASE; unqueue(); issue(); kr[s] = GRANT; kt[s] = issued
@@ -287,7 +287,7 @@ inline serve(s, letGo) {
 #ifdef RENEW_ANY
 		:: holder != NONE -> left = LEASE; kr[s] = GRANT;
 			renewed = (holder == who);
-			assert(renewed) /* nor renews what is another's */
+			assert(renewed) /* no command renews a lock of another owner */
 #else
 		:: holder == who ->
 			if :: left < LEASE -> left = LEASE :: else fi;
@@ -298,14 +298,14 @@ inline serve(s, letGo) {
 #endif
 		:: else -> kr[s] = NOTHING
 		fi
-	:: kk[s] == REL -> release(who, kh[s], letGo); kr[s] = y; if :: y == INHERIT -> kt[s] = issued :: else fi
+	:: kk[s] == REL -> release(who, kh[s], frees); kr[s] = y; if :: y == TO_NEXT -> kt[s] = issued :: else fi
 	fi;
 	if :: kk[s] != REL -> ends(kk[s], kr[s]) :: else fi
 }
 
-/* release gives the lock of name to the next process, to heir, or lets it go; y is the answer. */
-inline release(name, heir, letGo) {
-	begins(name, heir, letGo);
+/* release grants the lock of name to the next process or to nextOwner, or frees it; y is the reply. */
+inline release(name, nextOwner, frees) {
+	begins(name, nextOwner, frees);
 	if
 #ifdef RELEASE_ANY
 	:: holder == NONE ->
@@ -314,46 +314,46 @@ inline release(name, heir, letGo) {
 #endif
 		x = 0;
 		do
-		:: x < standing && queue[x] != name -> x++
+		:: x < queueSize && queue[x] != name -> x++
 		:: else -> break
 		od;
-		if :: x < standing -> unlist(x) :: else fi;
+		if :: x < queueSize -> unlist(x) :: else fi;
 		y = NOTHING
 	:: else ->
-		/* Nobody frees a lock that somebody trusts to have. */
+		/* No command frees a lock whose holder considers its lease valid. */
 		assert(!((ph[holder] == HELD || ph[holder] == OFFERED) && trust[holder] > 0));
 		if
-		:: letGo -> gone(); y = ASIDE
+		:: frees -> gone(); y = ASIDE
 		:: else ->
 			who = NONE;
 			do
-			:: standing == 0 || who != NONE -> break
+			:: queueSize == 0 || who != NONE -> break
 			:: else ->
 				who = queue[0];
 				unlist(0);
 				if
-				:: heir != NONE && whose[who] == whose[heir] -> who = heir
+				:: nextOwner != NONE && whose[who] == whose[nextOwner] -> who = nextOwner
 				:: dead[whose[who]] -> who = NONE
 				:: else
 				fi
 			od;
-			if :: who == NONE -> who = heir :: else fi;
+			if :: who == NONE -> who = nextOwner :: else fi;
 			if
 			:: who == NONE -> gone(); y = FREED
 			:: else ->
 				holder = who; left = OFFER;
 				if
-				:: who == heir ->
-#ifdef HEIRS_TOKEN
-					y = INHERIT
+				:: who == nextOwner ->
+#ifdef NEXT_OWNERS_TOKEN
+					y = TO_NEXT
 #else
-					issue(); y = INHERIT
+					issue(); y = TO_NEXT
 #endif
 				:: else ->
 #ifdef GRANT_BY_MESSAGE
-					told[whose[who]] = who;
+					notified[whose[who]] = who;
 #endif
-					if :: heir != NONE -> enlist(heir) :: else fi;
+					if :: nextOwner != NONE -> enlist(nextOwner) :: else fi;
 					y = FREED
 				fi
 			fi
@@ -364,12 +364,12 @@ inline release(name, heir, letGo) {
 
 /* ---- a process: what internal/lockstate does ---- */
 
-inline rouse(proc) { if :: size[proc] > 0 -> roused[proc] = 1 :: else fi }
+inline wake(proc) { if :: size[proc] > 0 -> awake[proc] = 1 :: else fi }
 
-inline giveBack(name) {
+inline mustRelease(name) {
 	if
-	:: unsure[name] -> doubt[name] = 2
-	:: else -> if :: doubt[name] == 0 -> doubt[name] = 1 :: else fi
+	:: uncertain[name] -> reconcile[name] = 2
+	:: else -> if :: reconcile[name] == 0 -> reconcile[name] = 1 :: else fi
 	fi
 }
 
@@ -378,61 +378,61 @@ inline unhold(name) {
 	:: held[whose[name]] == name ->
 		held[whose[name]] = NONE;
 #ifndef NO_UNHOLD
-		rouse(whose[name])
+		wake(whose[name])
 #endif
 	:: else
 	fi
 }
 
-/* fail ends name, which nobody came to hold. */
+/* fail ends an acquisition that no caller holds. */
 inline fail(name) {
 	if :: LIVES(name) -> ph[name] = OVER; trust[name] = 0 :: else fi;
 	unhold(name);
-	if :: got[name] || traced[name] || unsure[name] -> giveBack(name) :: else fi
+	if :: got[name] || traced[name] || uncertain[name] -> mustRelease(name) :: else fi
 }
 
-/* mayRun notes that a question for name may be carried out late. */
+/* mayRun records that a request for name may be executed late. */
 inline mayRun(name) {
-	unsure[name] = 1;
-	if :: ph[name] == OVER -> giveBack(name) :: else fi
+	uncertain[name] = 1;
+	if :: ph[name] == OVER -> mustRelease(name) :: else fi
 }
 
-/* quit has caller, which is in line, leave it. */
+/* quit removes caller from the local queue. */
 inline quit(caller) {
 	p = HOME(caller);
 	j = 0;
 	do
-	:: line[p * NC + j] != caller -> j++
+	:: localQueue[p * NC + j] != caller -> j++
 	:: else -> break
 	od;
-	for (m : j .. NC - 2) { line[p * NC + m] = line[p * NC + m + 1] }
-	line[p * NC + NC - 1] = 0;
+	for (m : j .. NC - 2) { localQueue[p * NC + m] = localQueue[p * NC + m + 1] }
+	localQueue[p * NC + NC - 1] = 0;
 	size[p]--;
-	asked[caller] = 0; asking[caller] = 0;
+	requested[caller] = 0; inFlight[caller] = 0;
 	if
 	:: size[p] == 0 ->
 		if :: ticket[p] != NONE -> fail(ticket[p]) :: else fi;
 		if :: offered[p] != NONE -> fail(offered[p]) :: else fi;
-		ticket[p] = NONE; offered[p] = NONE; roused[p] = 0; alarm[p] = 0; quiet[p] = 0
+		ticket[p] = NONE; offered[p] = NONE; awake[p] = 0; alarm[p] = 0; quiet[p] = 0
 	:: j == 0 && size[p] > 0 ->
-		roused[p] = 0;
+		awake[p] = 0;
 		if
 		:: offered[p] == NONE && held[p] != NONE ->
 #ifndef NO_ALARM
 			alarm[p] = 1
 #endif
-		:: else -> rouse(p)
+		:: else -> wake(p)
 		fi
 	:: else
 	fi
 }
 
-/* hold is when caller comes to hold the lock by name. */
+/* hold: caller now holds the lock as name. */
 inline hold(caller, name) {
 	if
 	:: trust[name] > 0 ->
-		for (m : 0 .. NC - 1) { assert(m == caller || !TRUSTS(m)) } /* no two who trust at once */
-		assert(token[name] > begun);                                /* tokens grow in order of grants */
+		for (m : 0 .. NC - 1) { assert(m == caller || !TRUSTS(m)) } /* at most one caller has a valid lease */
+		assert(token[name] > begun);                                /* tokens increase in the order of acquisitions */
 		begun = token[name]
 	:: else
 	fi;
@@ -441,7 +441,7 @@ inline hold(caller, name) {
 	quit(caller)
 }
 
-/* adopt is what a grant for name to a caller of process proc does to its line. */
+/* adopt updates the local queue of process proc after a grant for name to one of its callers. */
 inline adopt(name, proc) {
 	if
 	:: offered[proc] != NONE && offered[proc] != name -> q = offered[proc]; fail(q); offered[proc] = NONE
@@ -451,7 +451,7 @@ inline adopt(name, proc) {
 	ticket[proc] = NONE; offered[proc] = NONE
 }
 
-/* extend has name trusted for d from when a command of that age was sent. */
+/* extend makes the lease of name valid for d from the time when a command of that age was sent. */
 inline extend(name, d, age) {
 	if
 	:: d > age && trust[name] < d - age -> trust[name] = d - age
@@ -459,13 +459,13 @@ inline extend(name, d, age) {
 	fi
 }
 
-/* offer has the first of the line take name, which has the lock. */
+/* offer lets the first local waiter take name, which has the lock. */
 inline offer(name) {
 	ph[name] = OFFERED; offered[whose[name]] = name; held[whose[name]] = name;
-	rouse(whose[name])
+	wake(whose[name])
 }
 
-/* granted is when command s, a question with a caller, was answered by a grant. */
+/* granted: the reply to request s, whose caller waits, is a grant. */
 inline granted(s) {
 	c = kc[s]; n = kn[s];
 	LATE(s, LEASE);
@@ -477,15 +477,15 @@ inline granted(s) {
 	x = AGE(s);
 #endif
 	if
-	:: known && ph[n] == OVER -> fail(n); asked[c] = 0
+	:: known && ph[n] == OVER -> fail(n); requested[c] = 0
 	:: known && ph[n] != OVER ->
 		extend(n, LEASE, x); ph[n] = HELD;
 #ifndef FIRST_TOKEN
 		token[n] = kt[s];
 #endif
 		b = 1
-	:: !known && late -> unsure[n] = 1; fail(n); asked[c] = 0
-	:: !known && !late && ph[n] == OVER -> got[n] = 1; unsure[n] = 1; fail(n); asked[c] = 0
+	:: !known && late -> uncertain[n] = 1; fail(n); requested[c] = 0
+	:: !known && !late && ph[n] == OVER -> got[n] = 1; uncertain[n] = 1; fail(n); requested[c] = 0
 	:: else ->
 		got[n] = 1; token[n] = kt[s]; ph[n] = HELD; held[HOME(c)] = n;
 		extend(n, LEASE, x);
@@ -493,12 +493,12 @@ inline granted(s) {
 	fi
 }
 
-/* inherit is when command s, a release with an heir, was answered. */
-inline inherit(s) {
+/* grantedNext: release s, which names a next owner, has its reply. */
+inline grantedNext(s) {
 	q = kh[s]; p = whose[q];
 	known = (size[p] > 0 && ticket[p] == q);
 	if
-	:: known && kr[s] == INHERIT && !late ->
+	:: known && kr[s] == TO_NEXT && !late ->
 		ticket[p] = NONE; got[q] = 1; token[q] = kt[s];
 #ifdef OFFER_FROM_REPLY
 		extend(q, OFFER, 0);
@@ -506,28 +506,28 @@ inline inherit(s) {
 		extend(q, OFFER, AGE(s));
 #endif
 		offer(q)
-	:: known && kr[s] == INHERIT && late -> rouse(p)
+	:: known && kr[s] == TO_NEXT && late -> wake(p)
 	:: else
 	fi;
-#ifndef INHERIT_OVER
-	if :: ph[q] == OVER -> giveBack(q) :: else fi
+#ifndef GRANTED_NEXT_OVER
+	if :: ph[q] == OVER -> mustRelease(q) :: else fi
 #endif
 }
 
 /* ---- housekeeping ---- */
 
-/* Owner strings that nothing refers to any more are used again, as new ones. */
+/* recycle: owner strings without references are reused as new ones. */
 inline recycle() {
 #ifndef TRACE
 	for (i : 0 .. NN - 1) {
-		b = (ph[i] == OVER && doubt[i] == 0);
+		b = (ph[i] == OVER && reconcile[i] == 0);
 		for (m : 0 .. NC - 1) { if :: hn[m] == i -> b = 0 :: else fi }
 		for (m : 0 .. NP - 1) {
 			if :: ticket[m] == i || offered[m] == i || held[m] == i -> b = 0 :: else fi
 		}
 #ifndef OWNER_TWICE
 		if :: holder == i -> b = 0 :: else fi;
-		for (m : 0 .. NP - 1) { if :: m < standing && queue[m] == i -> b = 0 :: else fi }
+		for (m : 0 .. NP - 1) { if :: m < queueSize && queue[m] == i -> b = 0 :: else fi }
 		for (m : 0 .. NK - 1) {
 			if :: kk[m] != 0 && (kn[m] == i || kh[m] == i) -> b = 0 :: else fi
 		}
@@ -539,7 +539,7 @@ inline recycle() {
 		if :: b -> forget(i) :: else fi;
 		if :: ph[i] == OVER -> token[i] = 0 :: else fi
 	}
-	/* Tokens count by their order alone. */
+	/* Only the order of tokens matters, so they are renumbered. */
 	y = 0;
 	for (i : 1 .. issued) {
 		b = (begun == i || issued == i);
@@ -558,18 +558,18 @@ inline recycle() {
 #endif
 }
 
-/* check: when nothing is under way, and no caller waits or holds, the key is gone. */
+/* check: if no command is in flight, and no caller waits or holds, there is no key. */
 inline check() {
 	b = 1;
 	for (m : 0 .. NC - 1) { if :: cs[m] == WAITS || cs[m] == HOLDS -> b = 0 :: else fi }
 	for (m : 0 .. NK - 1) { if :: kk[m] != 0 -> b = 0 :: else fi }
-	for (m : 0 .. NN - 1) { if :: doubt[m] != 0 -> b = 0 :: else fi }
+	for (m : 0 .. NN - 1) { if :: reconcile[m] != 0 -> b = 0 :: else fi }
 	for (m : 0 .. NP - 1) { if :: dead[m] -> b = 0 :: else fi }
 	assert(!b || holder == NONE);
 	for (m : 0 .. NP - 1) {
 		assert(!b || held[m] == NONE && ticket[m] == NONE && offered[m] == NONE);
-		/* A line always has something that will make it look. */
-		assert(size[m] == 0 || roused[m] || alarm[m] || held[m] != NONE && ph[held[m]] == OVER)
+		/* A local queue always has something that will wake it. */
+		assert(size[m] == 0 || awake[m] || alarm[m] || held[m] != NONE && ph[held[m]] == OVER)
 	}
 }
 
@@ -582,10 +582,10 @@ inline tick() {
 		if :: left == 0 -> gone() :: else fi
 	:: else
 	fi;
-	/* The age of a command counts where its answer is trusted from when it was sent. */
+	/* Only commands whose reply extends a lease have an age. */
 	for (m : 0 .. NK - 1) {
 		if
-		:: (kk[m] == ASK && kc[m] != NONE || kk[m] == REN || kk[m] == REL && kh[m] != NONE) && !copy[m] && ka[m] < LEASE -> ka[m]++
+		:: (kk[m] == REQ && kc[m] != NONE || kk[m] == REN || kk[m] == REL && kh[m] != NONE) && !copy[m] && ka[m] < LEASE -> ka[m]++
 		:: else
 		fi
 	}
@@ -594,7 +594,7 @@ inline tick() {
 	for (m : 0 .. NC - 1) { if :: TRUSTS(m) -> b = 0 :: else fi }
 	if :: b -> idle++ :: else -> idle = 0 fi;
 	for (m : 0 .. NP - 1) { if :: size[m] > 0 -> quiet[m] = 1 :: else fi };
-	assert(idle <= IDLE_MOST) /* no waiter is forgotten */
+	assert(idle <= IDLE_MOST) /* no waiter waits forever */
 }
 
 #include "events.pml"

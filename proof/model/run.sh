@@ -18,9 +18,9 @@ property() {
 	*renewed*) echo touched ;;
 	*"ph[n]==3"*) echo over ;;
 	*ph\[holder\]*) echo freed ;;
-	*roused\[*) echo stuck ;;
+	*awake\[*) echo stuck ;;
 	*holder==255*|*held\[*) echo left ;;
-	*idle*) echo patience ;;
+	*idle*) echo timeout ;;
 	*both*|*mixed*) echo two ;;
 	*starves*) echo starves ;;
 	*between*) echo between ;;
@@ -45,8 +45,8 @@ mkdir "$dir/$name"
 cd "$dir/$name"
 began=$(date +%s)
 optimize=-O0 depth=100000
-case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-shares | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
-[ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
+case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-timeout | rw-shares | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
+[ "$want" = holds ] || depth=70                                                                          # a short history is easiest to read
 steps=
 case $want-$name in holds-linger-*) ;; holds-*) steps=-DSTEPS ;; esac # steps.pml
 export STEPS="$dir/steps/$(basename "$model" .pml)-$name"

@@ -1,10 +1,10 @@
 /*
- * The read/write lock: readers together, a writer alone, leases that end, readers that share
- * the hold of their process, the downgrade of a writer, and turns of readers and writers.
- * README.md says how to read this file, and what it leaves out.
+ * The read/write lock: concurrent readers, exclusive writers, leases that expire, readers that share
+ * the hold of their process, the downgrade of a writer, writer intents, and reader batches.
+ * README.md explains how to read this file, and what it leaves out.
  *
- * Each step is one event. A caller calls once; its number is its owner string, and its place in
- * the order in which calls come to wait is what the scripts compute from "waited".
+ * Each step is one event. A caller calls once; its number is its owner string. Its position in the
+ * order of arrival is what the scripts compute from "waited".
  */
 
 #ifndef NC
@@ -21,27 +21,27 @@
 #define HOME(c) (c)
 #endif
 #ifdef DOWNGRADES
-#define BESIDE(c) (c == 1 -> 0 : NONE) /* caller 1 reads beside the writing of caller 0, which gives its writing back then */
+#define BESIDE(c) (c == 1 -> 0 : NONE) /* caller 1 acquires a read hold while caller 0 writes, which then releases its write hold: a downgrade */
 #else
 #define BESIDE(c) NONE
 #endif
 #ifndef NK
-#define NK 2            /* commands under way at a time, with late copies */
+#define NK 2            /* commands in flight at a time, with delayed duplicates */
 #endif
 #ifndef FAULTS
 #define FAULTS 1
 #endif
 #ifndef DELAYS
-#define DELAYS 0        /* in how many ticks something that is due does not happen */
+#define DELAYS 0        /* ticks in which something that is due does not happen */
 #endif
 #ifndef LEASE
 #define LEASE 2
 #endif
 #ifndef PASS_MOST
-#define PASS_MOST 255   /* writers that a waiting reader, and readers that a waiting writer, lets pass */
+#define PASS_MOST 255   /* how many writers may pass a waiting reader, and readers a waiting writer */
 #endif
 #define NONE 255
-#define NEVER 15        /* it did not come yet */
+#define NEVER 15        /* it has not arrived yet */
 
 #define IN(set, c) (((set) >> (c)) & 1)
 #ifdef TRACE
@@ -54,14 +54,14 @@
 #define AWAY  0
 #define WAITS 1
 #define HOLDS 2
-#define GIVES 3         /* it gives back what it may have, until that is confirmed */
+#define GIVES 3         /* it releases what it may have, until that is confirmed */
 #define OUT   4
 
 /* Commands. */
-#define ASK 1           /* rw_read_acquire, rw_write_acquire */
+#define REQ 1           /* rw_read_acquire, rw_write_acquire */
 #define REL 2           /* rw_read_release, rw_write_release */
 #define REN 3           /* the renewal of a writer */
-#define DOWN 4          /* rw_read_acquire of a caller beside a writer: it does not wait */
+#define DOWN 4          /* rw_read_acquire of a caller whose owner also writes: it does not wait */
 #define REW 5           /* rw_read_renew */
 
 #define GRANT   1
@@ -69,31 +69,31 @@
 #define NOTHING 3
 
 byte cs[NC];
-byte on[NC] = NONE;     /* HOLDS: by whose hold in Redis; a reader that joined has that of another */
-byte beside[NC] = NONE; /* the writer of which it is the same owner: a downgrade, or a reading inside a writing */
-byte trust[NC];         /* for how long the process trusts the hold of this name */
-byte came[NC] = NEVER;  /* the order in which callers came */
-byte passed[NC];        /* how many came in that came after this one was refused */
+byte on[NC] = NONE;     /* HOLDS: whose hold in Redis it uses; a reader that joined uses another reader's */
+byte beside[NC] = NONE; /* the writer with the same owner: a downgrade, or a read hold inside a write hold */
+byte trust[NC];         /* the ticks for which the process considers the lease of this hold valid */
+byte came[NC] = NEVER;  /* the order of arrival */
+byte passed[NC];        /* how many entered that arrived after this one was refused */
 bit  waited[NC];        /* Redis has refused it */
-bit  refused[NC];       /* and it knows */
-bit  doubt[NC];         /* a copy of a command may be carried out late: look again */
+bit  refused[NC];       /* and it knows that */
+bit  reconcile[NC];         /* a duplicate of a command may be executed late: release once more */
 bit  open[NC];          /* other readers of its process may join this hold */
-bit  shut[NC];          /* and none may, if it is granted now: one of them was refused since it asked */
-bit  asked[NC];         /* Redis may have something of it */
-bit  unsure[NC];        /* a question of it broke off */
-byte rides[NC] = NONE;  /* WAITS: another reader of its process, whose question is its own, too */
-bit  owes[NC];          /* HOLDS: and gives back what it may have by its own name, as it joined another */
+bit  shut[NC];          /* no reader may join even if it is granted now: one was refused since it sent its request */
+bit  requested[NC];         /* it may have a hold, an intent or a reservation in Redis */
+bit  uncertain[NC];        /* the outcome of one of its requests is unknown */
+byte sharing[NC] = NONE;  /* WAITS: another reader of its process, whose request it shares */
+bit  alsoReleases[NC];          /* HOLDS: it joined another reader's hold, and releases what it may have under its own name */
 
 /* The server. */
 byte mode;              /* 0 is free, 1 read, 2 write */
 byte writer = NONE;
 byte left;              /* of the writer's lease */
 byte lease[NC];         /* of each reader; 0 is none */
-byte wish = NONE;       /* the waiting writer that readers wait behind */
-byte turn = NONE;       /* the reader that claims the next turn, or has it; the turn ends with the tick */
-bit  began;             /* the turn has begun */
-bit  entered;           /* the reader that claims the turn has let a writer pass, or that one is inside */
-byte start;             /* the callers that came before it began */
+byte intent = NONE;       /* the waiting writer that readers wait behind */
+byte reservation = NONE;       /* the reader with the reservation; its batch ends with the tick */
+bit  began;             /* the batch has begun */
+bit  entered;           /* one writer has passed the reader with the reservation, or is inside */
+byte start;             /* the callers that arrived before the batch began */
 byte wrote = NONE;      /* the latest writer */
 
 byte kk[NK];
@@ -108,7 +108,7 @@ byte delays;
 
 hidden byte i, k, m, n, y, x;
 hidden byte b, late, mixed, starves, remains, touched, between, outlasts;
-hidden byte step[4], tells; /* tells: waiters are told to ask */
+hidden byte step[4], tells; /* tells: waiters are notified */
 
 #ifdef STEPS
 #include "steps.pml"
@@ -118,7 +118,7 @@ hidden byte step[4], tells; /* tells: waiters are told to ask */
 #define SETS 4
 #include "trace.pml"
 byte writers;           /* as WRITERS */
-bit may[NC];            /* the server may have something of it */
+bit may[NC];            /* the server may have a hold, an intent or a reservation of it */
 #else
 #define LATE(s, most) late = (AGE(s) >= (most))
 #define ON(e) d_step {
@@ -185,11 +185,11 @@ inline send(what, name) { slot(); kk[k] = what; kn[k] = name }
 /* ---- the server: what the scripts do ---- */
 
 #ifdef STEPS
-/* has notes what the server has. */
+/* has records the state of the server. */
 inline has() {
 	c_code {
-		step_put(now.mode); step_put(now.writer); step_put(now.left); step_puts(now.lease, NC); step_put(now.wish);
-		step_put(now.turn); step_put(now.began); step_put(now.entered); step_put(now.start);
+		step_put(now.mode); step_put(now.writer); step_put(now.left); step_puts(now.lease, NC); step_put(now.intent);
+		step_put(now.reservation); step_put(now.began); step_put(now.entered); step_put(now.start);
 	}
 }
 
@@ -199,19 +199,19 @@ inline begins() {
 	has()
 }
 
-/* ends notes a command: what it is, and its owner; what it answers, and whether it tells waiters to ask. */
-inline ends(what, name, answer) {
-	step[0] = what; step[1] = name; step[2] = answer; step[3] = tells;
+/* ends records a command: its kind and owner; its reply, and whether it notifies waiters. */
+inline ends(what, name, reply) {
+	step[0] = what; step[1] = name; step[2] = reply; step[3] = tells;
 	c_code { step_puts(step, 4); };
 	has();
 	c_code { step_end(); }
 }
 #else
 #define begins() skip
-#define ends(what, name, answer) skip
+#define ends(what, name, reply) skip
 #endif
 
-/* alive: y says that a reader other than name lives. */
+/* alive: y is whether a reader other than name is alive. */
 inline alive(name) {
 	y = 0;
 	for (m : 0 .. NC - 1) { if :: m != name && lease[m] > 0 -> y = 1 :: else fi }
@@ -222,27 +222,27 @@ inline free() {
 	for (m : 0 .. NC - 1) { lease[m] = 0 }
 }
 
-/* turns begins the turn of the reader that has claimed it. */
-inline turns() {
-	if :: turn != NONE -> began = 1; start = arrivals; entered = 0 :: else fi
+/* beginBatch begins the batch of the reader with the reservation. */
+inline beginBatch() {
+	if :: reservation != NONE -> began = 1; start = arrivals; entered = 0 :: else fi
 }
 
-/* passes: name comes in, before those that were refused and came before it. */
+/* passes: name enters, before those that arrived before it and were refused. */
 inline passes(name) {
 	for (m : 0 .. NC - 1) {
 		if :: cs[m] == WAITS && waited[m] && came[m] < came[name] && WRITES(m) != WRITES(name) -> passed[m]++ :: else fi
 	}
 	starves = 0;
 	for (m : 0 .. NC - 1) { if :: passed[m] > PASS_MOST -> starves = 1 :: else fi }
-	assert(!starves) /* no waiter is passed without bound by those of the other side that came later */
+	assert(!starves) /* no waiter is passed without bound by later callers of the other side */
 }
 
 inline serve(s) {
 	n = kn[s];
 	begins();
-	if :: kk[s] == ASK && cs[n] == WAITS && !copy[s] -> waited[n] = 1 :: else fi;
+	if :: kk[s] == REQ && cs[n] == WAITS && !copy[s] -> waited[n] = 1 :: else fi;
 	if
-	:: kk[s] == ASK && WRITES(n) ->
+	:: kk[s] == REQ && WRITES(n) ->
 		if
 		:: mode == 2 && writer == n -> left = LEASE; kr[s] = GRANT
 		:: else ->
@@ -253,35 +253,35 @@ inline serve(s) {
 			if :: mode == 1 && !y -> free() :: else fi;
 #endif
 #ifndef ENDS_SILENTLY
-			if :: mode == 0 && turn != NONE && entered -> turns() :: else fi; /* the lease of the writer ended */
+			if :: mode == 0 && reservation != NONE && entered -> beginBatch() :: else fi; /* the lease of the writer expired */
 #endif
 			if
-			:: mode == 0 && !(turn != NONE && began && came[turn] < start) ->
+			:: mode == 0 && !(reservation != NONE && began && came[reservation] < start) ->
 				mode = 2; writer = n; wrote = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
-				if :: wish == n -> wish = NONE :: else fi;
-				if :: turn != NONE -> entered = 1; began = 0; start = 0 :: else fi
+				if :: intent == n -> intent = NONE :: else fi;
+				if :: reservation != NONE -> entered = 1; began = 0; start = 0 :: else fi
 			:: else ->
-				if :: wish == NONE || came[n] <= came[wish] -> wish = n :: else fi;
+				if :: intent == NONE || came[n] <= came[intent] -> intent = n :: else fi;
 				kr[s] = REFUSE
 			fi
 		fi
-	:: kk[s] == ASK && !WRITES(n) ->
+	:: kk[s] == REQ && !WRITES(n) ->
 		if
 		:: lease[n] == 0 && (mode == 2
-#ifndef NO_WISH
-			|| wish != NONE && came[wish] < came[n] && !(began && came[n] < start)
+#ifndef NO_INTENT
+			|| intent != NONE && came[intent] < came[n] && !(began && came[n] < start)
 #endif
 			) ->
-			if :: turn == NONE || turn == n || came[n] < came[turn] -> turn = n; if :: mode == 2 -> began = 0; entered = 1 :: else fi :: else fi;
+			if :: reservation == NONE || reservation == n || came[n] < came[reservation] -> reservation = n; if :: mode == 2 -> began = 0; entered = 1 :: else fi :: else fi;
 			kr[s] = REFUSE
 		:: else ->
 			if :: lease[n] == 0 -> passes(n) :: else fi;
 			mode = 1; lease[n] = LEASE; kr[s] = GRANT; waited[n] = 0;
-			if :: turn == n -> turn = NONE; entered = 0; if :: !began -> start = 0 :: else fi :: else fi
+			if :: reservation == n -> reservation = NONE; entered = 0; if :: !began -> start = 0 :: else fi :: else fi
 		fi
 	:: kk[s] == DOWN ->
 		if
-		:: lease[n] == 0 && writer != beside[n] && (mode == 2 || wish != NONE) -> kr[s] = REFUSE
+		:: lease[n] == 0 && writer != beside[n] && (mode == 2 || intent != NONE) -> kr[s] = REFUSE
 		:: else ->
 			if :: mode == 0 -> mode = 1 :: mode == 2 -> left = LEASE :: else fi;
 			lease[n] = LEASE; kr[s] = GRANT
@@ -301,10 +301,10 @@ inline serve(s) {
 	ends(kk[s], n, kr[s])
 }
 
-/* release ends what name has: its writing and its wish, or its reading and its claim. */
+/* release ends what name has: its write hold and intent, or its read hold and reservation. */
 inline release(name) {
-	if :: wish == name -> wish = NONE; tells = 1 :: else fi;
-	if :: turn == name -> turn = NONE; began = 0; entered = 0; start = 0; tells = 1 :: else fi;
+	if :: intent == name -> intent = NONE; tells = 1 :: else fi;
+	if :: reservation == name -> reservation = NONE; began = 0; entered = 0; start = 0; tells = 1 :: else fi;
 	if
 #ifdef RELEASE_ANY
 	:: mode == 2 && WRITES(name) ->
@@ -312,7 +312,7 @@ inline release(name) {
 	:: mode == 2 && writer == name ->
 #endif
 		touched = (writer != name);
-		assert(!touched); /* nobody ends what another has */
+		assert(!touched); /* no command ends the hold of another owner */
 		alive(NONE);
 		if
 #ifdef DOWNGRADE_FREES
@@ -322,13 +322,13 @@ inline release(name) {
 #endif
 		:: else -> free()
 		fi;
-		turns();
+		beginBatch();
 		tells = 1
 	:: mode == 2 && !WRITES(name) -> lease[name] = 0
 	:: mode == 1 && !WRITES(name) ->
 		lease[name] = 0;
 		alive(NONE);
-		if :: !y -> free(); tells = 1; if :: turn == NONE -> began = 0; start = 0 :: else fi :: else fi
+		if :: !y -> free(); tells = 1; if :: reservation == NONE -> began = 0; start = 0 :: else fi :: else fi
 	:: else
 	fi
 }
@@ -337,13 +337,13 @@ inline release(name) {
 
 inline extend(name, age) { if :: LEASE > age && trust[name] < LEASE - age -> trust[name] = LEASE - age :: else fi }
 
-/* enters is when caller comes to hold the lock. */
+/* enters: caller now holds the lock. */
 inline enters(caller, name) {
-	cs[caller] = HOLDS; on[caller] = name; rides[caller] = NONE; unsure[caller] = 0; refused[caller] = 0; shut[caller] = 0; passed[caller] = 0; waited[caller] = 0
+	cs[caller] = HOLDS; on[caller] = name; sharing[caller] = NONE; uncertain[caller] = 0; refused[caller] = 0; shut[caller] = 0; passed[caller] = 0; waited[caller] = 0
 }
 
-/* refuses: caller is told that others have the lock. A reader that is refused ends that others of its process join, until one that asks
-   after that is granted. */
+/* refuses: caller receives a refusal. After a reader was refused, no others of its process join, until a reader that sends a request later
+   is granted the lock. */
 inline refuses(caller) {
 	refused[caller] = 1;
 	for (m : 0 .. NC - 1) {
@@ -351,35 +351,35 @@ inline refuses(caller) {
 	}
 }
 
-#ifdef JOINS_OWING
+#ifdef JOINS_RESERVED
 #define OWES(c)
 #else
-#define OWES(c) owes[c] = asked[c];
+#define OWES(c) alsoReleases[c] = requested[c];
 #endif
 
 #ifdef TRACE
-#define COMES_IN(c, name) skip /* the history says that next */
+#define COMES_IN(c, name) skip /* the next event of the history */
 #else
 #define COMES_IN(c, name) OWES(c) enters(c, name)
 #endif
 
-/* lands: the question of caller has its answer, or comes to an error. Those that ride along come in by a grant. A refusal is for those that came
-   later, too. */
+/* lands: the request of caller has its reply, or failed. Readers that share it enter with a grant. A refusal is also for readers that arrived
+   later. */
 inline lands(caller, granted, isRefused) {
 	for (i : 0 .. NC - 1) {
 		if
-		:: rides[i] == caller ->
+		:: sharing[i] == caller ->
 			if
 			:: granted -> COMES_IN(i, caller)
-			:: isRefused && came[i] > came[caller] -> refused[i] = 1; rides[i] = NONE
-			:: else -> rides[i] = NONE
+			:: isRefused && came[i] > came[caller] -> refused[i] = 1; sharing[i] = NONE
+			:: else -> sharing[i] = NONE
 			fi
 		:: else
 		fi
 	}
 }
 
-/* check: a writer has the lock alone; and when nothing is under way, nothing is left. */
+/* check: a writer has the lock alone; and if no command is in flight, nothing is left. */
 inline check() {
 	mixed = 0;
 	for (i : 0 .. NC - 1) {
@@ -389,7 +389,7 @@ inline check() {
 	b = 1;
 	for (m : 0 .. NC - 1) { if :: cs[m] != AWAY && cs[m] != OUT -> b = 0 :: else fi }
 	for (m : 0 .. NK - 1) { if :: kk[m] != 0 -> b = 0 :: else fi }
-	remains = (mode != 0 || wish != NONE || turn != NONE);
+	remains = (mode != 0 || intent != NONE || reservation != NONE);
 	assert(!(b && remains))
 }
 
@@ -397,7 +397,7 @@ inline tick() {
 	printf("a tick\n");
 	outlasts = 0;
 	for (m : 0 .. NC - 1) { if :: delays == 0 && cs[m] == WAITS && !WRITES(m) && lease[m] > 0 && !BUSY(m) -> outlasts = 1 :: else fi }
-	assert(!outlasts); /* no reader keeps writers out by a lease of which it does not hear */
+	assert(!outlasts); /* no reader blocks writers with a lease that it does not know of */
 	for (m : 0 .. NC - 1) {
 		if :: trust[m] > 0 -> trust[m]-- :: else fi;
 		if :: lease[m] > 0 -> lease[m]-- :: else fi;
@@ -412,12 +412,12 @@ inline tick() {
 	:: mode == 1 && !y -> free()
 	:: else
 	fi;
-	if :: began -> if :: turn != NONE -> waited[turn] = 0; passed[turn] = 0 :: else fi; turn = NONE; began = 0; entered = 0; start = 0 :: else fi; /* a reader that was too late for its turn claims the next */
+	if :: began -> if :: reservation != NONE -> waited[reservation] = 0; passed[reservation] = 0 :: else fi; reservation = NONE; began = 0; entered = 0; start = 0 :: else fi; /* a reader that missed its batch makes a new reservation */
 	for (m : 0 .. NK - 1) { if :: kk[m] != 0 && !copy[m] && ka[m] < LEASE -> ka[m]++ :: else fi }
 }
 
 #ifdef TRACE
-/* alike: the processes are as the history says. Readers may join less often there than here. */
+/* alike: the processes are in the state that the history describes. Readers may join less often there than here. */
 inline alike() {
 	c_code {
 		int open = tr_those(now.open, 1, tr[now.which][now.at][9]);
@@ -434,50 +434,50 @@ inline alike() {
 	cs[C] = WAITS; came[C] = arrivals; arrivals++; \
 	END
 
-#define EV_ASK(C) \
-:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C) && NOT_RIDING(C); \
-	SAY("caller %d asks", C) \
-	send(QUESTION(C), C); \
+#define EV_REQUEST(C) \
+:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C) && NOT_SHARING(C); \
+	SAY("caller %d sends a request", C) \
+	send(REQUEST(C), C); \
 	ASKS_BESIDE(C) \
-	rides[C] = NONE; \
-	asked[C] = 1; shut[C] = 0; \
+	sharing[C] = NONE; \
+	requested[C] = 1; shut[C] = 0; \
 	EXPECT(k == tb) \
 	END
 #ifdef TRACE
 #define MAY_COME(c) true
-#define NOT_RIDING(c) true /* it may have left the ride */
-#define QUESTION(c) ASK
+#define NOT_SHARING(c) true /* it may share the request no longer */
+#define REQUEST(c) REQ
 #define ASKS_BESIDE(c) if :: tc != NONE -> beside[c] = tc :: else fi;
 #else
-#define NOT_RIDING(c) (rides[c] == NONE)
+#define NOT_SHARING(c) (sharing[c] == NONE)
 #define MAY_COME(c) (BESIDE(c) == NONE || HAS(BESIDE(c)))
-#define QUESTION(c) (beside[c] == NONE -> ASK : DOWN)
+#define REQUEST(c) (beside[c] == NONE -> REQ : DOWN)
 #define ASKS_BESIDE(c)
 #endif
 
-/* A waiter may ask at any time. It does not wait for long when something happened to the lock. */
-#define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
+/* A waiter may send a request at any time. It does so soon if the state of the lock changed. */
+#define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (intent == NONE || began) || WRITES(c) && intent == NONE)
 
-/* A reader rides along with the question of another of its process, unless Redis may have let it in. */
-#define EV_RIDE(C) \
-:: ON(11) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && NOT_RIDING(C) && !UNSURE(C) && (false OTHERS(TRIPS, C)); \
-	SAY("caller %d rides along", C) \
-	rides[C] = NONE; \
-	for (m : 0 .. NC - 1) { if :: rides[C] == NONE && (false TRIPS(m, C)) -> rides[C] = m :: else fi } \
+/* A reader shares the request of another of its process, unless Redis may have granted it the lock already. */
+#define EV_SHARE(C) \
+:: ON(11) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && NOT_SHARING(C) && !IS_UNCERTAIN(C) && (false OTHERS(TRIPS, C)); \
+	SAY("caller %d shares a request", C) \
+	sharing[C] = NONE; \
+	for (m : 0 .. NC - 1) { if :: sharing[C] == NONE && (false TRIPS(m, C)) -> sharing[C] = m :: else fi } \
 	END
 #ifdef TRACE
-#define WITH(m) m == tb /* the history says with which */
+#define WITH(m) m == tb /* the one in the history */
 #else
 #define WITH(m) true
 #endif
 #define TRIPS(m, c) || WITH(m) && HOME(m) == HOME(c) && m != c && cs[m] == WAITS && !WRITES(m) && BESIDE(m) == NONE && !shut[m] && BUSY(m)
-#ifdef RIDES_UNSURE
-#define UNSURE(c) false
+#ifdef SHARES_UNCERTAIN
+#define IS_UNCERTAIN(c) false
 #else
-#define UNSURE(c) unsure[c]
+#define IS_UNCERTAIN(c) uncertain[c]
 #endif
 
-/* A reader joins the hold of another of its process. It gives back what it may have by its own name. */
+/* A reader joins the hold of another of its process. It releases what it may have under its own name. */
 #define EV_JOIN(C) \
 :: ON(3) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && (false OTHERS(JOINS, C)); \
 	SAY("caller %d joins", C) \
@@ -497,8 +497,8 @@ inline alike() {
 #define LIVELY(m) (trust[m] > 0)
 #endif
 #ifdef TRACE
-/* With tc, it rode along. */
-#define JOINS(m, c) || m == tb && HOME(m) == HOME(c) && m != c && (open[m] || tc && rides[c] == m) && LIVELY(m)
+/* With tc, it shared a request. */
+#define JOINS(m, c) || m == tb && HOME(m) == HOME(c) && m != c && (open[m] || tc && sharing[c] == m) && LIVELY(m)
 #define JOINED(x) x = tb;
 #else
 #define JOINS(m, c) || HOME(m) == HOME(c) && m != c && open[m] && LIVELY(m)
@@ -508,22 +508,22 @@ inline alike() {
 #define EV_CANCEL(C) \
 :: ON(4) cs[C] == WAITS && FAULT; \
 	SAY("the wait of caller %d ends", C) \
-	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; rides[C] = NONE; unsure[C] = 0; \
+	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; sharing[C] = NONE; uncertain[C] = 0; \
 	lands(C, 0, 0); \
 	END
 
-/* A holder gives its hold back. The last that shares it releases it. A writer beside which its owner reads by now goes on as a reader. */
+/* A caller releases its hold. The last one that shares the hold releases it in Redis. A writer whose owner has a read hold by now continues as a reader. */
 #define EV_UNLOCK(C) \
-:: ON(5) cs[C] == HOLDS && ROOM && (true OTHERS(NOT_ASKING, C)); \
+:: ON(5) cs[C] == HOLDS && ROOM && (true OTHERS(NOT_IN_FLIGHT, C)); \
 	SAY("caller %d unlocks", C) \
 	DOWNGRADED(C) \
-	x = on[C]; cs[C] = (x == C || owes[C] -> GIVES : OUT); on[C] = NONE; owes[C] = 0; \
+	x = on[C]; cs[C] = (x == C || alsoReleases[C] -> GIVES : OUT); on[C] = NONE; alsoReleases[C] = 0; \
 	b = 1; \
 	for (m : 0 .. NC - 1) { if :: cs[m] == HOLDS && on[m] == x -> b = 0 :: else fi } \
 	if :: b -> trust[x] = 0; open[x] = 0; cs[x] = GIVES :: else fi; \
 	END
 
-/* What is over, or in doubt, is released, until nothing is under way in its name. */
+/* What has ended, or has an unknown outcome, is released until no command for it is in flight. */
 #define EV_GIVE(C) \
 :: ON(10) GIVING(C) && ROOM && (true OTHERS(NOT_ON, C)); \
 	SAY("caller %d releases", C) \
@@ -533,16 +533,16 @@ inline alike() {
 #define NOT_ON(m, c) && !(cs[m] == HOLDS && on[m] == c)
 
 #ifdef TRACE
-#define NOT_ASKING(m, c)
+#define NOT_IN_FLIGHT(m, c)
 #define DOWNGRADED(c)
 #else
-#define NOT_ASKING(m, c) && !(BESIDE(m) == c && cs[m] == WAITS)
+#define NOT_IN_FLIGHT(m, c) && !(BESIDE(m) == c && cs[m] == WAITS)
 #define DOWNGRADED(c) \
 	for (m : 0 .. NC - 1) { \
 		if \
 		:: beside[m] == c && cs[m] == HOLDS && (DOWNGRADES_LATE || HAS(c)) -> \
 			between = (wrote != c); \
-			assert(!between) /* no other has written in between */ \
+			assert(!between) /* no other owner has written in between */ \
 		:: beside[m] == c && cs[m] == HOLDS && !DOWNGRADES_LATE && !HAS(c) -> cs[m] = GIVES; on[m] = NONE; trust[m] = 0 \
 		:: else \
 		fi \
@@ -562,32 +562,32 @@ inline alike() {
 #endif
 #define EV_RUN(K) \
 :: ON(6) kk[K] != 0 && kr[K] == 0; \
-	SAY("command %d is carried out", K) \
+	SAY("command %d is executed", K) \
 	SERVE(K) \
 	if :: copy[K] -> drop(K) :: else fi; \
 	END
 
-#define EV_ANSWER(K) \
+#define EV_REPLY(K) \
 :: ON(7) kk[K] != 0 && kr[K] != 0 && !copy[K]; \
-	SAY("the answer to command %d comes", K) \
+	SAY("the reply to command %d arrives", K) \
 	n = kn[K]; y = NONE; \
 	LATE(K, LEASE); \
 	if \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && !late -> \
+	:: kk[K] == REQ && cs[n] == WAITS && kr[K] == GRANT && !late -> \
 		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n] && beside[n] == NONE; enters(n, n); lands(n, 1, 0); y = n \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES; unsure[n] = 0; lands(n, 0, 0) \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n); lands(n, 0, 1) \
+	:: kk[K] == REQ && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES; uncertain[n] = 0; lands(n, 0, 0) \
+	:: kk[K] == REQ && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n); lands(n, 0, 1) \
 	:: kk[K] == DOWN && cs[n] == WAITS && kr[K] == GRANT && !late -> \
 		extend(n, AGE(K)); TRUSTS_WRITING(n) open[n] = OPENS_BESIDE; enters(n, n) \
 	:: kk[K] == DOWN && cs[n] == WAITS && (kr[K] == REFUSE || late) -> \
-		cs[n] = GIVES; if :: kr[K] == REFUSE -> trust[beside[n]] = 0 :: else fi /* its writing is lost */ \
+		cs[n] = GIVES; if :: kr[K] == REFUSE -> trust[beside[n]] = 0 :: else fi /* its write hold is lost */ \
 	:: RENEWS(K) && cs[n] == HOLDS && trust[n] > 0 && kr[K] == GRANT -> extend(n, ka[K]) \
 	:: kk[K] == REL -> \
-		b = doubt[n] && LOOKS; doubt[n] = 0; \
-		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && !RENEWS(m) && kn[m] == n -> doubt[n] = 1 :: else fi } \
+		b = reconcile[n] && REPEATS; reconcile[n] = 0; \
+		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && !RENEWS(m) && kn[m] == n -> reconcile[n] = 1 :: else fi } \
 		if \
-		:: !b && cs[n] == GIVES -> cs[n] = OUT; came[n] = NEVER; doubt[n] = 0; asked[n] = 0 \
-		:: !b && cs[n] != GIVES -> owes[n] = 0; doubt[n] = 0; asked[n] = 0 \
+		:: !b && cs[n] == GIVES -> cs[n] = OUT; came[n] = NEVER; reconcile[n] = 0; requested[n] = 0 \
+		:: !b && cs[n] != GIVES -> alsoReleases[n] = 0; reconcile[n] = 0; requested[n] = 0 \
 		:: else \
 		fi \
 	:: else \
@@ -596,12 +596,12 @@ inline alike() {
 	drop(K); \
 	END
 #ifdef TRACE
-#define SERVE(k) kr[k] = tb; if :: kk[k] == ASK -> may[kn[k]] = 1 :: else -> may[kn[k]] = 0 fi;
+#define SERVE(k) kr[k] = tb; if :: kk[k] == REQ -> may[kn[k]] = 1 :: else -> may[kn[k]] = 0 fi;
 #define GIVING(c) (cs[c] != AWAY && cs[c] != WAITS) /* some names are released more than once */
 #define COMES(c) if :: tb -> writers = writers | (1 << c) :: else fi;
 #else
 #define SERVE(k) serve(k);
-#define GIVING(c) ((cs[c] == GIVES || owes[c]) && !BUSY(c))
+#define GIVING(c) ((cs[c] == GIVES || alsoReleases[c]) && !BUSY(c))
 #define COMES(c)
 #ifdef UNTIL_FROM_REPLY
 #define AGE(k) 0
@@ -617,13 +617,13 @@ inline alike() {
 #ifndef OPENS_BESIDE
 #define OPENS_BESIDE 0
 #endif
-#ifdef LOOKS_ONCE
-#define LOOKS 0
+#ifdef RECONCILE_ONCE
+#define REPEATS 0
 #else
-#define LOOKS 1
+#define REPEATS 1
 #endif
 
-/* A connection breaks: the command was carried out, never is, or a copy of it is carried out late. */
+/* A connection breaks: the command was executed, never is, or a duplicate of it is executed late. */
 #define EV_BREAK(K) \
 :: ON(9) kk[K] != 0 && !copy[K] && FAULT; \
 	SAY("the connection of command %d breaks", K) \
@@ -632,35 +632,35 @@ inline alike() {
 	EXPECT(tb == 0) \
 	END \
 :: ON(9) kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
-	SAY("the connection of command %d breaks, a copy is under way", K) \
+	SAY("the connection of command %d breaks, a duplicate is in flight", K) \
 	FAILS(K) \
-	copy[K] = 1; ka[K] = 0; if :: !RENEWS(K) -> doubt[kn[K]] = 1 :: else fi; faults++; \
+	copy[K] = 1; ka[K] = 0; if :: !RENEWS(K) -> reconcile[kn[K]] = 1 :: else fi; faults++; \
 	EXPECT(tb == 1) \
 	END
 
-/* A downgrade fails with its question, and the writing stays as it was. */
+/* If its request fails, a downgrade fails, and the write hold stays as it was. */
 #define FAILS(K) \
 	if \
 	:: kk[K] == DOWN && cs[kn[K]] == WAITS -> cs[kn[K]] = GIVES \
-	:: kk[K] == ASK && cs[kn[K]] == WAITS -> if :: HEARS_LATER -> skip :: else -> unsure[kn[K]] = 1 fi; lands(kn[K], 0, 0) \
+	:: kk[K] == REQ && cs[kn[K]] == WAITS -> if :: HEARS_LATER -> skip :: else -> uncertain[kn[K]] = 1 fi; lands(kn[K], 0, 0) \
 	:: else \
 	fi;
 #ifdef TRACE
-#define HEARS_LATER (tc == 1) /* nobody waits for the answer any longer, and it comes */
+#define HEARS_LATER (tc == 1) /* the reply arrives after the caller stopped waiting for it */
 #else
 #define HEARS_LATER false
 #endif
 
 #define EV_VANISH(K) \
-:: ON(0) copy[K]; SAY("copy %d never arrives", K) drop(K); END
+:: ON(0) copy[K]; SAY("duplicate %d never arrives", K) drop(K); END
 
 #ifndef TRACE
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
-#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && (NEWS(c) || IN_DOUBT(c)) && rides[c] == NONE && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c]) && !(owes[c] && !BUSY(c) && !doubt[c])
+#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && (NEWS(c) || RETRIES(c)) && sharing[c] == NONE && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !reconcile[c]) && !(alsoReleases[c] && !BUSY(c) && !reconcile[c])
 #ifdef ASKS_ONCE
-#define IN_DOUBT(c) false
+#define RETRIES(c) false
 #else
-#define IN_DOUBT(c) (!WRITES(c) && unsure[c]) /* it asks in each poll interval */
+#define RETRIES(c) (!WRITES(c) && uncertain[c]) /* it retries in each poll interval */
 #endif
 #define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE))
 #define CALL_OVER(c) && (cs[c] == OUT || cs[c] == AWAY && BESIDE(c) != NONE)
@@ -676,18 +676,18 @@ init {
 #endif
 	do
 	EACH(EV_START)
-	EACH(EV_ASK)
+	EACH(EV_REQUEST)
 	EACH(EV_JOIN)
-	EACH(EV_RIDE)
+	EACH(EV_SHARE)
 	EACH(EV_CANCEL)
 	EACH(EV_UNLOCK)
 	EACH(EV_GIVE)
 	EACH(EV_RENEW)
 	SLOTS(EV_RUN)
-	SLOTS(EV_ANSWER)
+	SLOTS(EV_REPLY)
 	SLOTS(EV_BREAK)
 #ifdef TRACE
-	:: ON(12) unsure[ta] = 1; END /* the answer came for which it did not wait */
+	:: ON(12) uncertain[ta] = 1; END /* the reply arrived, and the caller did not wait for it */
 	:: c_expr { (now.at == tr_len[now.which] && !tr_those(now.may, 1, 255)) } -> c_code { tr_ok[now.which] = 1; }; break
 #else
 	SLOTS(EV_VANISH)

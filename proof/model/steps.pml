@@ -1,7 +1,7 @@
 /*
- * With STEPS, a search writes each step of the server once, to the file that $STEPS names, as a line of numbers: what the
- * server had, the command, the answer, and what the server has then. TestSteps in luascripts has the scripts take the same
- * steps. Included by plain.pml, fair.pml and rw.pml.
+ * With STEPS, a search writes each step of the server once, to the file named by $STEPS, as a line of numbers: the state
+ * before, the command, the reply, and the state after. TestSteps in luascripts runs the scripts on the same states and
+ * compares. Included by plain.pml, fair.pml and rw.pml.
  */
 c_decl {
 	\#include <stdio.h>
@@ -9,7 +9,7 @@ c_decl {
 	\#define STEPS_MOST (1 << 20)
 	static unsigned char step_line[256];
 	static int step_len, step_seen;
-	static unsigned long long step_all[STEPS_MOST]; /* hashes of the steps that are written */
+	static unsigned long long step_all[STEPS_MOST]; /* hashes of the steps written so far */
 	static FILE *step_file;
 
 	static void step_begin(void) { step_len = 0; }

@@ -1,10 +1,10 @@
 /*
  * With TRACE, the model follows histories of the real state machine (internal/lockstate), and
- * says which of them it cannot follow. Included by plain.pml, fair.pml and rw.pml. Each line of
- * the file that $TRACE names is a history: how many processes there are, and the numbers of each
- * event. Five say what happens. Where the model has SETS, 1 and these sets of callers say what
- * the processes are like then; 0 says nothing about that. Owner strings, callers and commands count
- * from 0 in the order in which they come to be; 255 is none.
+ * reports those that it cannot follow. Included by plain.pml, fair.pml and rw.pml. Each line of
+ * the file named by $TRACE is a history: the number of processes, and the numbers of each event.
+ * Five numbers describe the event. If the model has SETS, then 1 and sets of callers describe
+ * the processes after it; 0 describes nothing. Owner strings, callers and commands are numbered
+ * from 0 in the order of their creation; 255 is none.
  */
 #ifndef SETS
 #define SETS 0
@@ -39,12 +39,12 @@ c_decl {
 
 	static int tr_load(void)
 	{
-		static char line[65536];
+		static char localQueue[65536];
 		FILE *f = fopen(getenv("TRACE"), "r");
 		if (!f) { perror("TRACE"); exit(2); }
-		while (tr_n < MOST_TRACES && fgets(line, sizeof line, f)) {
+		while (tr_n < MOST_TRACES && fgets(localQueue, sizeof localQueue, f)) {
 			int n = 0;
-			char *p = line, *end;
+			char *p = localQueue, *end;
 			tr_processes[tr_n] = strtol(p, &p, 10);
 			for (;;) {
 				long v = strtol(p, &end, 10);
@@ -67,7 +67,7 @@ c_decl {
 		return at < tr_len[t] && tr[t][at][0] == e;
 	}
 
-	/* the set of those of these callers of which all says this */
+	/* the subset of callers whose value in all is this one */
 	static int tr_those(unsigned char *all, int says, int callers)
 	{
 		int c, set = 0;
@@ -75,7 +75,7 @@ c_decl {
 		return set;
 	}
 
-	/* the set of the callers that all names */
+	/* the set of the callers in all */
 	static int tr_named(unsigned char *all, int n)
 	{
 		int set = 0;
@@ -83,7 +83,7 @@ c_decl {
 		return set;
 	}
 
-	/* does the history have these sets, too? */
+	/* whether the history has the same sets */
 	static int tr_alike(int t, int at, int *sets)
 	{
 		int i;

@@ -40,7 +40,7 @@ var mutants = []mutant{
 		"!c.canTake(t) || p.readersHere() {", "!c.canTake(t) {",
 	}}},
 	{"a release of what is gone goes on", "plain", []edit{{
-		"luascripts/include_give.lua",
+		"luascripts/include_release.lua",
 		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",
 	}}},
 	{"an owner string is used twice within a second", "plain", []edit{{
@@ -64,11 +64,11 @@ var mutants = []mutant{
 		"l.extendLocked(b.sent, w.lease)", "l.extendLocked(n, w.lease)",
 	}}},
 	{"the message of a release is a grant, and the process does not ask", "plain", []edit{{
-		"luascripts/include_give.lua", // the message has the token
-		"client(who), '0')", "client(who), string.format('%.0f', stamp[1] * 1000000 + stamp[2]))",
+		"luascripts/include_release.lua", // the message has the token
+		"client(chosen), '0')", "client(chosen), string.format('%.0f', time_reply[1] * 1000000 + time_reply[2]))",
 	}, {
-		"luascripts/include_hand.lua",
-		"redis.pcall(publish, channel, '0')", "local time = redis.call('TIME')\n  redis.pcall(publish, channel, string.format('%.0f', time[1] * 1000000 + time[2]))",
+		"luascripts/include_handoff.lua",
+		"redis.pcall(publish, own, '0')", "local time = redis.call('TIME')\n  redis.pcall(publish, own, string.format('%.0f', time[1] * 1000000 + time[2]))",
 	}, {
 		"internal/session/subscribe.go",
 		"\te.at.lock()\n\te.queue.OnHandOff()\n", `	token := uint64(0)
@@ -96,16 +96,16 @@ var mutants = []mutant{
 // OnHandOff `,
 	}}},
 	{"a grant is the client's, whatever the number of the question", "plain", []edit{{
-		"luascripts/include_take.lua",
+		"luascripts/include_acquire.lua",
 		"  if holder == owner then\n", "  if client(holder) == client(owner) then\n",
 	}}},
 	{"a fair lock goes to the caller that asks", "fair", []edit{{
 		"luascripts/fair_acquire.lua",
-		"if not taken and (not first or first == owner) then", "if not taken then",
+		"if not holder and (not first or first == owner) then", "if not holder then",
 	}}},
 	{"a fair lock goes to a waiter of the same client, if there is one", "fair", []edit{{
 		"luascripts/fair_release.lua",
-		"if count and first == heir then", "if count and heir ~= '' then",
+		"if count and first == next_owner then", "if count and next_owner ~= '' then",
 	}}},
 }
 

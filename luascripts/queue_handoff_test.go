@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Most grants go the short way of include_hand.lua, and one of 64 goes by all the rules. Whichever it is, the
+// Most grants go the short way of include_handoff.lua, and one of 64 goes by all the rules. Whichever it is, the
 // same is left and said.
 func TestLine_theShortWay(t *testing.T) {
 	const lives = " 2000 0 0 0;"
