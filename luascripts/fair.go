@@ -256,7 +256,8 @@ func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error)
 		return 0, err
 	}
 	if more {
-		fairForce.removeDead(ctx, rdb, keys, args, Done, Free, Foreign)
+		// Another owner may have acquired the lock in between, so this does not free it again.
+		fairForce.removeDead(ctx, rdb, keys, append(args, "1"), Free, Foreign)
 	}
 	return p.Verdict, nil
 }

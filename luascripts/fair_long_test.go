@@ -1,13 +1,16 @@
 package luascripts_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // These tests are about queues of more owners than one script reads.
@@ -121,6 +124,18 @@ func TestFair_manyDead(t *testing.T) {
 			check(t, "force", got, luascripts.Done, err)
 			e.expect(told("G1")...)
 		})
+		story("by force, and another owner acquires the lock before all dead ones are removed", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1")
+			q.held("G9", long)
+			e.heard()
+			afterFirst := between{q.rdb, sync.OnceFunc(func() { do(t, q.rdb, "HSET", fairKeys.Lock, owner("G1"), "1") })}
+			got, err := luascripts.ForceFair(t.Context(), afterFirst, fairKeys)
+			check(t, "force", got, luascripts.Done, err)
+			if number(t, q.rdb, "HEXISTS", fairKeys.Lock, owner("G1")) != 1 {
+				t.Error("it freed the lock of that owner, too")
+			}
+			e.expect(told("G1")...)
+		})
 		story("a heartbeat", func(t *testing.T, q fair) {
 			q.queuedMany(patience, "G1", "G2")
 			e.heard()
@@ -136,6 +151,20 @@ func TestFair_manyDead(t *testing.T) {
 			e.expect(told("G1")...)
 		})
 	})
+}
+
+// between calls after behind each command that the server has executed.
+type between struct {
+	rueidis.Client
+	after func()
+}
+
+func (b between) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	reply := b.Client.Do(ctx, cmd)
+	if reply.Error() == nil {
+		b.after()
+	}
+	return reply
 }
 
 // A process with many waiters was frozen for longer than their patience, and no other

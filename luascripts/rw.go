@@ -143,11 +143,12 @@ func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (
 }
 
 // ForceRW ends all read and write holds. It returns Done if an owner had the lock, Free if none
-// did, or Foreign. It ends about fifty readers at a time.
+// did, or Foreign. It ends about fifty readers at a time. A writer that enters in between, because the
+// other readers have left, keeps the lock.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
+	args := []string{k.Beside, k.Channel, k.Publish}
 	for i := range mostCalls {
-		reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})
-		v, err := verdict(rwForce, reply, Done, Free, more, Foreign)
+		v, err := verdict(rwForce, rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, args), Done, Free, more, Foreign)
 		switch {
 		case err != nil:
 			return v, err
@@ -156,6 +157,7 @@ func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 		case v != more:
 			return v, nil
 		}
+		args = append(args[:3], "1")
 	}
 	return 0, endless(rwForce)
 }

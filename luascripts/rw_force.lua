@@ -6,20 +6,21 @@
 -- ARGV[1] prefix   text  what the keys of read leases begin with
 -- ARGV[2] channel  text  the channel of the waiters
 -- ARGV[3] publish  text  the command that notifies them: PUBLISH or SPUBLISH
+-- ARGV[4] readers  flag  1 if it only removes readers; missing otherwise
 --
--- Returns 1 if an owner held the lock, 0 if it was free.
--- Returns -3 if about 50 readers were removed, and there are more: call the script again.
+-- Returns 1 if an owner held the lock, 0 if it was free or readers = 1 and a writer holds it.
+-- Returns -3 if about 50 readers were removed, and there are more: call the script again, with readers = 1.
 -- Returns -4 if the key is not a read/write lock; nothing was changed.
 --
--- Sent only once (and again after -3), because a second copy would remove an owner that acquired the
--- lock in between.
+-- Sent only once, because a second copy would remove an owner that acquired the lock in between. The calls
+-- after -3 can do that, too, but only to a reader that entered beside those that are left.
 local lock, never = KEYS[1], KEYS[2]
-local prefix, channel, publish = ARGV[1], ARGV[2], ARGV[3]
+local prefix, channel, publish, readers = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local mode, answer = read_rw(lock)
 if mode == nil then return answer end
 redis.call('HDEL', lock, '') -- deletes nothing; a replica, whose data may be old, rejects it
-if not mode then return 0 end
+if not mode or readers and mode == 'write' then return 0 end
 local fields, cursor, stopped = {}, '0', false
 repeat
   local page = redis.call('HSCAN', lock, cursor, 'COUNT', 50)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -806,6 +807,29 @@ func TestForceRW_manyHolds(t *testing.T) {
 		check(t, "force", got, luascripts.Done, err)
 		if all := contents(t, l.rdb); all != "" {
 			t.Errorf("left:\n%s", all)
+		}
+	})
+}
+
+// A writer that enters after some of many readers were removed, because the others have left, keeps the lock.
+func TestForceRW_writerEnters(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		words := []string{"HSET", l.keys.Lock, "mode", "read"}
+		for i := range 120 {
+			words = append(words, owner(fmt.Sprint("G", i)), "1")
+		}
+		do(t, l.rdb, words...)
+		writerEnters := between{l.rdb, sync.OnceFunc(func() {
+			if number(t, l.rdb, "HLEN", l.keys.Lock) < 2 {
+				t.Error("one call removed all readers")
+			}
+			do(t, l.rdb, "DEL", l.keys.Lock)
+			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "write", owner("G999")+":write", "1")
+		})}
+		got, err := luascripts.ForceRW(t.Context(), writerEnters, l.keys)
+		check(t, "force", got, luascripts.Done, err)
+		if number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G999")+":write") != 1 {
+			t.Error("it removed the writer, too")
 		}
 	})
 }
