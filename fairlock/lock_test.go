@@ -42,7 +42,7 @@ func kind() kindtest.Kind {
 	k.Queue = func(name string) string { return "redisson_lock_queue:{" + name + "}" }
 	k.TellsHashes = true
 	k.Patient = true
-	k.Questions = 1 // the request that puts it into the queue
+	k.Requests = 1 // the request that puts it into the queue
 	return k
 }
 

@@ -92,7 +92,7 @@ func TestLostReply_keepsThePlace(t *testing.T) {
 	kindtest.WaitFor(t, "it was told to wait, and listens", func() bool {
 		return len(kindtest.Channels(t, sc.s, sc.channel(owners[1]))) == 1
 	})
-	sc.wantOwners(t, "after the second question", owners...)
+	sc.wantOwners(t, "after the second request", owners...)
 	kindtest.MustUnlock(t, sc.hold)
 	serveInOrder(t, before, it, after)
 	kindtest.WantEmpty(t, sc.s)

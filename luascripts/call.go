@@ -66,9 +66,9 @@ type LatchKeys struct {
 	Calls  string // the zset of the calls that were counted
 }
 
-// Question is the request of an owner to an acquire script. Each type of lock ignores the fields
+// Request is the request of an owner to an acquire script. Each type of lock ignores the fields
 // that it does not use.
-type Question struct {
+type Request struct {
 	Owner string
 	Lease time.Duration
 	Want  int // the hold count that must result; 1 for the first hold
@@ -107,7 +107,7 @@ type Acquired struct {
 }
 
 // acquire runs an acquire script, and waits for the replicas if the request requires any.
-func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Question) (Acquired, error) {
+func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Request) (Acquired, error) {
 	if q.Replicas == 0 {
 		return acquired(s, s.exec(ctx, rdb, keys, args))
 	}

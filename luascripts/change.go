@@ -10,17 +10,17 @@ import (
 
 var reentrantChange = load("reentrant_change")
 
-// Change is one change of a plain lock that can be sent together with others. It is a Question, or
+// Change is one change of a plain lock that can be sent together with others. It is a Request, or
 // a release without a next owner.
 type Change struct {
 	Keys  *Keys
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
-	Gives bool   // it is a release; otherwise it is a question
+	Gives bool   // it is a release; otherwise it is a request
 
-	Question Question // of a release: Owner, and Want, which is the number of holds that must remain
+	Request Request // of a release: Owner, and Want, which is the number of holds that must remain
 
 	// The reply.
-	Acquired Acquired // of a question
+	Acquired Acquired // of a request
 	Passed   Passed   // of a release
 	Err      error
 }
@@ -62,10 +62,10 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 // words returns the script that executes c alone, and adds its words to w.
 func (c *Change) words(w *words) *script {
 	if c.Gives {
-		w.release(c.Keys, c.Question.Owner, c.Question.Want, &Pass{})
+		w.release(c.Keys, c.Request.Owner, c.Request.Want, &Pass{})
 		return reentrantRelease
 	}
-	w.acquire(c.Keys, &c.Question)
+	w.acquire(c.Keys, &c.Request)
 	return reentrantAcquire
 }
 
@@ -92,12 +92,12 @@ func (call change) words(w *words) *script {
 
 // run adds the keys and arguments of equal changes.
 func (call change) run(w *words) {
-	q := &call[0].Question
+	q := &call[0].Request
 	if call[0].Gives {
 		w.add("give", strconv.Itoa(len(call)), strconv.Itoa(q.Want))
 		for _, c := range call {
 			w.keys = append(w.keys, c.Keys.Lock)
-			w.args = append(w.args, c.Question.Owner)
+			w.args = append(w.args, c.Request.Owner)
 		}
 		return
 	}
@@ -108,13 +108,13 @@ func (call change) run(w *words) {
 	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.waiter(), spare)
 	for _, c := range call {
 		w.keys = c.Keys.withRegister(append(w.keys, c.Keys.Lock)...)
-		w.args = append(w.args, c.Question.Owner)
+		w.args = append(w.args, c.Request.Owner)
 	}
 }
 
 // isLike reports whether c and d differ in the lock and the owner alone.
 func (c *Change) isLike(d *Change) bool {
-	q, r := &c.Question, &d.Question
+	q, r := &c.Request, &d.Request
 	if c.Gives || d.Gives {
 		return c.Gives == d.Gives && q.Want == r.Want
 	}

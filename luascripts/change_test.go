@@ -20,14 +20,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// takes is a question for a lock.
+// takes is a request for a lock.
 func takes(k luascripts.Keys, owner string, want int) *luascripts.Change {
-	return &luascripts.Change{Keys: &k, Question: luascripts.Question{Owner: owner, Lease: lease, Want: want}}
+	return &luascripts.Change{Keys: &k, Request: luascripts.Request{Owner: owner, Lease: lease, Want: want}}
 }
 
 // gives is a release of a lock that leaves so many holds.
 func gives(k luascripts.Keys, owner string, leave int) *luascripts.Change {
-	return &luascripts.Change{Keys: &k, Gives: true, Question: luascripts.Question{Owner: owner, Want: leave}}
+	return &luascripts.Change{Keys: &k, Gives: true, Request: luascripts.Request{Owner: owner, Want: leave}}
 }
 
 // named returns the keys of a plain lock.
@@ -118,16 +118,16 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 			waited++
 			switch c := takes(k, owner, 1); r.IntN(6) {
 			case 0:
-				c.Question.Want = 2 + r.IntN(2)
+				c.Request.Want = 2 + r.IntN(2)
 				batch = append(batch, c)
 			case 1, 2:
-				c.Question.Offer, c.Question.WaiterTimeout, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
-				c.Question.Waited = time.Duration(waited*7919%997) * time.Hour
-				c.Question.Lease = 10 * time.Hour
+				c.Request.Offer, c.Request.WaiterTimeout, c.Request.Again = 5*time.Hour, 20*time.Hour, time.Hour
+				c.Request.Waited = time.Duration(waited*7919%997) * time.Hour
+				c.Request.Lease = 10 * time.Hour
 				batch = append(batch, c)
 			case 3:
-				c.Question.Spare = r.IntN(3)
-				c.Question.Lease = 10 * time.Hour
+				c.Request.Spare = r.IntN(3)
+				c.Request.Lease = 10 * time.Hour
 				batch = append(batch, c)
 			default:
 				batch = append(batch, gives(k, owner, max(0, r.IntN(5)-2)))
@@ -143,7 +143,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 			}
 		}
 		for _, c := range batch {
-			said = append(said, fmt.Sprintf("%s %s gives=%t want=%d: %s", c.Keys.Lock, c.Question.Owner, c.Gives, c.Question.Want, outcome(c)))
+			said = append(said, fmt.Sprintf("%s %s gives=%t want=%d: %s", c.Keys.Lock, c.Request.Owner, c.Gives, c.Request.Want, outcome(c)))
 		}
 		for line := range strings.Lines(contents(t, rdb)) {
 			if strings.Contains(line, name+":") {
@@ -298,7 +298,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 			}
 		}
 	}
-	plain := func(k luascripts.Keys) *luascripts.Change { k.Register = ""; return takes(k, ours, 1) } // not even one question can have a register that is elsewhere
+	plain := func(k luascripts.Keys) *luascripts.Change { k.Register = ""; return takes(k, ours, 1) } // not even one request can have a register that is elsewhere
 	acquire := func(k luascripts.Keys) *luascripts.Change { return takes(k, ours, 1) }
 	free := func(k luascripts.Keys) *luascripts.Change { return gives(k, ours, 0) }
 	old := []string{"{x}1", "{x}2", "{x}3", "{x}4"}
@@ -414,8 +414,8 @@ func TestChangeReentrant_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 20_000)
 		e := listen(t, rdb)
-		give := &luascripts.Change{Keys: &keys, Gives: true, Question: luascripts.Question{Owner: ours}}
-		also := &luascripts.Change{Keys: &luascripts.Keys{Lock: "other", Publish: "PUBLISH"}, Gives: true, Question: luascripts.Question{Owner: ours}}
+		give := &luascripts.Change{Keys: &keys, Gives: true, Request: luascripts.Request{Owner: ours}}
+		also := &luascripts.Change{Keys: &luascripts.Keys{Lock: "other", Publish: "PUBLISH"}, Gives: true, Request: luascripts.Request{Owner: ours}}
 		luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{give, also}, 64)
 		if give.Err != nil || give.Passed.Verdict != luascripts.Done {
 			t.Fatalf("%+v, %v", give.Passed, give.Err)

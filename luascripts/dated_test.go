@@ -65,13 +65,13 @@ func TestDated_model(t *testing.T) {
 				rt.Repeat(map[string]func(*rapid.T){
 					"set": func(rt *rapid.T) {
 						c := sent{n: rapid.Int64Range(1, 4).Draw(rt, "n")}
-						if rapid.Bool().Draw(rt, "the question comes late, too") {
+						if rapid.Bool().Draw(rt, "the request comes late, too") {
 							late = append(late, c)
 						}
 						at := set(rt, c)
 						if at == 0 {
 							if want != c.n {
-								rt.Fatalf("the question set %d, and %d was there", c.n, want)
+								rt.Fatalf("the request set %d, and %d was there", c.n, want)
 							}
 							return
 						}

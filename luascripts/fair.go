@@ -36,7 +36,7 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.N
 // AcquireFair sets the hold count of an owner to q.Want, if it is the owner's turn. Otherwise the
 // owner enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if
 // no message arrives before.
-func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.WaiterTimeout), strconv.Itoa(q.Spare)}
 	for range mostAgain {
 		a, err := acquire(ctx, rdb, fairAcquire, keys, args, q)

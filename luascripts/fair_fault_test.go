@@ -124,7 +124,7 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 	})
 }
 
-// A question, and not a heartbeat, dropped the dead before J2. It
+// A request, and not a heartbeat, dropped the dead before J2. It
 // is still told that it is its turn: it sleeps for the time that it was told
 // when it came, and asks nothing meanwhile.
 func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
@@ -170,7 +170,7 @@ func TestFair_foreignQueue(t *testing.T) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			for name, call := range map[string]func(rdb rueidis.Client) error{
 				"acquire": func(rdb rueidis.Client) error {
-					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 					return err
 				},
 				"release": func(rdb rueidis.Client) error {

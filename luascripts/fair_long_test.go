@@ -63,7 +63,7 @@ func TestFair_manyDead(t *testing.T) {
 				t.Errorf("%s: one script left %d of 350 in the queue", what, got)
 			}
 		}
-		story("a question, script by script", func(t *testing.T, q fair) {
+		story("a request, script by script", func(t *testing.T, q fair) {
 			for _, left := range []int64{250, 150, 50} {
 				m := eval(t, q.rdb, luascripts.Text("fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G1"), "60000", "1", "60000")
 				if n, err := m.ToInt64(); err != nil || n != -5 || q.length() != left {
@@ -72,23 +72,23 @@ func TestFair_manyDead(t *testing.T) {
 			}
 			q.gets("G1")
 		})
-		story("a question", func(t *testing.T, q fair) {
+		story("a request", func(t *testing.T, q fair) {
 			if got := q.ask("G1", 0); got.Verdict != luascripts.Done || q.length() != 0 {
 				t.Errorf("%+v, and %d are in the queue", got, q.length())
 			}
 		})
-		story("a question, and another has it", func(t *testing.T, q fair) {
+		story("a request, and another has it", func(t *testing.T, q fair) {
 			q.held("G9", long)
 			q.waits("G1")
-			oneScript(t, q, "a question")
+			oneScript(t, q, "a request")
 		})
-		story("a question of one that waits behind them, and another has it", func(t *testing.T, q fair) {
+		story("a request of one that waits behind them, and another has it", func(t *testing.T, q fair) {
 			q.queuedMany(patience, "G1")
 			q.held("G9", long)
 			q.waits("G1")
-			oneScript(t, q, "a question")
+			oneScript(t, q, "a request")
 		})
-		story("a question behind a living owner", func(t *testing.T, q fair) {
+		story("a request behind a living owner", func(t *testing.T, q fair) {
 			q.queuedMany(patience, "J2")
 			q.waits("G1")
 			if q.line() != "J2 G1" {

@@ -102,7 +102,7 @@ func TestPassFair(t *testing.T) {
 
 				// The heir whose answer is lost asks, and finds that it has the lock.
 				if c.holder != nil {
-					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: c.heir, Lease: lease, Want: 1, WaiterTimeout: patience})
+					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.heir, Lease: lease, Want: 1, WaiterTimeout: patience})
 					if err != nil || a.Verdict != luascripts.Done || a.Token == 0 || a.Next != c.next {
 						t.Errorf("the heir asks: %+v, %v", a, err)
 					}
@@ -141,7 +141,7 @@ func TestFair_nextAreFew(t *testing.T) {
 		for _, n := range []int{1, 2, 8, 9, 10, 63, 64, 65, 100} {
 			q.clear()
 			q.waiting(owners[:n]...)
-			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: own(0), Lease: lease, Want: 1, WaiterTimeout: patience})
+			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: own(0), Lease: lease, Want: 1, WaiterTimeout: patience})
 			if want := strings.Join(numbers[1:min(n, 64)], " "); err != nil || a.Next != want {
 				t.Errorf("of %d: %q, %v, want %q", n, a.Next, err, want)
 			}

@@ -43,7 +43,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	}
 	held := func() { do(b, rdb, "HSET", fairKeys.Lock, holder, "1"); do(b, rdb, "PEXPIRE", fairKeys.Lock, "600000") }
 	ask := func(o string, p time.Duration) {
-		if _, err := luascripts.AcquireFair(b.Context(), rdb, fairKeys, luascripts.Question{Owner: o, Lease: lease, Want: 1, WaiterTimeout: p}); err != nil {
+		if _, err := luascripts.AcquireFair(b.Context(), rdb, fairKeys, luascripts.Request{Owner: o, Lease: lease, Want: 1, WaiterTimeout: p}); err != nil {
 			b.Fatal(err)
 		}
 	}

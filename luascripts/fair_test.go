@@ -156,7 +156,7 @@ func (q fair) pass(d time.Duration) {
 // ask makes an owner ask for the lock. It enters the queue if p is not 0.
 func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	q.t.Helper()
-	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
+	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
 	if err != nil {
 		q.t.Fatalf("%s asks: %v", name, err)
 	}
@@ -329,7 +329,7 @@ func TestAcquireFair(t *testing.T) {
 				var first string
 				for range 2 { // the second copy finds it done
 					before := time.Now()
-					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.patience})
+					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.patience})
 					if err != nil || got.Verdict != c.verdict {
 						t.Errorf("%+v, %v, want verdict %d", got, err, c.verdict)
 					}
@@ -350,7 +350,7 @@ func TestAcquireFair(t *testing.T) {
 					}
 					if c.verdict == luascripts.Held && c.patience > 0 {
 						about(t, "our place", q.left("G1"), c.patience+foreignBefore(c.after, "G1"))
-						q.outlives("after a question")
+						q.outlives("after a request")
 						if theirs := c.holder != "" && c.holder[0] == 'J' || foreignBefore(c.after, "G1") > 0; got.Own != theirs {
 							t.Errorf("told at a channel of its own: %v, want %v", got.Own, theirs)
 						}
@@ -814,7 +814,7 @@ func TestFair_persisted(t *testing.T) {
 		q.gets("G9")
 		q.waits("G1", "G2")
 		for what, use := range map[string]func(){
-			"a question":   func() { q.waits("G1") },
+			"a request":    func() { q.waits("G1") },
 			"a newcomer":   func() { q.waits("G3") },
 			"a heartbeat":  func() { q.keeps("G2") },
 			"another's":    func() { q.keeps("G3") },
@@ -864,7 +864,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				before := contents(t, q.rdb)
 				for _, p := range []time.Duration{0, patience} {
 					for want := 1; want <= 2; want++ {
-						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: p})
+						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: p})
 						check(t, "acquire", got.Verdict, luascripts.Foreign, err)
 					}
 				}
@@ -904,7 +904,7 @@ func TestFair_fullMemory(t *testing.T) {
 	refused := func(what, name string, p time.Duration) {
 		t.Helper()
 		before := contents(t, q.rdb)
-		got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
+		got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s: %+v, %v, want OOM", what, got, err)
 		}
@@ -927,7 +927,7 @@ func TestFair_fullMemory(t *testing.T) {
 	q.waits("G3")
 	q.keeps("G2", "G3")
 	about(t, "after a heartbeat", q.left("G2"), patience)
-	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: patience})
+	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: patience})
 	check(t, "re-entry", got.Verdict, luascripts.Done, err)
 	e := listen(t, q.rdb)
 	for _, leave := range []int{2, 1, 0} {
@@ -956,8 +956,8 @@ type deniedCase struct {
 }
 
 // deniedFair denies a user one command after the other. An error means that nothing
-// was done: so a refused question leaves neither a hold nor a place in the queue, and a
-// refused release leaves the hold. A refused question leaves the living in the queue, unless it is the end of a wait that is
+// was done: so a refused request leaves neither a hold nor a place in the queue, and a
+// refused release leaves the hold. A refused request leaves the living in the queue, unless it is the end of a wait that is
 // refused.
 func deniedFair(t *testing.T, cases ...deniedCase) {
 	t.Helper()
@@ -973,7 +973,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 			holder, line := q.holder(), q.line()
 			var err error
 			if c.leave < 0 {
-				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 			} else {
 				_, err = luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), c.leave)
 			}
@@ -1073,7 +1073,7 @@ func FuzzFairReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), 0)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
@@ -1175,7 +1175,7 @@ func TestFair_expiryForTheCaller(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
 		for what, use := range map[string]func(){
-			"a question":  func() { q.waits("G2") },
+			"a request":   func() { q.waits("G2") },
 			"a heartbeat": func() { q.keeps("G1", "G2") },
 		} {
 			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
@@ -1390,7 +1390,7 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 		do(t, q.rdb, "SET", spoilt.Register, "9007199254740991")
 		q.queued("G1 G2")
 		before := contents(t, q.rdb)
-		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
+		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
 			t.Errorf("%+v", got)
 		}
 		if after := contents(t, q.rdb); after != before {
@@ -1461,7 +1461,7 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 		do(t, q.rdb, "PERSIST", key)
 	}
 	before := contents(t, q.rdb)
-	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
 	if _, denied := rueidis.IsRedisErr(err); !denied {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -1541,7 +1541,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 			"more patient, and late as well": {javaWait, 2 * javaWait},
 		} {
 			for what, use := range map[string]func(){
-				"a question": func() { q.ask("G1", c.patience) },
+				"a request": func() { q.ask("G1", c.patience) },
 				"a heartbeat": func() {
 					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: c.patience}}); err != nil {
 						t.Error(err)
@@ -1689,7 +1689,7 @@ func TestFair_theDeadStayDead(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.queued("G2! G1")
 	before := contents(t, q.rdb)
-	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
+	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
 		t.Errorf("%+v", got)
 	}
 	if after := contents(t, q.rdb); after != before {

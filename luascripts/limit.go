@@ -38,27 +38,27 @@ func NewLimitRules(limits ...LimitRule) LimitRules {
 	return words
 }
 
-// LimitQuestion is a request of one or several callers of a process.
-type LimitQuestion struct {
+// LimitRequest is a request of one or several callers of a process.
+type LimitRequest struct {
 	Units int64         // the permits that a caller wants; 0 only reads the state
 	Times int           // the number of callers; more than 1 only if Least is Units and Wait is 0
 	Least int64         // the minimum number of permits that a caller takes
 	Wait  time.Duration // the maximum time that a caller waits
 }
 
-// RefundQuestion returns the request that refunds permits. They would have been used at the time
+// RefundRequest returns the request that refunds permits. They would have been used at the time
 // at, in µs by the server's clock. The script omits permits that were refilled already.
-func RefundQuestion(units, at int64) LimitQuestion {
-	return LimitQuestion{Units: -units, Times: 1, Least: at}
+func RefundRequest(units, at int64) LimitRequest {
+	return LimitRequest{Units: -units, Times: 1, Least: at}
 }
 
-// ResetQuestion returns the request that resets a key to no used quota.
-func ResetQuestion() LimitQuestion { return LimitQuestion{} }
+// ResetRequest returns the request that resets a key to no used quota.
+func ResetRequest() LimitRequest { return LimitRequest{} }
 
 // Asks reports whether q is neither a refund nor a reset.
-func (q LimitQuestion) Asks() bool { return q.Units >= 0 && q.Times > 0 }
+func (q LimitRequest) Asks() bool { return q.Units >= 0 && q.Times > 0 }
 
-// LimitReply is the reply to one LimitQuestion.
+// LimitReply is the reply to one LimitRequest.
 type LimitReply struct {
 	Taken     int64         // by all callers together
 	Delay     time.Duration // the time until the callers may use them
@@ -73,41 +73,41 @@ type LimitReply struct {
 
 // LimitCall has the requests of the callers of one process for one key.
 type LimitCall struct {
-	Key       string
-	Rules     LimitRules
-	Questions []LimitQuestion
+	Key      string
+	Rules    LimitRules
+	Requests []LimitRequest
 }
 
 // LimitAnswer is the reply to one LimitCall.
 type LimitAnswer struct {
 	At      int64        // the server's time, in µs
-	Replies []LimitReply // to each question
+	Replies []LimitReply // to each request
 	Verdict Verdict      // Done or Foreign
 	Err     error
 }
 
-// questionsTogether is the maximum number of requests in one script call, which then takes a fraction of a millisecond of
+// requestsTogether is the maximum number of requests in one script call, which then takes a fraction of a millisecond of
 // the server's time.
-const questionsTogether = 64
+const requestsTogether = 64
 
-// AskLimits sends the requests for several keys in one pipeline. Each key is one atomic step. If
+// SendLimits sends the requests for several keys in one pipeline. Each key is one atomic step. If
 // together is true, neighbors in calls that have the same rules share a script call. On a cluster
 // together must be false.
 //
 // A shared call that the server rejects is repeated for each key alone. The server may be a cluster
 // that appears as one server, and one denied key must not fail the others. A rejected call has
 // executed nothing.
-func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitAnswer {
+func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitAnswer {
 	var batches []limitBatch
-	questions := 0 // of the last batch
+	requests := 0 // of the last batch
 	for i, c := range calls {
 		last := len(batches) - 1
-		if together && last >= 0 && questions+len(c.Questions) <= questionsTogether && slices.Equal(c.Rules, calls[i-1].Rules) {
+		if together && last >= 0 && requests+len(c.Requests) <= requestsTogether && slices.Equal(c.Rules, calls[i-1].Rules) {
 			batches[last] = calls[i-len(batches[last]) : i+1]
-			questions += len(c.Questions)
+			requests += len(c.Requests)
 		} else {
 			batches = append(batches, calls[i:i+1])
-			questions = len(c.Questions)
+			requests = len(c.Requests)
 		}
 	}
 	answers := make([]LimitAnswer, 0, len(calls))
@@ -118,7 +118,7 @@ func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toget
 	for i, reply := range replies {
 		batch := batches[i]
 		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 {
-			answers = append(answers, AskLimits(ctx, rdb, batch, false)...)
+			answers = append(answers, SendLimits(ctx, rdb, batch, false)...)
 		} else {
 			answers = append(answers, batch.answers(reply)...)
 		}
@@ -134,8 +134,8 @@ func (b limitBatch) words(w *words) {
 	w.add(b[0].Rules...)
 	for _, c := range b {
 		w.keys = append(w.keys, c.Key)
-		w.add(strconv.Itoa(len(c.Questions)))
-		for _, q := range c.Questions {
+		w.add(strconv.Itoa(len(c.Requests)))
+		for _, q := range c.Requests {
 			w.add(strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
 		}
 	}
@@ -170,12 +170,12 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 			answers[i].Verdict, n = Foreign, n[1:]
 			continue
 		}
-		if len(n) < limitWords*len(c.Questions) {
+		if len(n) < limitWords*len(c.Requests) {
 			return &ReplyError{limitTake.name, msg.String()}
 		}
 		answers[i] = LimitAnswer{At: at, Verdict: Done}
 		first := len(all)
-		for _, q := range c.Questions {
+		for _, q := range c.Requests {
 			if !plausible(n, q, c.Rules) {
 				answers[i] = LimitAnswer{Err: &ReplyError{limitTake.name, fmt.Sprint(n[:limitWords])}}
 			}
@@ -199,7 +199,7 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 const limitWords = 8
 
 // plausible reports whether the first of these numbers can be the reply to q.
-func plausible(n []int64, q LimitQuestion, rules LimitRules) bool {
+func plausible(n []int64, q LimitRequest, rules LimitRules) bool {
 	limits := int64(len(rules)-1) / 3
 	most := int64(math.MaxInt64) // that all callers want, if no number counts that
 	if q.Units <= 0 || int64(q.Times) <= most/q.Units {

@@ -19,20 +19,20 @@ var (
 	yearly = luascripts.LimitRule{Rate: 100, Per: 365 * 24 * time.Hour, Aligned: true}
 )
 
-func want(n int64) luascripts.LimitQuestion {
-	return luascripts.LimitQuestion{Units: n, Times: 1, Least: n}
+func want(n int64) luascripts.LimitRequest {
+	return luascripts.LimitRequest{Units: n, Times: 1, Least: n}
 }
 
 // askLimit asks about one key.
-func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions []luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
-	a := luascripts.AskLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Questions: questions}}, true)[0]
+func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, requests []luascripts.LimitRequest) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
+	a := luascripts.SendLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Requests: requests}}, true)[0]
 	return a.At, a.Replies, a.Verdict, a.Err
 }
 
-func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions ...luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply) {
+func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, requests ...luascripts.LimitRequest) (at int64, replies []luascripts.LimitReply) {
 	t.Helper()
-	at, replies, v, err := askLimit(t.Context(), rdb, key, rules, questions)
-	if err != nil || v != luascripts.Done || len(replies) != len(questions) {
+	at, replies, v, err := askLimit(t.Context(), rdb, key, rules, requests)
+	if err != nil || v != luascripts.Done || len(replies) != len(requests) {
 		t.Fatalf("take of %q: %+v, %d, %v", key, replies, v, err)
 	}
 	return at, replies
@@ -41,7 +41,7 @@ func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.Li
 // refundUnits gives back units that would have been used at a time of the server.
 func refundUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, units, at int64) {
 	t.Helper()
-	takeUnits(t, rdb, key, rules, luascripts.RefundQuestion(units, at))
+	takeUnits(t, rdb, key, rules, luascripts.RefundRequest(units, at))
 }
 
 func TestLimit_severalQuestions(t *testing.T) {
@@ -49,11 +49,11 @@ func TestLimit_severalQuestions(t *testing.T) {
 		rules := luascripts.NewLimitRules(hourly, dozen)
 		three := want(3)
 		three.Times = 5
-		_, r := takeUnits(t, rdb, "k", rules, want(0), want(2), three, luascripts.LimitQuestion{Units: 4, Times: 1, Least: 1}, want(1), want(11),
-			luascripts.LimitQuestion{Units: 1, Times: 1, Least: 1, Wait: time.Hour}, want(0))
+		_, r := takeUnits(t, rdb, "k", rules, want(0), want(2), three, luascripts.LimitRequest{Units: 4, Times: 1, Least: 1}, want(1), want(11),
+			luascripts.LimitRequest{Units: 1, Times: 1, Least: 1, Wait: time.Hour}, want(0))
 		for i, wanted := range []struct{ taken, left int64 }{{0, 10}, {2, 8}, {6, 2}, {2, 0}, {0, 0}, {0, 0}, {1, 0}, {0, 0}} {
 			if r[i].Taken != wanted.taken || r[i].Remaining != wanted.left {
-				t.Errorf("question %d: %+v, want %+v", i+1, r[i], wanted)
+				t.Errorf("request %d: %+v, want %+v", i+1, r[i], wanted)
 			}
 		}
 		about(t, "refused 1 of 10 an hour", r[4].Retry, 6*time.Minute)
@@ -73,13 +73,13 @@ func TestLimit_named(t *testing.T) {
 			return luascripts.LimitRule{Rate: rate, Burst: burst, Per: time.Hour}
 		}
 		aligned := luascripts.LimitRule{Rate: 6, Per: 100 * 365 * 24 * time.Hour, Aligned: true} // until 2070
-		of := func(n int64, times int, least int64, wait time.Duration) luascripts.LimitQuestion {
-			return luascripts.LimitQuestion{Units: n, Times: times, Least: least, Wait: wait}
+		of := func(n int64, times int, least int64, wait time.Duration) luascripts.LimitRequest {
+			return luascripts.LimitRequest{Units: n, Times: times, Least: least, Wait: wait}
 		}
 		for name, c := range map[string]struct {
 			rules     []luascripts.LimitRule
 			before    int64
-			q         luascripts.LimitQuestion
+			q         luascripts.LimitRequest
 			limit     int
 			left      int64
 			next      time.Duration // of the limit; about a century where an aligned one says it
@@ -131,33 +131,33 @@ func TestLimit_named(t *testing.T) {
 }
 
 // A reset leaves a key as if no caller had taken anything, for all limits, also those that the caller does not have; and it goes in
-// order with the other questions.
+// order with the other requests.
 func TestLimit_reset(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		all, one := luascripts.NewLimitRules(hourly, yearly), luascripts.NewLimitRules(hourly)
 		line := want(4)
 		line.Wait = time.Hour
-		_, r := takeUnits(t, rdb, "k", all, want(8), line, want(1), luascripts.ResetQuestion(), want(0), want(9))
+		_, r := takeUnits(t, rdb, "k", all, want(8), line, want(1), luascripts.ResetRequest(), want(0), want(9))
 		for i, left := range []int64{2, 0, 0, 10, 10, 1} {
 			if r[i].Remaining != left {
-				t.Errorf("question %d: %+v, want %d left", i+1, r[i], left)
+				t.Errorf("request %d: %+v, want %d left", i+1, r[i], left)
 			}
 		}
 		if r[4].Reset != 0 || r[4].Limit != 0 {
 			t.Errorf("after the reset: %+v", r[4])
 		}
-		takeUnits(t, rdb, "k", one, luascripts.ResetQuestion())
+		takeUnits(t, rdb, "k", one, luascripts.ResetRequest())
 		for number(t, rdb, "EXISTS", "k") != 0 { // for a millisecond more
 		}
 		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 10 || r[0].Reset != 0 {
 			t.Errorf("after a reset by a caller of one limit: %+v", r[0])
 		}
-		takeUnits(t, rdb, "nothing", one, luascripts.ResetQuestion())
+		takeUnits(t, rdb, "nothing", one, luascripts.ResetRequest())
 		if n := number(t, rdb, "EXISTS", "nothing"); n != 0 {
 			t.Error("a reset made a key")
 		}
 		takeUnits(t, rdb, "window", luascripts.NewLimitRules(yearly), want(5))
-		takeUnits(t, rdb, "window", luascripts.NewLimitRules(yearly), luascripts.ResetQuestion())
+		takeUnits(t, rdb, "window", luascripts.NewLimitRules(yearly), luascripts.ResetRequest())
 		for number(t, rdb, "EXISTS", "window") != 0 {
 		}
 	})
@@ -167,17 +167,17 @@ func TestLimit_reset(t *testing.T) {
 func TestLimit_resetOfALaterWindow(t *testing.T) {
 	rdb, _ := limitState(t, "gcra %d 3600000000 1795356000000000:10") // until 14:00
 	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
-	if _, r := takeUnits(t, rdb, "k", rules, luascripts.ResetQuestion(), want(10)); r[1].Taken != 10 {
+	if _, r := takeUnits(t, rdb, "k", rules, luascripts.ResetRequest(), want(10)); r[1].Taken != 10 {
 		t.Errorf("%+v, want all ten", r)
 	}
 }
 
-// Units that come back are there for the next question of the same call.
+// Units that come back are there for the next request of the same call.
 func TestLimit_refundAndTake(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		rules := luascripts.NewLimitRules(dozen)
 		at, _ := takeUnits(t, rdb, "k", rules, want(12))
-		_, r := takeUnits(t, rdb, "k", rules, want(12), luascripts.RefundQuestion(12, at), want(11))
+		_, r := takeUnits(t, rdb, "k", rules, want(12), luascripts.RefundRequest(12, at), want(11))
 		if r[0].Taken != 0 || r[1].Taken != 0 || r[2].Taken != 11 {
 			t.Errorf("%+v, want nothing, and eleven after the refund", r)
 		}
@@ -248,10 +248,10 @@ func TestLimit_foreign(t *testing.T) {
 		before := contents(t, rdb)
 		rules := luascripts.NewLimitRules(hourly)
 		for _, key := range []string{"hash", "counter", "text", "words", "time", "later", "gap"} {
-			_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
+			_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitRequest{want(1)})
 			check(t, "take of "+key, v, luascripts.Foreign, err)
-			for what, q := range map[string]luascripts.LimitQuestion{"refund": luascripts.RefundQuestion(1, 1), "reset": luascripts.ResetQuestion()} {
-				_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{q})
+			for what, q := range map[string]luascripts.LimitRequest{"refund": luascripts.RefundRequest(1, 1), "reset": luascripts.ResetRequest()} {
+				_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitRequest{q})
 				check(t, what+" of "+key, v, luascripts.Foreign, err)
 			}
 		}
@@ -290,14 +290,14 @@ func TestLimit_faults(t *testing.T) {
 	takeUnits(t, rdb, "k", rules, want(1))
 	before := contents(t, rdb)
 	for _, command := range []string{"get", "set", "time"} {
-		_, _, _, err := askLimit(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitQuestion{want(1)})
+		_, _, _, err := askLimit(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitRequest{want(1)})
 		// Redis before 7.2 says the former, later servers the latter.
 		if err == nil || !strings.Contains(err.Error(), "can't run this command") && !strings.Contains(err.Error(), "has no permissions") {
 			t.Errorf("without %s: %v", command, err)
 		}
 	}
 	full(t, s)
-	if _, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)}); err == nil || !strings.Contains(err.Error(), "OOM") {
+	if _, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitRequest{want(1)}); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("a full memory: %v", err)
 	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
@@ -319,7 +319,7 @@ func TestLimit_replies(t *testing.T) {
 	}
 	ask := func(t *testing.T, b []byte) error {
 		rdb, _ := answering(t, b)
-		_, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)})
+		_, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitRequest{want(1)})
 		return err
 	}
 	if err := ask(t, reply(good...)); err != nil {
@@ -352,10 +352,10 @@ func TestLimit_severalKeys(t *testing.T) {
 		do(t, rdb, "HSET", "hash", "f", "1")
 		var calls []luascripts.LimitCall
 		for i, key := range []string{"a", "hash", "b"} {
-			calls = append(calls, luascripts.LimitCall{Key: key, Rules: luascripts.NewLimitRules(hourly), Questions: []luascripts.LimitQuestion{want(int64(i + 1))}})
+			calls = append(calls, luascripts.LimitCall{Key: key, Rules: luascripts.NewLimitRules(hourly), Requests: []luascripts.LimitRequest{want(int64(i + 1))}})
 		}
 		for round, left := range [][3]int64{{9, 0, 7}, {8, 0, 4}} {
-			for i, a := range luascripts.AskLimits(t.Context(), rdb, calls, true) {
+			for i, a := range luascripts.SendLimits(t.Context(), rdb, calls, true) {
 				if i == 1 {
 					check(t, "a hash", a.Verdict, luascripts.Foreign, a.Err)
 				} else if a.Err != nil || a.Replies[0].Remaining != left[i] {
@@ -372,8 +372,8 @@ func TestLimit_sharedCall(t *testing.T) {
 	rdb := s.Client(t)
 	rules, others := luascripts.NewLimitRules(hourly), luascripts.NewLimitRules(hourly, dozen)
 	do(t, rdb, "HSET", "hash", "f", "1")
-	call := func(key string, rules luascripts.LimitRules, questions ...luascripts.LimitQuestion) luascripts.LimitCall {
-		return luascripts.LimitCall{Key: key, Rules: rules, Questions: questions}
+	call := func(key string, rules luascripts.LimitRules, requests ...luascripts.LimitRequest) luascripts.LimitCall {
+		return luascripts.LimitCall{Key: key, Rules: rules, Requests: requests}
 	}
 	all := []luascripts.LimitCall{
 		call("a", rules, want(1)), call("b", rules, want(11)), call("hash", rules, want(1)), call("c", rules, want(2), want(3)), call("d", rules, want(0)),
@@ -388,7 +388,7 @@ func TestLimit_sharedCall(t *testing.T) {
 	}
 	ask := func(t *testing.T, rdb rueidis.Client, together bool, wanted ...[]int64) {
 		t.Helper()
-		for i, a := range luascripts.AskLimits(t.Context(), rdb, all, together) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, together) {
 			if !slices.Equal(rest(a), wanted[i]) || (a.Verdict == luascripts.Foreign) != (all[i].Key == "hash") {
 				t.Errorf("key %d: %+v, want %d left", i, a, wanted[i])
 			}
@@ -404,13 +404,13 @@ func TestLimit_sharedCall(t *testing.T) {
 		t.Errorf("%d calls of the script for three rows of neighbours with the same rules, want 3", n)
 	}
 	if n := number(t, rdb, "EXISTS", "b", "d"); n != 0 {
-		t.Errorf("a question that took nothing left %d keys", n)
+		t.Errorf("a request that took nothing left %d keys", n)
 	}
 
 	t.Run("one key is denied", func(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c", "e", "f")
 		some := s.Client(t, s.AddUser(t, "some", "+@all", "~a", "~b", "~d", "~hash"))
-		answers := luascripts.AskLimits(t.Context(), some, all, true)
+		answers := luascripts.SendLimits(t.Context(), some, all, true)
 		for i, a := range answers {
 			key := all[i].Key
 			if denied := strings.Contains("cef", key); denied != (a.Err != nil) {
@@ -425,7 +425,7 @@ func TestLimit_sharedCall(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c", "e", "f")
 		full(t, s)
 		defer s.Do(t, "CONFIG", "SET", "maxmemory", "0")
-		for i, a := range luascripts.AskLimits(t.Context(), rdb, all, true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, true) {
 			takes := all[i].Key != "b" && all[i].Key != "d" && all[i].Key != "hash"
 			if takes != (a.Err != nil && strings.Contains(a.Err.Error(), "OOM")) {
 				t.Errorf("%s: %+v", all[i].Key, a)
@@ -436,25 +436,25 @@ func TestLimit_sharedCall(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c")
 		do(t, rdb, "SET", "b", "gcra 1795000000000000 0 inf")
 		defer do(t, rdb, "DEL", "b")
-		for i, a := range luascripts.AskLimits(t.Context(), rdb, all[:5], true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all[:5], true) {
 			if strange := all[i].Key == "b"; strange != (a.Err != nil) {
 				t.Errorf("%s: %+v", all[i].Key, a)
 			}
 		}
 	})
-	t.Run("many questions", func(t *testing.T) {
+	t.Run("many requests", func(t *testing.T) {
 		var many []luascripts.LimitCall
 		for i := range 40 {
 			many = append(many, call(fmt.Sprint("many:", i), rules, want(1), want(2), want(3)))
 		}
 		before := calls()
-		for i, a := range luascripts.AskLimits(t.Context(), rdb, many, true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, many, true) {
 			if !slices.Equal(rest(a), []int64{9, 7, 4}) {
 				t.Errorf("key %d: %+v", i, a)
 			}
 		}
 		if n := calls() - before; n != 2 {
-			t.Errorf("%d calls of the script for 120 questions, want 2", n)
+			t.Errorf("%d calls of the script for 120 requests, want 2", n)
 		}
 	})
 }

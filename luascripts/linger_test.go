@@ -24,7 +24,7 @@ var asking = map[string]struct {
 	keys luascripts.Keys
 	mark string
 	seed func(owner string) []string
-	ask  func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error)
+	ask  func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error)
 }{
 	"plain": {keys, luascripts.PlainMark, func(owner string) []string { return []string{owner, "1"} }, luascripts.AcquireReentrant},
 	"fair":  {fairKeys, luascripts.FairMark, func(owner string) []string { return []string{owner, "1"} }, luascripts.AcquireFair},
@@ -55,7 +55,7 @@ func TestLinger_wanted(t *testing.T) {
 						do(t, rdb, "FLUSHALL")
 						do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(h.owner)...)...)
 						do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
-						q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1}
+						q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1}
 						message := luascripts.WantedByTry
 						if waits {
 							q.Offer, q.Again, q.WaiterTimeout, message = time.Second, time.Second, time.Minute, luascripts.WantedByWaiter
@@ -89,7 +89,7 @@ func TestLinger_wantedAgain(t *testing.T) {
 	e := listen(t, rdb)
 	seed(t, rdb, keeperOf(luascripts.PlainMark, "125"), 1, 20_000)
 	for i := range 3 {
-		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Held || got.Deaf {
 			t.Fatalf("request %d: %+v, %v", i, got, err)
 		}
@@ -118,7 +118,7 @@ func TestLinger_readersTellOnlyAWriter(t *testing.T) {
 		e := listen(t, rdb)
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "read", keeperOf("", "125"), "1")
 		do(t, rdb, "SET", rwKeys.Beside+":"+keeperOf("", "125")+":rwlock_timeout:1", "1", "PX", "20000")
-		got, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
+		got, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -134,7 +134,7 @@ func TestLinger_ownClient(t *testing.T) {
 			do(t, rdb, "FLUSHALL")
 			do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(keeperOf(c.mark, "125"))...)...)
 			do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
-			got, err := c.ask(t.Context(), rdb, c.keys, luascripts.Question{Owner: keeperClient + ":" + c.mark + "1833000000000000009125", Lease: lease, Want: 1})
+			got, err := c.ask(t.Context(), rdb, c.keys, luascripts.Request{Owner: keeperClient + ":" + c.mark + "1833000000000000009125", Lease: lease, Want: 1})
 			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
 				t.Errorf("%s: %+v, %v", kind, got, err)
 			}
@@ -152,7 +152,7 @@ func TestLinger_cannotTell(t *testing.T) {
 		for _, mark := range []string{"125", "225"} {
 			do(t, s.Client(t), "FLUSHALL")
 			seed(t, s.Client(t), keeperOf(luascripts.PlainMark, mark), 1, 20_000)
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1})
 			if err != nil || got.Verdict != luascripts.Held || got.Retry != 250*time.Millisecond {
 				t.Errorf("%s, %s: %+v, %v", name, mark, got, err)
 			}

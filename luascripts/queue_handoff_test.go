@@ -135,7 +135,7 @@ func TestAcquireReentrant_granted(t *testing.T) {
 			do(t, rdb, "HSET", keys.Lock, ours, "1", luascripts.LineField, fmt.Sprintf("1 %d|%s 2000 0 0 0;", now(t, rdb), first))
 			do(t, rdb, "PEXPIRE", keys.Lock, fmt.Sprint(c.left.Milliseconds()))
 			before, clock := contents(t, rdb), now(t, rdb)
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: c.asks, Want: 1})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: c.asks, Want: 1})
 			if err != nil || got.Verdict != luascripts.Done || int64(got.Token/1000) < clock {
 				t.Errorf("%+v, %v", got, err)
 			}

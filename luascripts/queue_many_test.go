@@ -17,7 +17,7 @@ import (
 //
 //	LEASEHOLD_TABLE=1 go test -run TestLine_table -v ./luascripts
 //
-// One round of questions is what the processes ask in a poll interval while the lock does
+// One round of requests is what the processes ask in a poll interval while the lock does
 // not change hands. Bytes are those of the append-only file, which each replica
 // gets as well.
 func TestLine_table(t *testing.T) {
@@ -26,7 +26,7 @@ func TestLine_table(t *testing.T) {
 	}
 	scattered := keys
 	scattered.Scattered = true
-	fmt.Println("| waiting processes | | bytes a second | µs a question | µs a release |\n|---:|---|---:|---:|---:|")
+	fmt.Println("| waiting processes | | bytes a second | µs a request | µs a release |\n|---:|---|---:|---:|---:|")
 	for _, n := range []int{10, 80, 1_000, 10_000} {
 		for _, c := range []struct {
 			name  string
@@ -48,7 +48,7 @@ func TestLine_table(t *testing.T) {
 			do(t, rdb, "HSET", keys.Lock, holder, "1")
 			round := func() {
 				for _, owner := range owners {
-					q := luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, WaiterTimeout: 10 * time.Second}
+					q := luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, WaiterTimeout: 10 * time.Second}
 					if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 						t.Fatal(err)
 					}
@@ -61,7 +61,7 @@ func TestLine_table(t *testing.T) {
 			for range rounds {
 				round()
 			}
-			question := scriptTime(t, rdb)
+			request := scriptTime(t, rdb)
 			bytes := (appended(t, rdb) - before) / rounds
 			if !c.alive {
 				leave()
@@ -69,7 +69,7 @@ func TestLine_table(t *testing.T) {
 			do(t, rdb, "PERSIST", keys.Lock)
 			do(t, rdb, "CONFIG", "RESETSTAT")
 			pass(t, rdb, c.k, holder)
-			fmt.Printf("| %d | %s | %d | %.0f | %.0f |\n", n, c.name, bytes, question, scriptTime(t, rdb))
+			fmt.Printf("| %d | %s | %d | %.0f | %.0f |\n", n, c.name, bytes, request, scriptTime(t, rdb))
 			leave()
 		}
 	}

@@ -17,9 +17,9 @@ import (
 // A plain and a fair lock of one name are one hash. The line of the plain one
 // must not look like a holder to the fair one.
 func TestLine_besideAFairLock(t *testing.T) {
-	fair, next := luascripts.Question{Owner: ours, Lease: lease, Want: 1}, luascripts.Question{Owner: ours + "2", Lease: lease, Want: 1}
+	fair, next := luascripts.Request{Owner: ours, Lease: lease, Want: 1}, luascripts.Request{Owner: ours + "2", Lease: lease, Want: 1}
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
-		take := func(want luascripts.Verdict, q luascripts.Question) {
+		take := func(want luascripts.Verdict, q luascripts.Request) {
 			t.Helper()
 			if got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, q); err != nil || got.Verdict != want {
 				t.Fatalf("%v, %v, want %v", got, err, want)
@@ -27,7 +27,7 @@ func TestLine_besideAFairLock(t *testing.T) {
 		}
 		stand := func() {
 			t.Helper()
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second})
 			if err != nil || got.Verdict != luascripts.Held {
 				t.Fatalf("%v, %v", got, err)
 			}
@@ -81,11 +81,11 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 	}
 }
 
-// ask sends the question of an owner that stands in line if it is refused. It has been
+// ask sends the request of an owner that stands in line if it is refused. It has been
 // waiting for the given time, and asks again in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
-	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, WaiterTimeout: time.Minute})
+	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, WaiterTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	}
 	about(t, "the lease", pttl(t, rdb, keys.Lock), 2*time.Second)
 
-	// Its question finds that it holds the lock, and lengthens the lease.
+	// Its request finds that it holds the lock, and lengthens the lease.
 	if a := ask(t, rdb, keys, first, 2*time.Second, 0); a.Verdict != luascripts.Done || a.Token == 0 {
 		t.Errorf("%+v", a)
 	}
@@ -297,7 +297,7 @@ func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// While nothing happens, a question of a waiter writes nothing: its entry does not change
+// While nothing happens, a request of a waiter writes nothing: its entry does not change
 // while the server counts it as a listener, and on a cluster for half of its time.
 func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 	s := redistest.Start(t)
@@ -315,7 +315,7 @@ func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 				stand(t, rdb, k, first, time.Second)
 			}
 			if n := dirty() - before; n != 0 {
-				t.Errorf("%d changes in ten questions", n)
+				t.Errorf("%d changes in ten requests", n)
 			}
 			stand(t, rdb, k, first, 2*time.Second) // the offer is new
 			if n := dirty() - before; n != 1 {
@@ -354,7 +354,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
 			leave := listener(t, s, process(first))
-			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: c.patience}
+			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: c.patience}
 			if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 				t.Fatal(err)
 			}
@@ -407,7 +407,7 @@ func TestLine_deaf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
-			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, Again: c.again}
+			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, Again: c.again}
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 			if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
 				t.Fatalf("%+v, %v", got, err)
@@ -435,7 +435,7 @@ func TestLine_fewAreDeaf(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	hold(t, rdb)
 	for i := range 10 {
-		q := luascripts.Question{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
+		q := luascripts.Request{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 		if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
 			t.Fatalf("%+v, %v", got, err)
@@ -573,7 +573,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 }
 
 // A waiter that uses the register of tokens may stand behind a holder that does not, and the other
-// way round: the waiter's token comes from its own question.
+// way round: the waiter's token comes from its own request.
 func TestLine_needsTheRegister(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -635,7 +635,7 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 				do(t, rdb, append([]string{"HSET", keys.Lock}, hash...)...)
 				do(t, rdb, "PEXPIRE", keys.Lock, "50000")
 				before := contents(t, rdb)
-				q := luascripts.Question{Owner: other, Lease: time.Hour, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute}
+				q := luascripts.Request{Owner: other, Lease: time.Hour, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute}
 				if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); err != nil || got.Verdict != luascripts.Foreign {
 					t.Errorf("acquire: %+v, %v", got, err)
 				}
@@ -690,7 +690,7 @@ func TestLine_aloneIsFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
 		do(t, rdb, "HDEL", keys.Lock, holder)
-		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: second, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Done {
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: second, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("%+v, %v", got, err)
 		}
 		if after := line(t, rdb); !slices.Equal(after, []string{first}) {
@@ -706,7 +706,7 @@ func TestLine_aloneIsFree(t *testing.T) {
 }
 
 // When the way in which a process is known to be alive has changed, its next
-// question corrects the entry: it is heard again, or the server cannot count listeners now.
+// request corrects the entry: it is heard again, or the server cannot count listeners now.
 func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -737,7 +737,7 @@ func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	}
 }
 
-// Where the server cannot count listeners, a process is alive for `keep` since its latest question,
+// Where the server cannot count listeners, a process is alive for `keep` since its latest request,
 // and its entry is written again when half of that is over.
 func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	s := redistest.Start(t)
@@ -752,7 +752,7 @@ func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	}
 	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), ";"))
 	if deadline, err := strconv.ParseInt(entry[len(entry)-1], 10, 64); err != nil || deadline < start+60_000 {
-		t.Errorf("it is kept until %d ms after the question, %v", deadline-start, err)
+		t.Errorf("it is kept until %d ms after the request, %v", deadline-start, err)
 	}
 }
 
@@ -811,7 +811,7 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 			}
 		}
 		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.LineField); n > 2000 {
-			t.Errorf("%.40q: the line has %d bytes after 20 questions of one process", text, n)
+			t.Errorf("%.40q: the line has %d bytes after 20 requests of one process", text, n)
 		}
 		const heir = "33333333-3333-7333-8333-333333333333:1"
 		got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
@@ -831,7 +831,7 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 func TestPlain_anyThread(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours[:37]+"-5", 1, 30_000)
-		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held {
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
@@ -863,10 +863,10 @@ func TestLine_triesLeaveAMark(t *testing.T) {
 	})
 }
 
-// try is the question of a TryLock, which is refused.
+// try is the request of a TryLock, which is refused.
 func try(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
-	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.Deaf {
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.Deaf {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -884,7 +884,7 @@ func TestLine_goesWithTheLast(t *testing.T) {
 	})
 }
 
-// With memory full no process enters the line, and a question is answered with what is left of the lease. A process
+// With memory full no process enters the line, and a request is answered with what is left of the lease. A process
 // in line is granted the lock.
 func TestLine_fullMemory(t *testing.T) {
 	s := redistest.Start(t)

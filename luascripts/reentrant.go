@@ -26,7 +26,7 @@ var (
 const LineField = "leasehold_line"
 
 // AcquireReentrant sets the hold count of an owner to q.Want, or adds it to the queue.
-func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	w := unusedWords.Get().(*words)
 	defer w.done()
 	w.acquire(&k, &q)
@@ -34,7 +34,7 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 }
 
 // acquire adds the keys and arguments of reentrant_acquire.
-func (w *words) acquire(k *Keys, q *Question) {
+func (w *words) acquire(k *Keys, q *Request) {
 	w.keys = k.withRegister(append(w.keys, k.Lock)...)
 	w.add(q.Owner, settingMs(q.Lease), q.waiter(), bit(!k.Scattered))
 	if q.Want != 1 || k.Register != "" {
@@ -46,7 +46,7 @@ func (w *words) acquire(k *Keys, q *Question) {
 }
 
 // waiter returns the argument that describes a waiting owner; "" if the owner does not join the queue.
-func (q *Question) waiter() string {
+func (q *Request) waiter() string {
 	if q.Offer == 0 {
 		return ""
 	}
@@ -91,11 +91,11 @@ const Aside = "aside"
 // Pass describes the next owner to a release.
 type Pass struct {
 	Last  uint64 // the latest token that the owner handed off
-	Spare int    // as in a Question
+	Spare int    // as in a Request
 
 	// Heir is the next owner, which waits in the same process, or "". For a plain lock its position is at
 	// the end of the queue. For a fair lock it is in the queue. The other fields are as in its
-	// Question.
+	// Request.
 	Heir          string
 	Offer         time.Duration
 	Again         time.Duration

@@ -66,7 +66,7 @@ func TestAcquireReentrant(t *testing.T) {
 			least, most int64 // bounds of the lease, in ms
 		}{
 			{"free", "", 0, 0, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
-			{"the same question again", ours, 1, 20_000, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
+			{"the same request again", ours, 1, 20_000, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
 			{"re-entry", ours, 1, 20_000, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
 			{"re-entry again", ours, 2, 20_000, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
 			{"re-entry with less of a lease", ours, 1, 20_000, 2, time.Second, luascripts.Done, "1=2", 19_000, 20_000},
@@ -81,7 +81,7 @@ func TestAcquireReentrant(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				seed(t, rdb, c.owner, c.count, c.ms)
 				before := time.Now()
-				got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: c.lease, Want: c.want})
+				got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: c.lease, Want: c.want})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -256,7 +256,7 @@ func TestForeignKeys(t *testing.T) {
 				before := contents(t, rdb)
 
 				for want := 1; want <= 2; want++ {
-					acquired, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: want})
+					acquired, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: want})
 					check(t, "acquire", acquired.Verdict, luascripts.Foreign, err)
 				}
 				for leave := range 2 {
@@ -283,13 +283,13 @@ func TestFullMemory(t *testing.T) {
 	full(t, s)
 	free := keys
 	free.Lock = "free"
-	if _, err := luascripts.AcquireReentrant(t.Context(), rdb, free, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil || !strings.Contains(err.Error(), "OOM") {
+	if _, err := luascripts.AcquireReentrant(t.Context(), rdb, free, luascripts.Request{Owner: ours, Lease: lease, Want: 1}); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("a new lock: %v, want OOM", err)
 	}
 	if n := number(t, rdb, "EXISTS", "free"); n != 0 {
 		t.Errorf("the refused lock left %d key", n)
 	}
-	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 3}); err != nil || got.Verdict != luascripts.Done {
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 3}); err != nil || got.Verdict != luascripts.Done {
 		t.Errorf("re-entry: %+v, %v", got, err)
 	}
 	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
@@ -302,11 +302,11 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-// A question that is refused has written nothing, so it does not wait for replicas. One that is granted does.
+// A request that is refused has written nothing, so it does not wait for replicas. One that is granted does.
 func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	q := luascripts.Question{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: time.Millisecond}
+	q := luascripts.Request{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: time.Millisecond}
 	for _, c := range []struct {
 		count int // of the other owner
 		want  luascripts.Verdict
@@ -330,7 +330,7 @@ func TestDeniedCommands(t *testing.T) {
 	admin := s.Client(t)
 	for _, deny := range []string{"time", "hset", "pexpire", "evalsha"} {
 		seed(t, admin, "", 0, 0)
-		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil {
+		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1}); err == nil {
 			t.Errorf("without %s: acquired %+v", deny, got)
 		}
 		if after, _ := state(t, admin); after != "" {
@@ -339,7 +339,7 @@ func TestDeniedCommands(t *testing.T) {
 	}
 	for _, deny := range []string{"pttl", "hlen", "hgetall"} {
 		seed(t, admin, other, 1, 20_000)
-		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil {
+		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1}); err == nil {
 			t.Errorf("without %s, a lock that another has: %+v", deny, got)
 		}
 	}
@@ -371,7 +371,7 @@ func TestNoScript(t *testing.T) {
 	rdb := s.Client(t)
 	for i := range 3 {
 		s.Do(t, "SCRIPT", "FLUSH")
-		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: i + 1}); err != nil || got.Verdict != luascripts.Done {
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: i + 1}); err != nil || got.Verdict != luascripts.Done {
 			t.Fatalf("acquire: %+v, %v", got, err)
 		}
 		batch := []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: other}}
@@ -396,7 +396,7 @@ func TestTokensGrow(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		var last uint64
 		for range 1000 {
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -421,7 +421,7 @@ func FuzzReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1})
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1})
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0)
 		if v != luascripts.Done || !strings.Contains(string(reply), "2") { // 2 says that the lock is free, for others first

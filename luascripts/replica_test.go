@@ -23,8 +23,8 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	board := luascripts.Keys{Lock: "board", Channel: "channel", Publish: "PUBLISH"}
 	window := luascripts.WindowKeys{Config: "window", Value: "value", Permits: "window-permits", Never: "never"}
 	again := luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour}
-	question := func(want int) luascripts.Question {
-		return luascripts.Question{Owner: ours, Lease: lease, Want: want}
+	request := func(want int) luascripts.Request {
+		return luascripts.Request{Owner: ours, Lease: lease, Want: want}
 	}
 	renewal := func(k luascripts.Keys) []luascripts.Renewal {
 		return []luascripts.Renewal{{Keys: &k, Owner: ownerOf(k)}}
@@ -37,7 +37,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}
 	}
-	acquire := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error), k luascripts.Keys, q luascripts.Question) call {
+	acquire := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error), k luascripts.Keys, q luascripts.Request) call {
 		return func(ctx context.Context, rdb rueidis.Client) error { _, err := f(ctx, rdb, k, q); return err }
 	}
 	renew := func(f func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed, k luascripts.Keys) call {
@@ -65,14 +65,14 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		old  [][]string // what the replica has
 		call call
 	}{
-		"plain: a lock that is there already": {[][]string{hash("orders", ours, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, question(1))},
-		"plain: re-entry into nothing":        {nil, acquire(luascripts.AcquireReentrant, keys, question(2))},
-		"plain: re-entry into another's":      {[][]string{hash("orders", other, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, question(2))},
+		"plain: a lock that is there already": {[][]string{hash("orders", ours, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(1))},
+		"plain: re-entry into nothing":        {nil, acquire(luascripts.AcquireReentrant, keys, request(2))},
+		"plain: re-entry into another's":      {[][]string{hash("orders", other, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(2))},
 		"plain: release":                      {nil, verdict(luascripts.ReleaseReentrant, keys, 0)},
 		"plain: release of another's":         {[][]string{hash("orders", other, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 0)},
 		"plain: release in part":              {nil, verdict(luascripts.ReleaseReentrant, keys, 1)},
 		"plain: release in part, again":       {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 1)},
-		"plain: releases in one call":         {nil, change(luascripts.Change{Keys: &keys, Gives: true, Question: luascripts.Question{Owner: ours}})},
+		"plain: releases in one call":         {nil, change(luascripts.Change{Keys: &keys, Gives: true, Request: luascripts.Request{Owner: ours}})},
 		"plain: renew":                        {nil, renew(luascripts.RenewReentrant, keys)},
 		"plain: renew, long enough":           {[][]string{hash("orders", ours, "1"), long("orders")}, renew(luascripts.RenewReentrant, keys)},
 		"plain: retain": {nil, func(ctx context.Context, rdb rueidis.Client) error {
@@ -85,7 +85,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"fair: re-entry into nothing":  {nil, acquire(luascripts.AcquireFair, fairKeys, question(2))},
+		"fair: re-entry into nothing":  {nil, acquire(luascripts.AcquireFair, fairKeys, request(2))},
 		"fair: release":                {nil, verdict(luascripts.ReleaseFair, fairKeys, 0)},
 		"fair: release in part":        {nil, verdict(luascripts.ReleaseFair, fairKeys, 1)},
 		"fair: release in part, again": {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseFair, fairKeys, 1)},
@@ -95,18 +95,18 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"read: re-entry into nothing":  {nil, acquire(luascripts.AcquireRead, rwKeys, question(2))},
+		"read: re-entry into nothing":  {nil, acquire(luascripts.AcquireRead, rwKeys, request(2))},
 		"read: release":                {nil, verdict(luascripts.ReleaseRead, rwKeys, 0)},
 		"read: release in part":        {nil, verdict(luascripts.ReleaseRead, rwKeys, 1)},
 		"read: renew":                  {nil, renew(luascripts.RenewRead, rwKeys)},
 		"read: renew, long enough":     {[][]string{hash("orders", "mode", "read", ours, "1"), long("orders"), {"SET", "{orders}:" + ours + ":rwlock_timeout:1", "1", "PX", "7200000"}}, renew(luascripts.RenewRead, rwKeys)},
-		"write: re-entry into nothing": {nil, acquire(luascripts.AcquireWrite, rwKeys, question(2))},
+		"write: re-entry into nothing": {nil, acquire(luascripts.AcquireWrite, rwKeys, request(2))},
 		"write: release":               {nil, verdict(luascripts.ReleaseWrite, rwKeys, 0)},
 		"write: renew":                 {nil, renew(luascripts.RenewWrite, rwKeys)},
 		"read/write: force":            {nil, force(luascripts.ForceRW, rwKeys)},
 
-		"semaphore: another number":  {[][]string{{"SET", "permits", "3"}}, acquire(luascripts.AcquireSemaphore, with(sem, 1, 2), luascripts.Question{Owner: ownerOf(sem), Lease: lease, Want: 1})},
-		"semaphore: no number":       {nil, acquire(luascripts.AcquireSemaphore, with(sem, 1, 0), luascripts.Question{Owner: ownerOf(sem), Lease: lease, Want: 1})},
+		"semaphore: another number":  {[][]string{{"SET", "permits", "3"}}, acquire(luascripts.AcquireSemaphore, with(sem, 1, 2), luascripts.Request{Owner: ownerOf(sem), Lease: lease, Want: 1})},
+		"semaphore: no number":       {nil, acquire(luascripts.AcquireSemaphore, with(sem, 1, 0), luascripts.Request{Owner: ownerOf(sem), Lease: lease, Want: 1})},
 		"semaphore: release":         {nil, verdict(luascripts.ReleaseSemaphore, with(sem, 1, 2), 0)},
 		"semaphore: release in part": {nil, verdict(luascripts.ReleaseSemaphore, with(sem, 1, 2), 1)},
 		"semaphore: renew":           {nil, renew(luascripts.RenewSemaphore, with(sem, 1, 2))},
@@ -119,7 +119,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"wait group: join what is over": {[][]string{{"ZADD", "waitgroup", "1", ours}}, acquire(luascripts.JoinWaitGroup, waitGroup, question(1))},
+		"wait group: join what is over": {[][]string{{"ZADD", "waitgroup", "1", ours}}, acquire(luascripts.JoinWaitGroup, waitGroup, request(1))},
 		"wait group: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
 			_, _, err := luascripts.LookAtWaitGroup(ctx, rdb, waitGroup)
 			return err
@@ -205,7 +205,7 @@ func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 	full(t, s)
 	latch := luascripts.Keys{Lock: "latch", LatchKeys: luascripts.LatchKeys{Rounds: "rounds", Calls: "calls"}, Never: "never", Channel: "channel", Publish: "PUBLISH"}
 	_, _, made := luascripts.InitLatch(t.Context(), rdb, latch, 2, luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour})
-	_, joined := luascripts.JoinWaitGroup(t.Context(), rdb, luascripts.Keys{Lock: "waitgroup"}, luascripts.Question{Owner: ours, Lease: time.Minute, Want: 1})
+	_, joined := luascripts.JoinWaitGroup(t.Context(), rdb, luascripts.Keys{Lock: "waitgroup"}, luascripts.Request{Owner: ours, Lease: time.Minute, Want: 1})
 	for what, err := range map[string]error{"a latch": made, "a member": joined} {
 		if err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s: %v, want an error that says OOM", what, err)

@@ -39,7 +39,7 @@ func FuzzOtherReplies(f *testing.F) {
 		ctx, permits := t.Context(), taker(1, 2)
 
 		sem := semaphoreKeys(3)
-		a, err := luascripts.AcquireSemaphore(ctx, rdb, sem, luascripts.Question{Owner: permits, Lease: lease, Want: 1})
+		a, err := luascripts.AcquireSemaphore(ctx, rdb, sem, luascripts.Request{Owner: permits, Lease: lease, Want: 1})
 		alone("acquire", err, a)
 		v, err := luascripts.ReleaseSemaphore(ctx, rdb, sem, permits, 0)
 		alone("release", err, v)
@@ -57,7 +57,7 @@ func FuzzOtherReplies(f *testing.F) {
 		alone("look at a latch", err, s, v)
 
 		waitGroup := keynames.WaitGroup("team")
-		a, err = luascripts.JoinWaitGroup(ctx, rdb, waitGroup, luascripts.Question{Owner: ours, Lease: lease})
+		a, err = luascripts.JoinWaitGroup(ctx, rdb, waitGroup, luascripts.Request{Owner: ours, Lease: lease})
 		alone("join", err, a)
 		c, v, err := luascripts.LookAtWaitGroup(ctx, rdb, waitGroup)
 		alone("look at a wait group", err, c, v)
@@ -79,7 +79,7 @@ func FuzzOtherReplies(f *testing.F) {
 		alone("delete a window", err, at, v)
 		v, at, err = luascripts.DeleteBloom(ctx, rdb, "{b}:config", "b", 1000)
 		alone("delete a filter", err, at, v)
-		when, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})
+		when, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitRequest{want(1)})
 		alone("limit", err, when, replies, v)
 	})
 }
@@ -88,7 +88,7 @@ func FuzzOtherReplies(f *testing.F) {
 func TestDiscreet_unknownCommand(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "TIME", "")
 	rdb := s.Client(t)
-	q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1}
+	q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1}
 	for name, call := range map[string]func() error{
 		"a plain lock": func() error { _, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); return err },
 		"a fair lock":  func() error { _, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, q); return err },
@@ -127,7 +127,7 @@ func TestUnknownError(t *testing.T) {
 		if !ok {
 			t.Fatal("no client")
 		}
-		_, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1})
+		_, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1})
 		err = luascripts.Discreet(err)
 		if !errors.As(err, new(*luascripts.UnknownError)) || !strings.Contains(err.Error(), "(leasehold needs "+want+"; it may have been renamed)") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %s", reply, err, want)

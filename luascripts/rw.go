@@ -32,7 +32,7 @@ const Writing = ":write"
 // AcquireRead sets the read hold count of an owner to q.Want. If it is rejected, and its waiter
 // timeout is not 0, it makes a reservation. When a writer leaves, no other writer enters before a
 // reader with a reservation.
-func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	yield := "0"
 	if q.Yield {
 		yield = "1"
@@ -59,7 +59,7 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 
 // AcquireWrite sets the write hold count of an owner to q.Want. If others have the lock and its
 // waiter timeout is not 0, readers that arrive later wait behind it.
-func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	for range mostCalls {
 		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.Beside}, q)
 		if err != nil || got.Verdict != more {

@@ -55,14 +55,14 @@ func TestRW_tokensWithARegister(t *testing.T) {
 				do(t, l.rdb, "SET", l.keys.Register, before)
 			}
 			last := l.asksToRead("G1").Token
-			if again := l.asksToRead("G1", func(q *luascripts.Question) { q.Want = 2 }).Token; again != 0 {
+			if again := l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Token; again != 0 {
 				t.Errorf("a re-entry has the token %d", again)
 			}
 			l.stopsReading("G1", luascripts.Done)
 			for range 3 {
 				write := l.asksToWrite("G1").Token
-				again := l.asksToWrite("G1").Token // a copy of the question
-				under := l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Token
+				again := l.asksToWrite("G1").Token // a copy of the request
+				under := l.asksToRead("G2", func(q *luascripts.Request) { q.Writer = owner("G1") }).Token
 				l.stopsWriting("G1", luascripts.Done)
 				beside, copied := l.asksToRead("G3").Token, l.asksToRead("G3").Token
 				l.stopsReading("G2", luascripts.Done)

@@ -197,7 +197,7 @@ func TestRW_workOfManyHolds(t *testing.T) {
 	read := func(want int) func() {
 		return func() {
 			l.t.Helper()
-			l.expect("read", l.asksToRead("G1", func(q *luascripts.Question) { q.Want = want }).Verdict, luascripts.Done)
+			l.expect("read", l.asksToRead("G1", func(q *luascripts.Request) { q.Want = want }).Verdict, luascripts.Done)
 		}
 	}
 	leave := func(leave int) func() {

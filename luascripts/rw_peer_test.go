@@ -167,7 +167,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 						}
 					}
 					for n := range holds {
-						again := func(q *luascripts.Question) { q.Want, q.Lease = n+1, long }
+						again := func(q *luascripts.Request) { q.Want, q.Lease = n+1, long }
 						l.expect("ours", l.asksToRead("G2", again).Verdict, luascripts.Done)
 					}
 					ours := l.state()[strings.Index(l.state(), "G2"):]
@@ -200,7 +200,7 @@ func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
 		if !l.javaReads("J1", long) {
 			t.Fatal("J1 may not read")
 		}
-		l.expect("ours, longer", l.asksToRead("G2", func(q *luascripts.Question) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
+		l.expect("ours, longer", l.asksToRead("G2", func(q *luascripts.Request) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
 		l.expect("ours, shorter", l.asksToRead("G3").Verdict, luascripts.Done)
 		l.stopsReading("G2", luascripts.Done)
 		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
@@ -230,7 +230,7 @@ func TestRWPeers_dead(t *testing.T) {
 						if name[0] == 'J' {
 							l.javaReads(name, long)
 						} else {
-							l.asksToRead(name, func(q *luascripts.Question) { q.Lease = long })
+							l.asksToRead(name, func(q *luascripts.Request) { q.Lease = long })
 						}
 					}
 					l.dies(strings.Fields(dead)...)
@@ -267,7 +267,7 @@ func TestRWPeers_writers(t *testing.T) {
 			} else if got {
 				l.javaStopsReading("J8")
 			}
-			if l.javaWrites("J9", lease) || l.asksToWrite("G9", func(q *luascripts.Question) { q.WaiterTimeout = 0 }).Verdict == luascripts.Done {
+			if l.javaWrites("J9", lease) || l.asksToWrite("G9", func(q *luascripts.Request) { q.WaiterTimeout = 0 }).Verdict == luascripts.Done {
 				t.Errorf("%s: another may write; the lock is %q", what, l.state())
 			}
 		}
@@ -290,7 +290,7 @@ func TestRWPeers_writers(t *testing.T) {
 		// Ours.
 		l.expect("ours", l.asksToWrite("G1").Verdict, luascripts.Done)
 		others("G1 writes", false)
-		l.expect("ours", l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
+		l.expect("ours", l.asksToRead("G2", func(q *luascripts.Request) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
 		others("G1 writes and reads", false)
 		l.stopsWriting("G1", luascripts.Done)
 		others("G1 reads on", true)
@@ -305,7 +305,7 @@ func TestRWPeers_writers(t *testing.T) {
 func TestRWPeers_theirsShortenOurs(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		const theirs, ours = 30 * time.Second, time.Hour
-		l.expect("ours", l.asksToRead("G1", func(q *luascripts.Question) { q.Lease = ours }).Verdict, luascripts.Done)
+		l.expect("ours", l.asksToRead("G1", func(q *luascripts.Request) { q.Lease = ours }).Verdict, luascripts.Done)
 		if !l.javaReads("J2", theirs) || l.java(javaRenewsReading, millis(theirs), owner("J2"), l.keys.Beside) {
 			t.Fatal("J2 may not read, or does not")
 		}
@@ -322,7 +322,7 @@ func TestRWPeers_wish(t *testing.T) {
 		if !l.javaReads("J1", long) {
 			t.Fatal("J1 may not read")
 		}
-		l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }).Verdict, luascripts.Held)
+		l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Request) { q.Waited = time.Minute }).Verdict, luascripts.Held)
 		l.expect("a newcomer of ours", l.asksToRead("G2").Verdict, luascripts.Held)
 		if !l.javaReads("J2", long) {
 			t.Error("a newcomer of Redisson waits")
@@ -345,7 +345,7 @@ func TestRWPeers_wish(t *testing.T) {
 // one, and ours claim the next.
 func TestRWPeers_turn(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
-		waits := func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = 5*time.Minute, patience }
+		waits := func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, patience }
 		l.turn("G5 5m 1m", long)
 		l.expect("a writer of ours", l.asksToWrite("G1").Verdict, luascripts.Held)
 		l.stopsWriting("G1", luascripts.Gone) // it gives up
@@ -438,7 +438,7 @@ func TestRWPeers_formerVersion(t *testing.T) {
 			t.Helper()
 			about(t, what+": the hash", pttl(t, l.rdb, l.keys.Lock), left)
 			about(t, what+": a writer of that version waits for", l.formerWrites("J8"), left)
-			about(t, what+": a writer of ours waits for", l.asksToWrite("G9", func(q *luascripts.Question) { q.WaiterTimeout = 0 }).Left, left)
+			about(t, what+": a writer of ours waits for", l.asksToWrite("G9", func(q *luascripts.Request) { q.WaiterTimeout = 0 }).Left, left)
 			if l.javaWrites("J7", lease) {
 				t.Fatalf("%s: a writer of Redisson enters", what)
 			}
@@ -457,7 +457,7 @@ func TestRWPeers_formerVersion(t *testing.T) {
 			t.Run(fmt.Sprint("ours reads ", holds), func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				for n := range holds {
-					again := func(q *luascripts.Question) { q.Want, q.Lease = n+1, long }
+					again := func(q *luascripts.Request) { q.Want, q.Lease = n+1, long }
 					l.expect("ours", l.asksToRead("G1", again).Verdict, luascripts.Done)
 				}
 				l.formerReads("J2", 1, 20*time.Minute)
@@ -481,7 +481,7 @@ func TestRWPeers_formerVersion(t *testing.T) {
 				for n := range holds {
 					l.formerReads("J2", n+1, long)
 				}
-				l.expect("ours", l.asksToRead("G1", func(q *luascripts.Question) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
+				l.expect("ours", l.asksToRead("G1", func(q *luascripts.Request) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
 				noWriter("both read", 20*time.Minute)
 				l.stopsReading("G1", luascripts.Done)
 				noWriter("theirs reads", long)

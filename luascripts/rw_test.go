@@ -189,10 +189,10 @@ func (l rw) wished() string {
 	return fmt.Sprintf("%s %dm", short(o), int(waited.Minutes()))
 }
 
-// asksToRead and asksToWrite send a first question, and return the reply.
-func (l rw) asksToRead(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
+// asksToRead and asksToWrite send a first request, and return the reply.
+func (l rw) asksToRead(name string, change ...func(*luascripts.Request)) luascripts.Acquired {
 	l.t.Helper()
-	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Yield: true}
+	q := luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, Yield: true}
 	for _, c := range change {
 		c(&q)
 	}
@@ -203,9 +203,9 @@ func (l rw) asksToRead(name string, change ...func(*luascripts.Question)) luascr
 	return got
 }
 
-func (l rw) asksToWrite(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
+func (l rw) asksToWrite(name string, change ...func(*luascripts.Request)) luascripts.Acquired {
 	l.t.Helper()
-	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: patience}
+	q := luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: patience}
 	for _, c := range change {
 		c(&q)
 	}
@@ -261,7 +261,7 @@ func TestAcquireRead(t *testing.T) {
 			hash    time.Duration // the lease of the hash
 		}{
 			{"free", "", 0, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1)", lease, lease},
-			{"the same question again", "read G1=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
+			{"the same request again", "read G1=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
 			{"beside a longer lease", "read G2=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"beside a shorter lease", "read G2=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 			{"beside many", "read G2=3(1,2,3) J4=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=3(1,2,3) J4=1(1)", lease, long},
@@ -289,14 +289,14 @@ func TestAcquireRead(t *testing.T) {
 			{"before a writer that came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(*) G2=1(1)", long, long},
-			{"the same question again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
+			{"the same request again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				l.held(c.before, c.lease)
 				l.wish(c.wish, patience)
-				q := luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Yield: !c.first, Waited: 5 * time.Minute}
+				q := luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Yield: !c.first, Waited: 5 * time.Minute}
 				if c.writer != "" {
 					q.Writer = owner(c.writer)
 				}
@@ -354,7 +354,7 @@ func TestAcquireWrite(t *testing.T) {
 			{"free, without waiting", "", 0, "", 1, lease, 0, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"free, after waiting", "", 0, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"free, and another waits", "", 0, "G5 10m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, "G5 10m"},
-			{"the same question again", "write G1:write=1", lease, "", 1, long, patience, luascripts.Done, 0, "write G1:write=1", long, ""},
+			{"the same request again", "write G1:write=1", lease, "", 1, long, patience, luascripts.Done, 0, "write G1:write=1", long, ""},
 			{"re-entry", "write G1:write=1", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
@@ -391,7 +391,7 @@ func TestAcquireWrite(t *testing.T) {
 				var first string
 				for range 2 {
 					before := time.Now()
-					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, WaiterTimeout: c.patience})
+					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, WaiterTimeout: c.patience})
 					check(t, "reply", got.Verdict, c.verdict, err)
 					about(t, "left", got.Left, c.left)
 					if begins := c.verdict == luascripts.Done && c.want == 1; begins != (got.Token != 0) {
@@ -621,11 +621,11 @@ func TestRW_bytes(t *testing.T) {
 						t.Errorf("Redis has\n%s, want\n%s", strings.Join(got, ""), strings.Join(lines, ""))
 					}
 				}
-				again := func(q *luascripts.Question) { q.Want = 2 }
+				again := func(q *luascripts.Request) { q.Want = 2 }
 				l.asksToWrite("G1")
 				is("NAME hash [\"G1:write=1\" \"mode=write\"]\n")
 				l.asksToWrite("G1", again)
-				l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = g1 })
+				l.asksToRead("G2", func(q *luascripts.Request) { q.Writer = g1 })
 				is("NAME hash [\"G1:write=2\" \"G2=1\" \"mode=write\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
 				l.stopsWriting("G1", luascripts.Done)
 				is("NAME hash [\"G2=1\" \"mode=read\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
@@ -888,7 +888,7 @@ func TestRW_downgrade(t *testing.T) {
 		e := listen(t, l.rdb)
 		l.expect("1", l.asksToWrite("G1").Verdict, luascripts.Done) // 1
 		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
-		asWriter := func(q *luascripts.Question) { q.Writer, q.Lease = owner("G1"), long }
+		asWriter := func(q *luascripts.Request) { q.Writer, q.Lease = owner("G1"), long }
 		l.expect("2", l.asksToRead("G2", asWriter).Verdict, luascripts.Done) // 2
 		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
 		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Held)
@@ -921,17 +921,17 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.asksToRead("G1") // 1
 		l.asksToRead("G2")
-		got := l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }) // 2
+		got := l.asksToWrite("G5", func(q *luascripts.Request) { q.Waited = time.Minute }) // 2
 		l.expect("the writer", got.Verdict, luascripts.Held)
 		reply := l.asksToRead("G3")
 		l.expect("a newcomer", reply.Verdict, luascripts.Held)
 		about(t, "a newcomer waits for", reply.Left, patience)
-		l.expect("a reader that came before", l.asksToRead("G4", func(q *luascripts.Question) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
+		l.expect("a reader that came before", l.asksToRead("G4", func(q *luascripts.Request) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
 
-		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Question) { q.Want = 2 }).Verdict, luascripts.Done) // 3
+		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Verdict, luascripts.Done) // 3
 
 		for _, name := range []string{"G1", "G2", "G4"} { // 4
-			l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }).Verdict, luascripts.Held)
+			l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Request) { q.Waited = time.Minute }).Verdict, luascripts.Held)
 			l.stopsReading(name, luascripts.Done)
 		}
 		l.expect("a newcomer", l.asksToRead("G3").Verdict, luascripts.Held)
@@ -973,7 +973,7 @@ func TestRW_strangeWishes(t *testing.T) {
 					t.Errorf("inspect: %+v, %v", s, err)
 				}
 				l.stopsWriting("G4", luascripts.Gone)
-				asked := l.asksToWrite("G2", func(q *luascripts.Question) { q.Waited = 90 * time.Second })
+				asked := l.asksToWrite("G2", func(q *luascripts.Request) { q.Waited = 90 * time.Second })
 				l.expect("a writer", asked.Verdict, luascripts.Held)
 				if got := l.wished(); got != "G2 1m" {
 					t.Errorf("the wish is %q, want that of G2", got)
@@ -1054,7 +1054,7 @@ func TestRW_foreignKeys(t *testing.T) {
 				l.ends(l.keys.Lock, long)
 				before := contents(t, l.rdb)
 				for want := 1; want <= 2; want++ {
-					want := func(q *luascripts.Question) { q.Want, q.Writer = want, owner("G1") }
+					want := func(q *luascripts.Request) { q.Want, q.Writer = want, owner("G1") }
 					l.expect("read", l.asksToRead("G1", want).Verdict, luascripts.Foreign)
 					l.expect("write", l.asksToWrite("G1", want).Verdict, luascripts.Foreign)
 				}
@@ -1140,12 +1140,12 @@ func TestRW_fullMemory(t *testing.T) {
 	}
 	read := func(name string, want int) func() (luascripts.Acquired, error) {
 		return func() (luascripts.Acquired, error) {
-			return luascripts.AcquireRead(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, Writer: owner("G1"), Yield: true})
+			return luascripts.AcquireRead(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner(name), Lease: long, Want: want, Writer: owner("G1"), Yield: true})
 		}
 	}
 	write := func(name string, want int) func() (luascripts.Acquired, error) {
 		return func() (luascripts.Acquired, error) {
-			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, WaiterTimeout: patience})
+			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner(name), Lease: long, Want: want, WaiterTimeout: patience})
 		}
 	}
 	granted := func(what string, ask func() (luascripts.Acquired, error)) {
@@ -1236,14 +1236,14 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 
 func readsAs(want int) func(l rw) error {
 	return func(l rw) error {
-		_, err := luascripts.AcquireRead(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Yield: true})
+		_, err := luascripts.AcquireRead(l.t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, Yield: true})
 		return err
 	}
 }
 
 func writesAs(want int) func(l rw) error {
 	return func(l rw) error {
-		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: patience})
+		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: patience})
 		return err
 	}
 }
@@ -1336,7 +1336,7 @@ func TestRW_noScript(t *testing.T) {
 	for _, step := range []func(){
 		func() { l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done) },
 		func() {
-			l.expect("read", l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
+			l.expect("read", l.asksToRead("G2", func(q *luascripts.Request) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
 		},
 		func() {
 			for _, r := range luascripts.RenewWrite(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G1")}}, lease, 1) {
@@ -1376,7 +1376,7 @@ func FuzzRWReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience, Yield: true}
+		q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience, Yield: true}
 		got, err := luascripts.AcquireRead(t.Context(), rdb, rwKeys, q)
 		plausibleGrant(t, reply, got, err)
 		got, err = luascripts.AcquireWrite(t.Context(), rdb, rwKeys, q)

@@ -115,7 +115,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 				l.wish(c.wish, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
-					got := l.asksToRead("G1", func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.patience })
+					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.patience })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					if got := l.turned(); got != c.after {
 						t.Errorf("the turn is %q, want %q", got, c.after)
@@ -158,7 +158,7 @@ func TestRWTurn_aWriterAsks(t *testing.T) {
 				l.held(c.before, long)
 				l.turn(c.turn, time.Minute)
 				for range 2 {
-					got := l.asksToWrite("G1", func(q *luascripts.Question) { q.Waited = 5 * time.Minute })
+					got := l.asksToWrite("G1", func(q *luascripts.Request) { q.Waited = 5 * time.Minute })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					about(t, "left", got.Left, c.left)
 					if got := l.wished(); got != c.wished {
@@ -267,8 +267,8 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 //  4. the readers leave: G2 is next, and then G7 before G1
 func TestRWTurn(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		since := func(d time.Duration) func(*luascripts.Question) {
-			return func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = d, patience }
+		since := func(d time.Duration) func(*luascripts.Request) {
+			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, patience }
 		}
 		for {
 			l.clear()
@@ -321,7 +321,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 			l := rw{t, rdb, rwKeys}
 			l.clear()
 			l.asksToWrite("G1")
-			l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.WaiterTimeout = time.Hour }).Verdict, luascripts.Held)
+			l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Request) { q.WaiterTimeout = time.Hour }).Verdict, luascripts.Held)
 			ends(l)
 			for began := time.Now(); l.asksToWrite("G1").Verdict != luascripts.Done; {
 				if time.Since(began) > slow {
@@ -338,8 +338,8 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 // other as they die. proof/model/rw.pml found it: three writers passed one reader.
 func TestRWTurn_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		since := func(d time.Duration) func(*luascripts.Question) {
-			return func(q *luascripts.Question) { q.Waited, q.WaiterTimeout = d, patience }
+		since := func(d time.Duration) func(*luascripts.Request) {
+			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, patience }
 		}
 		for _, c := range []struct{ name, before string }{
 			{"a writer is inside", "write G1:write=1"},
@@ -400,7 +400,7 @@ func TestRWTurn_strange(t *testing.T) {
 				}
 				l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 				l.stopsReading("G4", luascripts.Gone)
-				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Question) { q.WaiterTimeout = patience }).Verdict, luascripts.Held)
+				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Request) { q.WaiterTimeout = patience }).Verdict, luascripts.Held)
 				if got := l.turned(); got != "G2 0m out" {
 					t.Errorf("the turn is %q, want that of G2", got)
 				}

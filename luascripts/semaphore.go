@@ -136,7 +136,7 @@ func totalOf(err error) error {
 // AcquireSemaphore grants an owner its permits, if it is the owner's turn. Otherwise the owner
 // enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if no
 // message arrives before. The error is a *TotalError if the owner can never acquire its permits.
-func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	w := unusedWords.Get().(*words)
 	defer w.done()
 	w.semaphore(&k)

@@ -20,7 +20,7 @@ type semaphoreOwner struct {
 	patience time.Duration
 	until    time.Time // of its lease; zero if it holds nothing
 	stays    time.Time // until when it counts as alive in the queue
-	told     bool      // since its latest question it was told to ask
+	told     bool      // since its latest request it was told to ask
 }
 
 // Whatever owners, Java and the clock do: no permit is lost or made, the living are served in the order in which they came, nobody is
@@ -127,7 +127,7 @@ func TestSemaphore_model(t *testing.T) {
 			could := have >= wanted || have < o.permits && have+expired() >= wanted
 			o.told = false
 			delete(late, o)
-			a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: o.name, Lease: lease, Want: 1, WaiterTimeout: waits})
+			a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: o.name, Lease: lease, Want: 1, WaiterTimeout: waits})
 			if err != nil {
 				rt.Fatal(err)
 			}

@@ -32,7 +32,7 @@ func semaphoreKeys(total int) luascripts.Keys {
 
 func take(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, patience time.Duration) luascripts.Verdict {
 	t.Helper()
-	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Want: 1, WaiterTimeout: patience})
+	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, Want: 1, WaiterTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestSemaphore(t *testing.T) {
 		free("4")
 		e.expect("redisson_sc:{sem} 4")
 		var other *luascripts.TotalError
-		if _, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(7, 1), Lease: time.Hour}); !errors.As(err, &other) || other.Stored != 5 {
+		if _, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(7, 1), Lease: time.Hour}); !errors.As(err, &other) || other.Stored != 5 {
 			t.Errorf("with another total: %v", err)
 		}
 		stock, err := luascripts.InspectSemaphore(t.Context(), rdb, k)
@@ -336,7 +336,7 @@ func TestSemaphore_denied(t *testing.T) {
 	}
 	ask := func(owner string, patience time.Duration) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, WaiterTimeout: patience})
+			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, WaiterTimeout: patience})
 			return err
 		}
 	}
@@ -402,7 +402,7 @@ func TestSemaphore_full(t *testing.T) {
 	take(t, rdb, k, taker(2, 4), time.Minute) // waits
 	full(t, s)
 	for _, patience := range []time.Duration{0, time.Minute} {
-		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: patience})
+		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: patience})
 		if patience > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
 			t.Errorf("with patience %v: %v", patience, err)
 		}
@@ -474,7 +474,7 @@ func TestSemaphore_refuses(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
 		take(t, rdb, k, taker(1, 1), 0)
-		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(2, 4), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "semaphore has 3") {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(2, 4), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil || !strings.Contains(err.Error(), "semaphore has 3") {
 			t.Errorf("four of three: %+v, %v", got, err)
 		}
 		for _, key := range []string{k.Lock, k.Leases} {
@@ -507,7 +507,7 @@ func TestSemaphore_deniedToLeave(t *testing.T) {
 	take(t, admin, k, taker(1, 2), 0)
 	take(t, admin, k, taker(2, 1), time.Minute)
 	give(t, admin, k, taker(1, 2))
-	if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, "lrem"), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
+	if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, "lrem"), k, luascripts.Request{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
 		t.Fatalf("%+v", got)
 	}
 	if free, held := freePermits(t, admin), number(t, admin, "ZCARD", k.Leases); free != 2 || held != 0 {
@@ -676,14 +676,14 @@ func TestSemaphore_withoutALease(t *testing.T) {
 		k := semaphoreKeys(1)
 		do(t, rdb, "SET", k.Lock, "0")
 		do(t, rdb, "ZADD", k.Leases, "922337203685477", "0123456789abcdef")
-		a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(1, 1), Lease: time.Hour})
+		a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(1, 1), Lease: time.Hour})
 		if err != nil || a.Verdict != luascripts.Held || a.Left >= 0 {
 			t.Errorf("%+v, %v", a, err)
 		}
 	})
 }
 
-// An owner has lost one of two permits, and a late copy of its question is refused. It does not lengthen the lease of the other.
+// An owner has lost one of two permits, and a late copy of its request is refused. It does not lengthen the lease of the other.
 func TestSemaphore_aRefusalLengthensNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(2)
@@ -763,7 +763,7 @@ func TestSemaphore_deniedToEnter(t *testing.T) {
 	k := semaphoreKeys(1)
 	take(t, admin, k, taker(1, 1), 0)
 	for _, command := range []string{"zadd", "pexpire"} {
-		if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, command), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, command), k, luascripts.Request{Owner: taker(2, 1), Lease: time.Hour, WaiterTimeout: time.Minute}); err == nil {
 			t.Errorf("without %s: %+v", command, got)
 		}
 		if n := number(t, admin, "EXISTS", k.Queue, k.Timeouts); n != 0 {

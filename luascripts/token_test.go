@@ -64,7 +64,7 @@ func TestToken_noNumber(t *testing.T) {
 		for _, text := range []string{"abc", "12.5", "-3", "", " 7", "0x10", "1e3", strings.Repeat("9", 20)} {
 			for what, acquire := range map[string]struct {
 				keys luascripts.Keys
-				call func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error)
+				call func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error)
 			}{
 				"plain": {keynames.Plain("orders"), luascripts.AcquireReentrant},
 				"fair":  {keynames.Fair("orders"), luascripts.AcquireFair},
@@ -76,7 +76,7 @@ func TestToken_noNumber(t *testing.T) {
 				do(t, rdb, "FLUSHALL")
 				do(t, rdb, "SET", k.Register, text)
 				before := contents(t, rdb)
-				a, err := acquire.call(t.Context(), rdb, k, luascripts.Question{Owner: ours, Lease: time.Hour, Want: 1})
+				a, err := acquire.call(t.Context(), rdb, k, luascripts.Request{Owner: ours, Lease: time.Hour, Want: 1})
 				if after := contents(t, rdb); err == nil || after != before {
 					t.Errorf("%s, %q: %+v, %v: %s", what, text, a, err, after)
 				}
@@ -108,7 +108,7 @@ func TestToken_andItsRegister(t *testing.T) {
 		if c.register != "" {
 			do(t, rdb, "SET", k.Register, c.register)
 		}
-		got, err := luascripts.AcquireFair(t.Context(), rdb, k, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Spare: 10})
+		got, err := luascripts.AcquireFair(t.Context(), rdb, k, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Spare: 10})
 		if err != nil || got.Token != c.want {
 			t.Errorf("%s: token %d, %v, want %d", name, got.Token, err, c.want)
 		}

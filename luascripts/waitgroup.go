@@ -38,7 +38,7 @@ const (
 // If an earlier copy of the request made the owner a worker, and its lease has expired, the script
 // returns when. JoinWaitGroup sends that time back, and so resumes the lease. A copy that arrives
 // when no caller waits for its reply cannot.
-func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	ended := "0"
 	for range 3 { // more only if copies of the request resume each other's leases, and these expire
 		a, err := acquire(ctx, rdb, waitGroupJoin, []string{k.Lock}, []string{q.Owner, ms(q.Lease), ms(WaitGroupStay), ended}, q)

@@ -18,7 +18,7 @@ func TestWaitGroup(t *testing.T) {
 		k := keynames.WaitGroup("waitgroup")
 		join := func(owner string, lease time.Duration, want luascripts.Verdict) {
 			t.Helper()
-			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease}); err != nil || a.Verdict != want {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease}); err != nil || a.Verdict != want {
 				t.Errorf("%s joins: %+v, %v, want %d", owner, a, err, want)
 			}
 		}
@@ -69,7 +69,7 @@ func TestWaitGroup(t *testing.T) {
 		stands(1, 1, 1)
 		leave("never", 0, luascripts.WorkerDone, luascripts.Gone)
 		leave("late", 0, luascripts.NoWorker, luascripts.Gone)
-		join("late", time.Hour, luascripts.Gone) // the question comes after the settler
+		join("late", time.Hour, luascripts.Gone) // the request comes after the settler
 		stands(1, 1, 1)
 
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d") // its lease ran out
@@ -115,7 +115,7 @@ func TestWaitGroup_denied(t *testing.T) {
 	k := keynames.WaitGroup("waitgroup")
 	join := func(owner string) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour})
+			_, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour})
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func TestWaitGroup_foreign(t *testing.T) {
 	calls := func(rdb rueidis.Client) map[string]func() (luascripts.Verdict, error) {
 		return map[string]func() (luascripts.Verdict, error){
 			"join": func() (luascripts.Verdict, error) {
-				a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: "a", Lease: time.Hour})
+				a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Request{Owner: "a", Lease: time.Hour})
 				return a.Verdict, err
 			},
 			"leave": func() (luascripts.Verdict, error) {
@@ -198,7 +198,7 @@ func TestWaitGroup_foreign(t *testing.T) {
 		for name, call := range calls(rdb) {
 			do(t, rdb, "FLUSHALL")
 			do(t, rdb, "RPUSH", k.Lock, "x")
-			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, good, luascripts.Question{Owner: "b", Lease: time.Minute}); a.Verdict != luascripts.Done || err != nil {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, good, luascripts.Request{Owner: "b", Lease: time.Minute}); a.Verdict != luascripts.Done || err != nil {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			if v, err := call(); v != luascripts.Foreign || err != nil {
@@ -235,7 +235,7 @@ func TestWaitGroup_tells(t *testing.T) {
 		}
 		e := listen(t, rdb)
 		for _, owner := range []string{"a", "b"} {
-			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour}); a.Verdict != luascripts.Done || err != nil {
+			if a, err := luascripts.JoinWaitGroup(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour}); a.Verdict != luascripts.Done || err != nil {
 				t.Fatalf("%+v, %v", a, err)
 			}
 		}

@@ -18,13 +18,13 @@ import (
 // desk collects the calls of all callers of a limiter in this process. For each key one command
 // is under way at a time. The next command carries all callers that come in the meantime,
 // first come first served, so the number of commands does not grow with the number of callers. If there are
-// more keys than senders, one pipeline carries the questions of several keys; without a cluster one script call does.
+// more keys than senders, one pipeline carries the requests of several keys; without a cluster one script call does.
 //
-//	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a question under way ──▶ its answer
+//	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a request under way ──▶ its answer
 //	            │         │                                 │
 //	            │         │                                 └ the caller has left: a refund goes to the front of lane.next
 //	            │         └ the caller leaves: nothing was sent for it
-//	            └ refused here: by an answer that still holds, or while a question is overdue
+//	            └ refused here: by an answer that still holds, or while a request is overdue
 //
 // A refund and a reset go the same way. So the next call for the key cannot overtake them, and a refusal that was requested
 // before them is not remembered.
@@ -35,7 +35,7 @@ type desk struct {
 	unused sync.Pool       // of *lane, likewise
 
 	mu      sync.Mutex
-	lanes   map[string]*lane     // by key: those with a question under way
+	lanes   map[string]*lane     // by key: those with a request under way
 	refused map[string][]refusal // of each key
 	sweep   int                  // the number of keys in refused at which the desk removes refusals that are over
 	groups  [groups]group
@@ -51,16 +51,16 @@ type bucketID struct {
 type group struct {
 	ready   []*lane // the lanes that go next, first come first served
 	senders int     // the number of goroutines that send
-	overdue int     // the number of overdue questions
+	overdue int     // the number of overdue requests
 }
 
 // lane is a key that callers ask about. The mutex of the desk guards it.
 type lane struct {
 	key    string
 	group  *group
-	next   []*ask // the callers that go with the next questions
-	under  []*ask // those of the question under way, who have the same limits
-	isLate bool   // the question under way is overdue
+	next   []*ask // the callers that go with the next requests
+	under  []*ask // those of the request under way, who have the same limits
+	isLate bool   // the request under way is overdue
 }
 
 // ask is the call of one caller, or a refund for a caller that has left.
@@ -70,7 +70,7 @@ type ask struct {
 
 	id    bucketID
 	rules luascripts.LimitRules
-	q     luascripts.LimitQuestion // of one caller
+	q     luascripts.LimitRequest // of one caller
 	r     answer
 	err   error
 
@@ -82,10 +82,10 @@ type ask struct {
 type answer struct {
 	luascripts.LimitReply
 	at   int64     // by the server's clock, in µs
-	sent time.Time // when the question was sent
+	sent time.Time // when the request was sent
 }
 
-// refusal is an answer that decides later calls without a question.
+// refusal is an answer that decides later calls without a request.
 type refusal struct {
 	rules  string    // of the caller
 	least  int64     // this number of units cannot be taken
@@ -101,12 +101,12 @@ const (
 	perGroup = 16384 / groups
 
 	// maxSenders is the most pipelines of a group under way, and maxLanes the most keys with
-	// a question in one pipeline.
+	// a request in one pipeline.
 	maxSenders = 8
 	maxLanes   = 32
 
-	// maxQuestions is the most questions in one command. Equal questions count as one.
-	maxQuestions = 64
+	// maxRequests is the most requests in one command. Equal requests count as one.
+	maxRequests = 64
 
 	// believed is the time for which the desk believes a refusal. After that time it notices a refund
 	// of another process, or a deleted key.
@@ -132,8 +132,8 @@ func newDesk(s *command.Sender) *desk {
 	}
 }
 
-// ask asks the question of one caller, and returns the answer. A refund is sent even if its caller leaves.
-func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.LimitQuestion) (answer, error) {
+// ask asks the request of one caller, and returns the answer. A refund is sent even if its caller leaves.
+func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.LimitRequest) (answer, error) {
 	if err := ctx.Err(); err != nil {
 		return answer{}, err
 	}
@@ -181,18 +181,18 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 func (d *desk) undo(id bucketID, rules luascripts.LimitRules, units, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.join(id, rules, luascripts.RefundQuestion(units, at))
+	d.join(id, rules, luascripts.RefundRequest(units, at))
 }
 
 // newAsk returns an ask that is in no lane yet.
-func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.LimitQuestion) *ask {
+func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.LimitRequest) *ask {
 	a := d.asks.Get().(*ask)
 	a.id, a.rules, a.q = id, rules, q
 	return a
 }
 
 // join puts an ask at the end of the lane of its key, and returns it. The mutex is held, and the caller has entered the sender.
-func (d *desk) join(id bucketID, rules luascripts.LimitRules, q luascripts.LimitQuestion) *ask {
+func (d *desk) join(id bucketID, rules luascripts.LimitRules, q luascripts.LimitRequest) *ask {
 	if !q.Asks() {
 		d.forget(id.key)
 	}
@@ -228,8 +228,8 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	if i := slices.Index(l.next, a); i >= 0 && a.q.Units >= 0 {
 		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
 	}
-	// A caller that has waited for its whole patience came before the question under way was sent, or while it
-	// was under way, so that question is overdue.
+	// A caller that has waited for its whole patience came before the request under way was sent, or while it
+	// was under way, so that request is overdue.
 	if late && !l.isLate {
 		l.isLate = true
 		l.group.overdue++
@@ -237,7 +237,7 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	return answer{}, err
 }
 
-// run asks the questions of a group until none is left.
+// run asks the requests of a group until none is left.
 func (d *desk) run(g *group) {
 	for {
 		d.mu.Lock()
@@ -249,16 +249,16 @@ func (d *desk) run(g *group) {
 		n := min(len(g.ready), maxLanes)
 		lanes := make([]*lane, 0, n)
 		calls := make([]luascripts.LimitCall, 0, n)
-		questions := make([]luascripts.LimitQuestion, 0, n) // those of all calls; most have one
+		requests := make([]luascripts.LimitRequest, 0, n) // those of all calls; most have one
 		for _, l := range g.ready[:n] {
 			if len(l.next) == 0 { // all callers have left
 				d.end(l)
 				continue
 			}
-			first := len(questions)
-			questions = l.board(questions)
+			first := len(requests)
+			requests = l.board(requests)
 			lanes = append(lanes, l)
-			calls = append(calls, luascripts.LimitCall{Key: l.key, Rules: l.under[0].rules, Questions: questions[first:]})
+			calls = append(calls, luascripts.LimitCall{Key: l.key, Rules: l.under[0].rules, Requests: requests[first:]})
 		}
 		g.ready = append([]*lane(nil), g.ready[n:]...)
 		d.mu.Unlock()
@@ -266,14 +266,14 @@ func (d *desk) run(g *group) {
 			continue
 		}
 		sent := time.Now()
-		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
+		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
 			if a.Err = d.send.Explain(command.DetectClosed(context.Background(), d.send.Redis, a.Err)); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrWrongType
 			}
-			d.answer(lanes[i], calls[i].Questions, a, sent)
+			d.answer(lanes[i], calls[i].Requests, a, sent)
 		}
-		if len(lanes) > 1 || calls[0].Questions[0].Times > 1 {
-			runtime.Gosched() // the callers come first: their next questions are then in the next pipeline
+		if len(lanes) > 1 || calls[0].Requests[0].Times > 1 {
+			runtime.Gosched() // the callers come first: their next requests are then in the next pipeline
 		}
 	}
 }
@@ -287,10 +287,10 @@ func (d *desk) end(l *lane) {
 }
 
 // board takes from l.next the callers that go in one command, in the order in which they came: those with the limits of the
-// first, up to a refund or a reset of a caller with other limits. It adds their questions to questions: each is that of the next so many
+// first, up to a refund or a reset of a caller with other limits. It adds their requests to requests: each is that of the next so many
 // callers in l.under. The mutex is held.
-func (l *lane) board(questions []luascripts.LimitQuestion) []luascripts.LimitQuestion {
-	rules, most := l.next[0].id.rules, len(questions)+maxQuestions
+func (l *lane) board(requests []luascripts.LimitRequest) []luascripts.LimitRequest {
+	rules, most := l.next[0].id.rules, len(requests)+maxRequests
 	l.under = l.under[:0]
 	stay, full := l.next[:0], false
 	for _, a := range l.next {
@@ -299,31 +299,31 @@ func (l *lane) board(questions []luascripts.LimitQuestion) []luascripts.LimitQue
 			stay = append(stay, a)
 			continue
 		}
-		last := len(questions) - 1
-		single := luascripts.LimitQuestion{}
+		last := len(requests) - 1
+		single := luascripts.LimitRequest{}
 		if len(l.under) > 0 {
-			single = questions[last]
+			single = requests[last]
 			single.Times = 1
 		}
 		all := a.q.Units > 0 && a.q.Least == a.q.Units && a.q.Wait == 0
 		if all && len(l.under) > 0 && single == a.q {
-			questions[last].Times++
-		} else if len(questions) == most {
+			requests[last].Times++
+		} else if len(requests) == most {
 			full = true
 			stay = append(stay, a)
 			continue
 		} else {
-			questions = append(questions, a.q)
+			requests = append(requests, a.q)
 		}
 		l.under = append(l.under, a)
 	}
 	clear(l.next[len(stay):])
 	l.next = stay
-	return questions
+	return requests
 }
 
 // answer gives each caller its answer.
-func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
+func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.LimitAnswer, sent time.Time) {
 	var back []answer // the answers to refund
 	of := answer{at: a.At, sent: sent}
 	d.mu.Lock()
@@ -331,7 +331,7 @@ func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascript
 	d.onTime(l)
 	id, rules := l.under[0].id, l.under[0].rules
 	n := 0
-	for i, q := range questions {
+	for i, q := range requests {
 		callers := max(1, q.Times)
 		for j, c := range l.under[n : n+callers] {
 			if c.err = a.Err; a.Err == nil {
@@ -349,15 +349,15 @@ func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascript
 	if back != nil {
 		var refunds []*ask
 		for _, r := range sum(back) {
-			refunds = append(refunds, d.newAsk(id, rules, luascripts.RefundQuestion(r.Taken, r.at+r.Delay.Microseconds())))
+			refunds = append(refunds, d.newAsk(id, rules, luascripts.RefundRequest(r.Taken, r.at+r.Delay.Microseconds())))
 		}
 		l.next = slices.Insert(l.next, 0, refunds...) // if it fails, time gives the units back
 	}
 	if a.Err == nil {
-		// The reply to the last question has the latest state.
-		last := len(questions) - 1
+		// The reply to the last request has the latest state.
+		last := len(requests) - 1
 		of.LimitReply = a.Replies[last]
-		d.learn(l, id, questions[last], of)
+		d.learn(l, id, requests[last], of)
 	}
 	if len(l.next) > 0 {
 		l.group.ready = append(l.group.ready, l)
@@ -366,7 +366,7 @@ func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascript
 	}
 }
 
-// onTime notes that no question of l is overdue any more. The mutex is held.
+// onTime notes that no request of l is overdue any more. The mutex is held.
 func (d *desk) onTime(l *lane) {
 	if l.isLate {
 		l.isLate = false
@@ -374,9 +374,9 @@ func (d *desk) onTime(l *lane) {
 	}
 }
 
-// share returns the reply for the j-th of several callers with the same question. The first callers
+// share returns the reply for the j-th of several callers with the same request. The first callers
 // get all that they want, and the others get nothing.
-func share(r luascripts.LimitReply, q luascripts.LimitQuestion, j int) luascripts.LimitReply {
+func share(r luascripts.LimitReply, q luascripts.LimitRequest, j int) luascripts.LimitReply {
 	if q.Times <= 1 {
 		return r
 	}
@@ -403,9 +403,9 @@ func sum(back []answer) (sums []answer) {
 	return sums
 }
 
-// knows returns the answer to a question if a refusal answers it: the units are not there
+// knows returns the answer to a request if a refusal answers it: the units are not there
 // before the time of the refusal. The mutex is held.
-func (d *desk) knows(id bucketID, q luascripts.LimitQuestion) (answer, bool) {
+func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 	if q.Units == 0 {
 		return answer{}, false
 	}
@@ -430,7 +430,7 @@ func (d *desk) knows(id bucketID, q luascripts.LimitQuestion) (answer, bool) {
 }
 
 // learn remembers a refusal of a caller of l. The mutex is held.
-func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitQuestion, r answer) {
+func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitRequest, r answer) {
 	// The refusal of a reservation says that the units are there too late for it. It does not
 	// say that they are not there at once.
 	if r.Retry <= 0 || q.Wait > 0 || r.Taken > 0 && q.Times == 1 {
@@ -454,7 +454,7 @@ func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitQuestion, r answer)
 			return
 		}
 	}
-	// The server answered after the question was sent, so until is not too late.
+	// The server answered after the request was sent, so until is not too late.
 	until := r.sent.Add(r.Retry)
 	forget := r.sent.Add(believed)
 	if until.Before(forget) {

@@ -2,7 +2,7 @@ package ratelimit
 
 import "time"
 
-// WaitForAsks returns when n callers wait for the next question about a key.
+// WaitForAsks returns when n callers wait for the next request about a key.
 func WaitForAsks(l *Limiter, key string, n int) {
 	id, _ := l.enter(key, 0)
 	for {

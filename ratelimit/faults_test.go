@@ -169,7 +169,7 @@ func (s subject) soonLeft(t *testing.T, what string, want int64) {
 	}
 }
 
-// A lost question or answer, whichever command it is of: a limiter's call fails, and has taken or given back its units once or not at
+// A lost request or answer, whichever command it is of: a limiter's call fails, and has taken or given back its units once or not at
 // all; a window's call has its answer all the same.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
@@ -309,7 +309,7 @@ func TestClose_underWay(t *testing.T) {
 	}
 }
 
-// A question for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
+// A request for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
 func TestPrefetch_faults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -271,7 +271,7 @@ func handler(l *ratelimit.Limiter, name string, n int64, next http.Handler) (h h
 	}), func(_ *http.Request, err error) { *told = append(*told, err) }), told, served
 }
 
-// A client that goes away is no fault, whether before the question or before the answer.
+// A client that goes away is no fault, whether before the request or before the answer.
 func TestHandler_clientGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -283,7 +283,7 @@ func TestHandler_clientGone(t *testing.T) {
 		soon, cancel := context.WithCancel(t.Context())
 		wire.Freeze(true)
 		time.AfterFunc(time.Second, cancel)
-		for what, ctx := range map[string]context.Context{"before the question": over, "before the answer": soon} {
+		for what, ctx := range map[string]context.Context{"before the request": over, "before the answer": soon} {
 			if r := request(ctx, h, "ann"); r.StatusCode != 499 || r.Header.Get("Retry-After") != "" || len(*told) > 0 || *served > 0 {
 				t.Errorf("%s: %v, told %v, %d served", what, r, *told, *served)
 			}

@@ -115,7 +115,7 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 	if l.stock != nil && n > 0 && n == least && n <= l.most {
 		r, err = l.stock.take(ctx, l, id, n)
 	} else {
-		r, err = l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: n, Times: 1, Least: least})
+		r, err = l.desk.ask(ctx, l, id, luascripts.LimitRequest{Units: n, Times: 1, Least: least})
 	}
 	if err != nil {
 		return l.without(op, key, id, n, least, err)
@@ -146,7 +146,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	id, err := l.enter(key, 0)
 	if err == nil {
-		_, err = l.desk.ask(ctx, l, id, luascripts.ResetQuestion())
+		_, err = l.desk.ask(ctx, l, id, luascripts.ResetRequest())
 	}
 	if err == nil {
 		l.local.reset(id.key)
@@ -156,7 +156,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // refund gives back units that would have been used at the server's time at.
 func (l *Limiter) refund(ctx context.Context, id bucketID, units, at int64) error {
-	_, err := l.desk.ask(ctx, l, id, luascripts.RefundQuestion(units, at))
+	_, err := l.desk.ask(ctx, l, id, luascripts.RefundRequest(units, at))
 	return err
 }
 

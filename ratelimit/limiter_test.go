@@ -195,7 +195,7 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// Callers that come while a question is under way share the next question, first come first served.
+// Callers that come while a request is under way share the next request, first come first served.
 func TestTake_together(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

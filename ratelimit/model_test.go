@@ -162,7 +162,7 @@ func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
 	return l
 }
 
-// timeless hides the deadline of a test from rapid: a bubble does not allow the question.
+// timeless hides the deadline of a test from rapid: a bubble does not allow the request.
 type timeless struct{ rapid.TB }
 
 // bubble runs f on virtual time.

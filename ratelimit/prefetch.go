@@ -39,7 +39,7 @@ type grant struct {
 	left     int64
 	until    time.Time
 	r        answer        // the answer that granted the units
-	fetching chan struct{} // closed when the question under way is over; nil if none is under way
+	fetching chan struct{} // closed when the request under way is over; nil if none is under way
 }
 
 // check returns an error if s does not fit limits of which callers can take most units at once.
@@ -94,7 +94,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 // fetch asks Redis for the units that a caller needs beyond the stock, and for extra ones.
 func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
 	need := n - had
-	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Times: 1, Least: need})
+	r, err := l.desk.ask(ctx, l, id, luascripts.LimitRequest{Units: need + s.extra, Times: 1, Least: need})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() {

@@ -143,7 +143,7 @@ func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reserv
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = max(0, min(wait, time.Until(deadline)))
 	}
-	q := luascripts.LimitQuestion{Units: n, Times: 1, Least: n, Wait: wait.Truncate(time.Microsecond)}
+	q := luascripts.LimitRequest{Units: n, Times: 1, Least: n, Wait: wait.Truncate(time.Microsecond)}
 	r, err := l.desk.ask(ctx, l, id, q)
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):

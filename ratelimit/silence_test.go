@@ -45,7 +45,7 @@ func TestClosed(t *testing.T) {
 			if !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || d.OK || d.Taken != 0 || d.Err == nil {
 				t.Errorf("call %d: %+v, %v", i, d, err)
 			}
-			// While a question is overdue, callers do not wait.
+			// While a request is overdue, callers do not wait.
 			isNear(t, fmt.Sprintf("call %d took", i), time.Since(start), want)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

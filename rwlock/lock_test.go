@@ -40,8 +40,8 @@ var (
 		},
 		Keys: func(name, owner string, holds int) []string { return []string{leaseKey(name, owner, holds), name} },
 
-		Rival:     &writing,
-		Questions: 1, // until one of them must wait, each reader sends a request
+		Rival:    &writing,
+		Requests: 1, // until one of them must wait, each reader sends a request
 	}
 )
 

@@ -120,7 +120,7 @@ func check(permits int64, n int) error {
 
 // acquire implements session.Scripts.Acquire. It converts a mismatch of the permit count to an error of this package,
 // which ends the wait.
-func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 	a, err := luascripts.AcquireSemaphore(ctx, rdb, k, q)
 	if err == nil {
 		return a, nil

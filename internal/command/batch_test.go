@@ -75,9 +75,9 @@ func (f *far) change(_ context.Context, _ rueidis.CoreClient, changes []*luascri
 				continue
 			}
 		}
-		f.carried[c.Question.Owner]++
-		f.order = append(f.order, c.Question.Owner)
-		c.Acquired.Token, _ = strconv.ParseUint(c.Question.Owner, 10, 64)
+		f.carried[c.Request.Owner]++
+		f.order = append(f.order, c.Request.Owner)
+		c.Acquired.Token, _ = strconv.ParseUint(c.Request.Owner, 10, 64)
 	}
 	f.mu.Unlock()
 	time.Sleep(trip - trip/2)
@@ -103,7 +103,7 @@ func (c step) Late(token uint64, err error) {
 }
 
 func (c step) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
-	change.Question.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
+	change.Request.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
 	return func(change *luascripts.Change) uint64 { return change.Acquired.Token }
 }
 
@@ -373,9 +373,9 @@ func TestTogether_beginsEmpty(t *testing.T) {
 		f := &far{}
 		f.refuses = func(c *luascripts.Change) error {
 			if c.Err != nil || c.Acquired.Token != 0 {
-				t.Errorf("%s begins with %d, %v", c.Question.Owner, c.Acquired.Token, c.Err)
+				t.Errorf("%s begins with %d, %v", c.Request.Owner, c.Acquired.Token, c.Err)
 			}
-			if number, _ := strconv.Atoi(c.Question.Owner); number%2 == 0 {
+			if number, _ := strconv.Atoi(c.Request.Owner); number%2 == 0 {
 				return broke
 			}
 			return nil
@@ -627,8 +627,8 @@ type locked struct{ step }
 
 func (c locked) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
 	reply := c.step.Batch(change)
-	key := "lock" + change.Question.Owner
-	change.Keys, change.Question.Lease, change.Question.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
+	key := "lock" + change.Request.Owner
+	change.Keys, change.Request.Lease, change.Request.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
 	return reply
 }
 

@@ -169,7 +169,7 @@ func cancelledMidway(t *testing.T, k Kind) {
 		<-asked
 		cancel()
 		wantAlone(t, w.Err(t), context.Canceled)
-		close(release) // now the question arrives
+		close(release) // now the request arrives
 		WaitFor(t, "the late grant is taken back", func() bool {
 			h, err := k.rival().New(other, "orders").TryLock(t.Context())
 			if err == nil {
@@ -182,8 +182,8 @@ func cancelledMidway(t *testing.T, k Kind) {
 	}
 }
 
-// A context ends while its question is in flight, for a lock that another owner
-// has. Whatever happens to that question, no trace of the waiter is left, although
+// A context ends while its request is in flight, for a lock that another owner
+// has. Whatever happens to that request, no trace of the waiter is left, although
 // its patience would let the trace live.
 func cancelledMidwayWaiting(t *testing.T, k Kind) {
 	for name, act := range map[string]redistest.Action{
@@ -218,7 +218,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 			w := Go(ctx, k.New(c, "orders", k.patience(time.Hour)...))
 			<-asked
 			if act.HoldReply != nil {
-				WaitFor(t, "the question was carried out", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
+				WaitFor(t, "the request was carried out", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
 			}
 			cancel()
 			wantAlone(t, w.Err(t), context.Canceled)
@@ -964,7 +964,7 @@ func keyPrefix(t *testing.T, k Kind) {
 }
 
 // However many waiters a process has, it asks once for all of them, apart from the
-// questions that each waiter asks when it comes.
+// requests that each waiter asks when it comes.
 func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	const waiters = 200
 	s := redistest.Start(t)
@@ -984,8 +984,8 @@ func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	})
 	took := time.Since(start)
 	calls := s.CommandCalls(t, "evalsha")
-	if most := int64(k.Questions*waiters) + int64(took/time.Second) + 6; calls > most {
-		t.Errorf("%d questions in %v for %d waiters, want no more than %d", calls, took, waiters, most)
+	if most := int64(k.Requests*waiters) + int64(took/time.Second) + 6; calls > most {
+		t.Errorf("%d requests in %v for %d waiters, want no more than %d", calls, took, waiters, most)
 	}
 	cancel()
 	for _, w := range all {

@@ -52,9 +52,9 @@ type Kind struct {
 	// Patient says that the kind knows lock.WithWaiterTimeout.
 	Patient bool
 
-	// Questions is how many questions each waiter asks for itself when it comes.
+	// Requests is how many requests each waiter asks for itself when it comes.
 	// A process asks all others once for all its waiters.
-	Questions int
+	Requests int
 
 	// OtherKind is the hash of a lock of another kind. TellsHashes says that the kind tells any
 	// other hash from a lock that was lost, also in Unlock.

@@ -204,7 +204,7 @@ func TestUnused(t *testing.T) {
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
 		"a line":            func(s *stage) { s.side(false).newQueue(&plainTerms) },
 		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
-		"a question":        func(s *stage) { s.side(true).requests = 1 },
+		"a request":         func(s *stage) { s.side(true).requests = 1 },
 		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },
 	} {
 		s := newStage(t)

@@ -396,11 +396,11 @@ func (w *world) checkPlace(p *proc) {
 			}
 		}
 		if int(k.t.pending) != pending {
-			w.fail("%d questions for one tenure are under way, and it counts %d", pending, k.t.pending)
+			w.fail("%d requests for one tenure are under way, and it counts %d", pending, k.t.pending)
 		}
 	}
 	if p.place.inFlight != flying {
-		w.fail("%d questions are under way, and the place counts %d", flying, p.place.inFlight)
+		w.fail("%d requests are under way, and the place counts %d", flying, p.place.inFlight)
 	}
 	for _, t := range p.place.granted() {
 		if len(t.Served()) > 0 && !p.place.removing && !p.closed {
@@ -522,7 +522,7 @@ func (w *world) drain() {
 			w.fail("the place is in use")
 		}
 		if p.place.inFlight != 0 {
-			w.fail("%d questions are under way for ever", p.place.inFlight)
+			w.fail("%d requests are under way for ever", p.place.inFlight)
 		}
 		if !p.place.Idle(w.now.Add(asideTime)) {
 			w.fail("the place is never idle")

@@ -29,7 +29,7 @@ func TestMayPass(t *testing.T) {
 		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.tenure(&plainTerms) }},
 		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
 		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
-		"a question is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
+		"a request is under way":      {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
 		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
 		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
 		"two holds stand":             {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
@@ -553,9 +553,9 @@ func TestGiveUp(t *testing.T) {
 		change func(*stage, *Acquisition)
 		kept   bool
 	}{
-		"nothing is under way":    {func(*stage, *Acquisition) {}, true},
-		"a question is under way": {func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
-		"in doubt":                {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
+		"nothing is under way":   {func(*stage, *Acquisition) {}, true},
+		"a request is under way": {func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
+		"in doubt":               {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w, behind := scene(t)

@@ -123,8 +123,8 @@ func TestLine_usedAgain(t *testing.T) {
 		beats   bool
 		again   bool
 	}{
-		"nobody knows of it":      {&writeTerms, func(s *stage, w *Waiter) { s.Failed(w, s.asks(w), false, nil) }, false, false, true},
-		"a question is under way": {&writeTerms, func(s *stage, w *Waiter) { s.asks(w) }, false, false, false},
+		"nobody knows of it":     {&writeTerms, func(s *stage, w *Waiter) { s.Failed(w, s.asks(w), false, nil) }, false, false, true},
+		"a request is under way": {&writeTerms, func(s *stage, w *Waiter) { s.asks(w) }, false, false, false},
 		"the session has something of it": {&writeTerms, func(s *stage, w *Waiter) {
 			s.Failed(w, s.asks(w), false, nil)
 			w.queue.Subscriptions = 1
@@ -355,7 +355,7 @@ func TestStepAside(t *testing.T) {
 	s.pass(due.Sub(s.now))
 	w.queue.YieldUntil(s.now.Add(asideTime))
 	if s.next(w).Do != Send {
-		t.Error("a question that is due is put off")
+		t.Error("a request that is due is put off")
 	}
 
 	s, w = scene(t, -1)
@@ -596,7 +596,7 @@ func TestSilence(t *testing.T) {
 		heard bool
 	}{
 		"nothing was asked":                    {func(*Outage, clock) {}, 1, 0, nil, false},
-		"the first question is in flight":      {func(q *Outage, at clock) { q.sent(at(0)) }, 299, 0, nil, false},
+		"the first request is in flight":       {func(q *Outage, at clock) { q.sent(at(0)) }, 299, 0, nil, false},
 		"it is overdue":                        {func(q *Outage, at clock) { q.sent(at(0)) }, 300, overdue, nil, false},
 		"it was answered":                      {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)) }, 400, 0, nil, true},
 		"the next is in flight":                {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 309, 0, nil, true},
@@ -651,7 +651,7 @@ func TestSilence(t *testing.T) {
 	ticket := s.asks(w)
 	s.pass(time.Second)
 	if lasts() != time.Second {
-		t.Error("the question is under way, and the line does not know")
+		t.Error("the request is under way, and the line does not know")
 	}
 	s.Failed(w, ticket, false, no)
 	w.Failed(no)

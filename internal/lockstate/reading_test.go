@@ -224,12 +224,12 @@ func TestLand(t *testing.T) {
 		change func(s *stage, w *Waiter, t *Acquisition)
 		opens  bool
 	}{
-		"nothing is against it":                {func(*stage, *Waiter, *Acquisition) {}, true},
-		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.writes = true }, false},
-		"it is in doubt":                       {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
-		"another question is under way for it": {func(s *stage, _ *Waiter, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
-		"a reader was refused meanwhile":       {func(s *stage, _ *Waiter, _ *Acquisition) { s.side(true).refuse() }, false},
-		"a later one is open":                  {func(s *stage, _ *Waiter, _ *Acquisition) { s.readsLater(9) }, false},
+		"nothing is against it":               {func(*stage, *Waiter, *Acquisition) {}, true},
+		"its owner writes":                    {func(_ *stage, _ *Waiter, t *Acquisition) { t.writes = true }, false},
+		"it is in doubt":                      {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
+		"another request is under way for it": {func(s *stage, _ *Waiter, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
+		"a reader was refused meanwhile":      {func(s *stage, _ *Waiter, _ *Acquisition) { s.side(true).refuse() }, false},
+		"a later one is open":                 {func(s *stage, _ *Waiter, _ *Acquisition) { s.readsLater(9) }, false},
 		"a later one was open": {func(s *stage, _ *Waiter, _ *Acquisition) {
 			t, h := s.readsLater(9)
 			s.Unlock(t, h, s.now, nil)
@@ -704,7 +704,7 @@ func TestLand_once(t *testing.T) {
 	s.WillSend(asked, leaseTime, leaseTime)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if s.sides[1].requests != 0 {
-		t.Errorf("%d questions are under way", s.sides[1].requests)
+		t.Errorf("%d requests are under way", s.sides[1].requests)
 	}
 }
 

@@ -359,7 +359,7 @@ func TestEntered_countsTheAnswer(t *testing.T) {
 	before := s.inFlight
 	s.Entered(r.Waiters[0], false, s.now, s.now)
 	if w.Acquisition.pending != 0 || s.inFlight != before-1 {
-		t.Errorf("%d answers are missing, and %d questions are under way", w.Acquisition.pending, s.inFlight)
+		t.Errorf("%d answers are missing, and %d requests are under way", w.Acquisition.pending, s.inFlight)
 	}
 }
 
@@ -1011,7 +1011,7 @@ func TestServed_staysOut(t *testing.T) {
 	s.done()
 	s.serve(w, s.tenure(&fairTerms), s.now)
 	if !slices.Contains(s.gives(), as) {
-		t.Error("its question may bring it into the queue, and nobody takes it out")
+		t.Error("its request may bring it into the queue, and nobody takes it out")
 	}
 	if _, r := w.queue.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{other}) {
 		t.Errorf("%+v", r)

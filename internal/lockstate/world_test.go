@@ -619,7 +619,7 @@ func (w *world) look(c *call) {
 func (w *world) ask(c *call, step Step) {
 	t := step.Acquisition
 	if !t.Lives() {
-		w.fail("a question for a tenure that is over")
+		w.fail("a request for a tenure that is over")
 	}
 	c.t = t
 	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Came, sent: w.now}
@@ -807,7 +807,7 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	w.tellAnswer(k, broken)
 	switch k.errand {
 	case toAsk:
-		w.answeredQuestion(k, broken, mayHaveRun)
+		w.answeredRequest(k, broken, mayHaveRun)
 	case toRelease:
 		w.answeredRelease(k, broken)
 	case toKeep:
@@ -818,7 +818,7 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	w.act(k.p)
 }
 
-func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
+func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
 	p, c := &k.p.place, k.c
 	if c == nil { // late
 		w.tellLate(k)

@@ -332,7 +332,7 @@ var errReleased = command.Final{Err: errors.New("released in the meantime")}
 // reenterRequest is the command that adds a hold to an acquisition.
 type reenterRequest struct {
 	t       *acquisition
-	q       luascripts.Question
+	q       luascripts.Request
 	sent    *time.Time
 	endTurn func() // gives the turn back
 }
@@ -385,7 +385,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	t.MayTake(lease)
 	a.at.unlock()
 	var sent time.Time
-	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
+	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.Abandoned(o.Err)

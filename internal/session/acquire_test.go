@@ -161,7 +161,7 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 		for _, k := range []*Kind{plain, alone} {
 			h := w.take(w.a, k, w.Context())
 			held := h.(*hold).acquisition()
-			r := reenterRequest{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
+			r := reenterRequest{t: held, q: luascripts.Request{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
 			if joins := r.Batch(new(luascripts.Change)) != nil; joins != k.Batches {
 				w.Errorf("it lives, and joins others: %v", joins)
 			}
@@ -328,7 +328,7 @@ func TestReentry_crossedByClose(t *testing.T) {
 		k := hookable()
 		w.take(w.a, k, ctx)
 		asked, goes := make(chan struct{}), make(chan struct{})
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			close(asked)
 			<-goes
 			return plain.Acquire(ctx, w.rdb, keys, q)

@@ -15,7 +15,7 @@ import (
 
 // acquireRequest is one request for the first hold of a lock. It implements command.Call.
 type acquireRequest struct {
-	luascripts.Question
+	luascripts.Request
 	s    *Session
 	t    *acquisition      // for which it is sent
 	spec *Spec             // the waiter's; a ticket may have another waiter's spec
@@ -30,7 +30,7 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	a.t = acquisitionOf(step.Acquisition)
 	q := &a.request
 	*q = acquireRequest{s: s, t: a.t, spec: spec, w: a.w, sent: a.now}
-	q.Question = luascripts.Question{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare}
+	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare}
 	if step.Sibling != nil {
 		q.Writer = step.Sibling.Name
 	}
@@ -56,7 +56,7 @@ func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if q.Replicas > 0 {
 		return q.sendToReplicas(ctx)
 	}
-	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
+	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Request)
 }
 
 // Batch fills in the change.
@@ -64,7 +64,7 @@ func (q acquireRequest) Batch(c *luascripts.Change) func(*luascripts.Change) lua
 	if q.Replicas > 0 || !q.spec.Batches {
 		return nil
 	}
-	q.spec.encode(c, q.Question)
+	q.spec.encode(c, q.Request)
 	return acquiredBy
 }
 

@@ -28,7 +28,7 @@ func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var carryOut func()
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				carryOut = func() {
 					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
 						w.Errorf("%+v, %v", a, err)
@@ -58,7 +58,7 @@ func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				replicas := q.Replicas
 				q.Replicas = 0 // the in-memory server has none
 				a, err := acquire(ctx, rdb, k, q)
@@ -82,7 +82,7 @@ func TestAbandoned_aGrantThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				if asked.Add(1) == 1 {
 					return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 				}
@@ -122,7 +122,7 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var passed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
 				return acquire(ctx, rdb, k, q)
 			}
@@ -167,7 +167,7 @@ func TestReplicas_theRollbackAfterItsCallerHasLeft(t *testing.T) {
 		defer cancel()
 		var granted atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
 				a, err := acquire(ctx, rdb, k, q)
 				granted.Store(true)

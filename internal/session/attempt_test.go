@@ -37,7 +37,7 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 				w.Error(err)
 			}
 			if took := time.Since(start); took < opTime-opTime/4 || took > opTime {
-				w.Errorf("its last question came after %v, and it may take %v", took, opTime)
+				w.Errorf("its last request came after %v, and it may take %v", took, opTime)
 			}
 		}
 		w.mini.SetError("")
@@ -300,7 +300,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 		cancel()
 		w.wantEnd("Lock", <-ended, []error{lock.ErrNotAcquired, context.Canceled}, lock.ErrUnavailable)
 		if n.Load() != 1 {
-			w.Errorf("%d questions, want that of the other reader", n.Load())
+			w.Errorf("%d requests, want that of the other reader", n.Load())
 		}
 		w.unlock(<-other)
 	})
@@ -367,7 +367,7 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		asked, gaveBack := 0, 0
 		k := hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			asked++
 			a, err := plain.Acquire(ctx, rdb, keys, q)
 			time.Sleep(200 * time.Millisecond)
@@ -681,7 +681,7 @@ func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
 		goes := make(chan struct{})
 		var asked, slow atomic.Int64
 		k := *hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if slow.Add(1) == 1 {
 				<-goes
 			}

@@ -184,7 +184,7 @@ func TestClose_whileAWaiterAsks(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		closed := make(chan error, 1)
 		var n atomic.Int32
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			a, err := plain.Acquire(ctx, rdb, keys, q)
 			if n.Add(1) == 1 {
 				go func() { closed <- w.a.Close(context.Background()) }()
@@ -194,7 +194,7 @@ func TestClose_whileAWaiterAsks(t *testing.T) {
 			return a, err
 		}
 		if _, err := w.a.Lock(w.Context(), spec); !errors.Is(err, lock.ErrClosed) || n.Load() != 1 {
-			w.Errorf("%v after %d questions", err, n.Load())
+			w.Errorf("%v after %d requests", err, n.Load())
 		}
 		if err := <-closed; err != nil {
 			w.Error(err)

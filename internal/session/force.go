@@ -212,13 +212,13 @@ func (s *Session) hearAgain() {
 // is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
 func (s *Session) ask(batch []*acquisition, by string) {
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
-	questions := make([]luascripts.Renewal, len(batch))
+	requests := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
-		questions[i] = locked(t.at, t.renewal)
+		requests[i] = locked(t.at, t.renewal)
 	}
 	// A renewal never shortens a lease, so this one changes nothing.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
-		return batch[0].spec.Renew(ctx, s.rdb, questions, time.Millisecond, batchSize), nil
+		return batch[0].spec.Renew(ctx, s.rdb, requests, time.Millisecond, batchSize), nil
 	}))
 	if err != nil {
 		return

@@ -110,7 +110,7 @@ func TestHandover_asksInTime(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		if n := sent.Load(); n != 0 {
-			w.Errorf("%d questions at once", n)
+			w.Errorf("%d requests at once", n)
 		}
 		w.mini.Del("orders") // publishes no message
 		start := time.Now()
@@ -718,7 +718,7 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 	var asked atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if asked.Add(1) > 1 {
 				return acquire(ctx, rdb, k, q)
 			}
@@ -945,7 +945,7 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 			return wasAsked, saidAgain
 		}
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				mu.Lock()
 				first := before.IsZero()
 				asked, before = append(asked, time.Since(before)), time.Now()
@@ -995,7 +995,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var passed atomic.Int32
 				k := gated(func(acquire acquireFunc) acquireFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 						if q.Want > 1 {
 							return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						}
@@ -1066,7 +1066,7 @@ func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goe
 	goes = make(chan struct{})
 	var asked atomic.Int32
 	k := gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if asked.Add(1) == 2 {
 				<-goes
 			}
@@ -1133,7 +1133,7 @@ func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var confirmed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				n := q.Replicas
 				q.Replicas = 0 // the in-memory server has none
 				a, err := acquire(ctx, rdb, k, q)
@@ -1163,7 +1163,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		var asked atomic.Int32
 		var breaks atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				switch {
 				case q.Want > 1 && breaks.CompareAndSwap(true, false):
@@ -1205,7 +1205,7 @@ func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, asked := make(chan struct{}), make(chan string, 10)
 		k := *hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			asked <- q.Owner
 			if q.Replicas == 0 {
 				return luascripts.AcquireReentrant(ctx, rdb, keys, q)
@@ -1383,7 +1383,7 @@ func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				if asked.Add(1) == 1 {
 					return luascripts.Acquired{}, io.EOF
@@ -1593,7 +1593,7 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 }
 
 type (
-	acquireFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
+	acquireFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
 	passFunc    = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 )
 
@@ -1635,7 +1635,7 @@ func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 		late := make(chan struct{})
 		var asked atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				first := asked.Add(1) == 1
 				a, err := acquire(ctx, rdb, k, q)
 				if first {
@@ -1664,7 +1664,7 @@ func TestPass_whileAReentryIsSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				if q.Want == 2 && breaks.CompareAndSwap(true, false) {
 					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
@@ -1788,7 +1788,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
 	var asked atomic.Int32
 	return gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			waits := k.Lock == "orders" && asked.Add(1) == nth
 			if waits && before {
 				<-goes
@@ -1933,7 +1933,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		const ms = time.Millisecond
 		renewal := make(chan struct{})
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				if q.Want > 1 {
 					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
 				}
@@ -2047,7 +2047,7 @@ func TestGuard_aLimitWakesTheNext(t *testing.T) {
 func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				if q.Want > 1 {
 					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
@@ -2078,7 +2078,7 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 		inBubble(t, func(w *world) {
 			ctx := &muted{Context: w.Context()}
 			k := gated(func(acquire acquireFunc) acquireFunc {
-				return func(c context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				return func(c context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 					a, err := acquire(c, rdb, k, q)
 					ctx.over.Store(true)
 					return a, err
@@ -2106,7 +2106,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 		goes := make(chan struct{})
 		var asked, passed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				if asked.Add(1) == 2 {
 					<-goes
 				}
@@ -2131,7 +2131,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 		close(goes)
 		h = <-next
 		if n := asked.Load(); n != 2 {
-			w.Errorf("%d questions, want 2", n)
+			w.Errorf("%d requests, want 2", n)
 		}
 		w.unlock(h)
 	})

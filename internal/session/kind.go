@@ -55,7 +55,7 @@ type Kind struct {
 // Scripts are the keys and the scripts of a kind.
 type Scripts struct {
 	Keys    func(name string) luascripts.Keys
-	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
+	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
@@ -107,8 +107,8 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 }
 
 // encode fills in the fields of c for a change of the lock.
-func (spec *Spec) encode(c *luascripts.Change, q luascripts.Question) {
-	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
+func (spec *Spec) encode(c *luascripts.Change, q luascripts.Request) {
+	c.Keys, c.Slot, c.Request = &spec.Keys, spec.slot, q
 }
 
 // Spec is one lock: a kind, a name and options. It is immutable.

@@ -200,7 +200,7 @@ func TestWaiter_withoutATrace(t *testing.T) {
 		sent := w.scripts()
 		time.Sleep(5 * c.Poll)
 		if n := sent.Load(); n != 5 {
-			w.Errorf("%d questions in five poll intervals", n)
+			w.Errorf("%d requests in five poll intervals", n)
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))

@@ -225,7 +225,7 @@ func TestInspect_fails(t *testing.T) {
 			w.Error(err)
 		}
 		if n := sent.Load(); n != 0 {
-			w.Errorf("%d questions", n)
+			w.Errorf("%d requests", n)
 		}
 	})
 }

@@ -248,7 +248,7 @@ func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		var late atomic.Bool
 		hangs := *fair
-		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireFair(ctx, rdb, keys, q)
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(2500 * time.Millisecond) // one of several connections

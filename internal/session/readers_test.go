@@ -148,7 +148,7 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const trip = 10 * time.Millisecond
 		far := *reading
-		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			time.Sleep(trip)
 			return luascripts.AcquireRead(ctx, rdb, k, q)
 		}
@@ -228,7 +228,7 @@ func TestWriter_readsAtOnce(t *testing.T) {
 				}
 				synctest.Wait()
 				if got := n.Load(); got != 1 {
-					w.Errorf("%d questions, want that of the writer alone: no other caller can get in", got)
+					w.Errorf("%d requests, want that of the writer alone: no other caller can get in", got)
 				}
 				w.unlock(write)
 				other := <-waits
@@ -325,7 +325,7 @@ func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const wait = 2 * time.Second
 		kind := *reading
-		kind.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		kind.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			replicas := q.Replicas
 			q.Replicas = 0
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
@@ -434,7 +434,7 @@ func TestWriter_isToldByTheLastReader(t *testing.T) {
 		}
 		served()
 		if got := n.Load(); got != 20+2 {
-			w.Errorf("%d commands, want 20 releases, one question and one release", got)
+			w.Errorf("%d commands, want 20 releases, one request and one release", got)
 		}
 	})
 }
@@ -519,7 +519,7 @@ func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 // slow returns a kind whose replies are delayed by d.
 func slow(k Kind, d time.Duration) *Kind {
 	acquire, keep := k.Acquire, k.Keep
-	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 		a, err := acquire(ctx, rdb, keys, q)
 		time.Sleep(d)
 		return a, err
@@ -541,7 +541,7 @@ func TestReaders_pauseAfterErrors(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
 		broken := *reading
-		broken.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error) {
+		broken.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
 			if n.Add(1) > 1000 {
 				cancel()
 			}
@@ -554,7 +554,7 @@ func TestReaders_pauseAfterErrors(t *testing.T) {
 			w.Errorf("%v, want one that names the time-out and the error", err)
 		}
 		if got := n.Load(); got > 100 {
-			w.Errorf("%d questions in ten seconds", got)
+			w.Errorf("%d requests in ten seconds", got)
 		}
 	})
 }

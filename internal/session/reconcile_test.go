@@ -306,7 +306,7 @@ func TestClosing_aConnection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, broken := hookable(), new(atomic.Bool)
 		acquire, pass := k.Acquire, k.Pass
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if broken.Load() {
 				return luascripts.Acquired{}, rueidis.ErrClosing
 			}
@@ -474,7 +474,7 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 // re-entry while late is true is executed, and gets its reply when goes is closed.
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	return gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if q.Want > 1 && breaks.Load() {
 				return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
 			}
@@ -550,7 +550,7 @@ func TestSettle_wakesTheWaitersHere(t *testing.T) {
 		late := make(chan struct{})
 		var asked atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				first := asked.Add(1) == 1
 				a, err := acquire(ctx, rdb, k, q)
 				if first {
@@ -583,7 +583,7 @@ func TestSettle_wakesTheWaitersHere(t *testing.T) {
 func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
 	var asked atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			switch asked.Add(1) {
 			case 1:
 				return luascripts.Acquired{}, io.EOF
@@ -765,7 +765,7 @@ func TestSettle_severalAtOnce(t *testing.T) {
 		goes := make(chan struct{})
 		copies := make(map[string]func())
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				if copies[k.Lock] != nil {
 					return acquire(ctx, rdb, k, q)
 				}

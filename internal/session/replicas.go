@@ -17,7 +17,7 @@ func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired
 	within := q.ReplicaTimeout + q.s.OpTimeout
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
+	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Request)
 	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
 		err = command.NoReply{After: within}
 	}

@@ -79,7 +79,7 @@ func TestShare_noCommands(t *testing.T) {
 			t.Error("the last has left, and it is not free")
 		}
 		if got := n.Load(); got != 2 {
-			t.Errorf("31 readers sent %d commands, want one question and one release", got)
+			t.Errorf("31 readers sent %d commands, want one request and one release", got)
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestShare_alikeOnly(t *testing.T) {
 		plain := w.reads(w.a, w.Context())
 		fenced = w.take(w.a, reading, w.Context(), lock.WithFencing())
 		if fenced.Token() == 0 {
-			t.Error("it rode along with a question for no token")
+			t.Error("it rode along with a request for no token")
 		}
 		w.unlock(<-plain)
 		w.unlock(fenced)
@@ -538,7 +538,7 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 		read.Sibling, write.Sibling = &write, &read
 		stuck := make(chan struct{})
 		var asked atomic.Bool
-		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if !asked.Swap(true) {
 				<-stuck
 			}
@@ -629,7 +629,7 @@ func heldBack() (read, write *Kind, sent, told chan struct{}) {
 	r.Sibling, wr.Sibling = &wr, &r
 	sent, told = make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
-	r.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+	r.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 		if asked.Swap(true) {
 			return luascripts.AcquireRead(ctx, rdb, k, q)
 		}
@@ -713,7 +713,7 @@ func TestShare_errorOfAnother(t *testing.T) {
 		}
 		wg.Wait()
 		if got := n.Load(); got > 3 { // two read the type of the key
-			t.Errorf("%d questions", got)
+			t.Errorf("%d requests", got)
 		}
 		w.mini.Del("orders")
 	})
@@ -862,7 +862,7 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 		w.known()
 		var n atomic.Int64
 		far := *reading
-		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
 			if n.Add(1) == 1 {
 				err = context.DeadlineExceeded // the outcome is unknown
@@ -888,7 +888,7 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 func TestShare_notWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		safe := *reading
-		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
 			a.Confirmed = q.Replicas
 			return a, err
@@ -934,7 +934,7 @@ func TestShare_attemptsEnd(t *testing.T) {
 		read, _, sent, told := heldBack()
 		close(told)
 		stuck := read.Acquire
-		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			<-sent
 			return stuck(ctx, rdb, k, q)
 		}

@@ -30,7 +30,7 @@ func TestHub_lingersForAll(t *testing.T) {
 					waiter := w.gets(w.a, kind, w.Context())
 					synctest.Wait()
 					if n := sent.Load(); n != want {
-						w.Errorf("wait %d: %d questions, want %d", i, n, want)
+						w.Errorf("wait %d: %d requests, want %d", i, n, want)
 					}
 					w.unlock(h)
 					w.unlock(<-waiter)
@@ -89,7 +89,7 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 	inBubble(t, func(w *world) {
 		answer := make(chan struct{})
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				<-answer
 				return a, err
@@ -156,7 +156,7 @@ func TestHub_lingers(t *testing.T) {
 			}()
 			synctest.Wait()
 			if n := sent.Load(); n != want {
-				w.Errorf("wait %d: %d questions, want %d", i, n, want)
+				w.Errorf("wait %d: %d requests, want %d", i, n, want)
 			}
 			w.unlock(h)
 			<-done
@@ -285,7 +285,7 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var deaf atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
 				a.Deaf = a.Verdict == luascripts.Held && deaf.Load()
 				return a, err

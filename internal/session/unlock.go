@@ -174,7 +174,7 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 	if f.next != nil || !f.t.spec.Batches {
 		return nil
 	}
-	f.t.spec.encode(c, luascripts.Question{Owner: f.t.Name})
+	f.t.spec.encode(c, luascripts.Request{Owner: f.t.Name})
 	c.Gives = true
 	return func(c *luascripts.Change) released { return released{Passed: c.Passed} }
 }
@@ -312,7 +312,7 @@ func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luas
 	if !r.t.spec.Batches {
 		return nil
 	}
-	r.t.spec.encode(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
+	r.t.spec.encode(c, luascripts.Request{Owner: r.t.Name, Want: r.holds})
 	c.Gives = true
 	return func(c *luascripts.Change) luascripts.Verdict { return c.Passed.Verdict }
 }

@@ -551,7 +551,7 @@ func TestAsyncUnlock_refusedThenUnanswered(t *testing.T) {
 		k := held(plain, goes)
 		sent := 0
 		acquire := k.Acquire
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if sent++; sent == 3 {
 				<-answer
 			}
