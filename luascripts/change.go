@@ -13,15 +13,15 @@ var reentrantChange = load("reentrant_change")
 // Change is one change of a plain lock that can be sent together with others. It is a Request, or
 // a release without a next owner.
 type Change struct {
-	Keys  *Keys
-	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
-	Gives bool   // it is a release; otherwise it is a request
+	Keys      *Keys
+	Slot      uint16 // the slot of the keys on a cluster; otherwise the same for all
+	IsRelease bool   // it is a release; otherwise it is a request
 
 	Request Request // of a release: Owner, and Want, which is the number of holds that must remain
 
 	// The reply.
 	Acquired Acquired // of a request
-	Passed   Passed   // of a release
+	Released Released // of a release
 	Err      error
 }
 
@@ -61,8 +61,8 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 
 // words returns the script that executes c alone, and adds its words to w.
 func (c *Change) words(w *words) *script {
-	if c.Gives {
-		w.release(c.Keys, c.Request.Owner, c.Request.Want, &Pass{})
+	if c.IsRelease {
+		w.release(c.Keys, c.Request.Owner, c.Request.Want, &Release{})
 		return reentrantRelease
 	}
 	w.acquire(c.Keys, &c.Request)
@@ -93,7 +93,7 @@ func (call change) words(w *words) *script {
 // run adds the keys and arguments of equal changes.
 func (call change) run(w *words) {
 	q := &call[0].Request
-	if call[0].Gives {
+	if call[0].IsRelease {
 		w.add("give", strconv.Itoa(len(call)), strconv.Itoa(q.Want))
 		for _, c := range call {
 			w.keys = append(w.keys, c.Keys.Lock)
@@ -115,8 +115,8 @@ func (call change) run(w *words) {
 // isLike reports whether c and d differ in the lock and the owner alone.
 func (c *Change) isLike(d *Change) bool {
 	q, r := &c.Request, &d.Request
-	if c.Gives || d.Gives {
-		return c.Gives == d.Gives && q.Want == r.Want
+	if c.IsRelease || d.IsRelease {
+		return c.IsRelease == d.IsRelease && q.Want == r.Want
 	}
 	sameWaiter := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
 	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.Register != "") == (d.Keys.Register != "")
@@ -127,15 +127,15 @@ func (c *Change) isLike(d *Change) bool {
 func (call change) sort() {
 	var memory [64]*Change
 	acquisitions := memory[:0]
-	gives := call[:0]
+	releases := call[:0]
 	for _, c := range call {
-		if c.Gives {
-			gives = append(gives, c)
+		if c.IsRelease {
+			releases = append(releases, c)
 		} else {
 			acquisitions = append(acquisitions, c)
 		}
 	}
-	copy(call[len(gives):], acquisitions)
+	copy(call[len(releases):], acquisitions)
 }
 
 // answered stores the replies in their changes.
@@ -167,8 +167,8 @@ func (c *Change) answered(msg *rueidis.RedisMessage, err error) {
 	switch {
 	case err != nil:
 		c.Err = err
-	case c.Gives:
-		c.Passed, c.Err = passed(msg, false)
+	case c.IsRelease:
+		c.Released, c.Err = released(msg, false)
 	default:
 		c.Acquired, c.Err = acquiredBy(reentrantAcquire, msg)
 	}

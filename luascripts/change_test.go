@@ -27,7 +27,7 @@ func takes(k luascripts.Keys, owner string, want int) *luascripts.Change {
 
 // gives is a release of a lock that leaves so many holds.
 func gives(k luascripts.Keys, owner string, leave int) *luascripts.Change {
-	return &luascripts.Change{Keys: &k, Gives: true, Request: luascripts.Request{Owner: owner, Want: leave}}
+	return &luascripts.Change{Keys: &k, IsRelease: true, Request: luascripts.Request{Owner: owner, Want: leave}}
 }
 
 // named returns the keys of a plain lock.
@@ -45,7 +45,7 @@ func fenced(name string) luascripts.Keys {
 
 // verb is what c does. In a call the releases come first.
 func verb(c *luascripts.Change) string {
-	if c.Gives {
+	if c.IsRelease {
 		return "gives"
 	}
 	return "takes"
@@ -62,7 +62,7 @@ func outcome(c *luascripts.Change) string {
 		return c.Err.Error()
 	}
 	a := c.Acquired
-	return fmt.Sprintf("%d %t %v deaf=%t, %+v", a.Verdict, a.Token > 0, a.Left.Round(time.Hour), a.Deaf, c.Passed)
+	return fmt.Sprintf("%d %t %v deaf=%t, %+v", a.Verdict, a.Token > 0, a.Left.Round(time.Hour), a.Deaf, c.Released)
 }
 
 var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
@@ -143,7 +143,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 			}
 		}
 		for _, c := range batch {
-			said = append(said, fmt.Sprintf("%s %s gives=%t want=%d: %s", c.Keys.Lock, c.Request.Owner, c.Gives, c.Request.Want, outcome(c)))
+			said = append(said, fmt.Sprintf("%s %s gives=%t want=%d: %s", c.Keys.Lock, c.Request.Owner, c.IsRelease, c.Request.Want, outcome(c)))
 		}
 		for line := range strings.Lines(contents(t, rdb)) {
 			if strings.Contains(line, name+":") {
@@ -195,7 +195,7 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 			if got := outcome(&again); got != c.want && c.want != "OOM" {
 				t.Errorf("the bad one, last: %s (%v), want %s", got, again.Err, c.want)
 			}
-			if good.Err != nil || good.Acquired.Verdict != luascripts.Done || good2.Err != nil || good2.Passed.Verdict != luascripts.Done {
+			if good.Err != nil || good.Acquired.Verdict != luascripts.Done || good2.Err != nil || good2.Released.Verdict != luascripts.Done {
 				t.Errorf("the good ones: %+v, %+v", good, good2)
 			}
 			held, exists := s.Do(t, "HGET", "good", ours), s.Do(t, "EXISTS", "good2")
@@ -293,7 +293,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 		}
 		luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
 		for _, ch := range batch {
-			if ch.Err != nil || ch.Acquired.Verdict != luascripts.Done && ch.Passed.Verdict != luascripts.Done {
+			if ch.Err != nil || ch.Acquired.Verdict != luascripts.Done && ch.Released.Verdict != luascripts.Done {
 				t.Errorf("%s: %+v", ch.Keys.Lock, ch)
 			}
 		}
@@ -414,11 +414,11 @@ func TestChangeReentrant_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 20_000)
 		e := listen(t, rdb)
-		give := &luascripts.Change{Keys: &keys, Gives: true, Request: luascripts.Request{Owner: ours}}
-		also := &luascripts.Change{Keys: &luascripts.Keys{Lock: "other", Publish: "PUBLISH"}, Gives: true, Request: luascripts.Request{Owner: ours}}
+		give := &luascripts.Change{Keys: &keys, IsRelease: true, Request: luascripts.Request{Owner: ours}}
+		also := &luascripts.Change{Keys: &luascripts.Keys{Lock: "other", Publish: "PUBLISH"}, IsRelease: true, Request: luascripts.Request{Owner: ours}}
 		luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{give, also}, 64)
-		if give.Err != nil || give.Passed.Verdict != luascripts.Done {
-			t.Fatalf("%+v, %v", give.Passed, give.Err)
+		if give.Err != nil || give.Released.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", give.Released, give.Err)
 		}
 		e.expect(keys.Channel + " 0")
 	})

@@ -62,29 +62,29 @@ func grantedFair(part []rueidis.RedisMessage) (token uint64, next string, ok boo
 // ReleaseFair sets the hold count of owner to leave, and returns Done, Gone or Foreign. With 0 the
 // owner also leaves the queue.
 func ReleaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	p, err := releaseFair(ctx, rdb, k, owner, leave, Pass{})
-	return p.Verdict, err
+	r, err := releaseFair(ctx, rdb, k, owner, leave, Release{})
+	return r.Verdict, err
 }
 
-// PassFair releases the last hold. If the heir is the first in the queue, the lock is granted to
+// HandOffFair releases the last hold. If the next owner is the first in the queue, the lock is granted to
 // it. Otherwise the first waiter is notified.
-func PassFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
-	return releaseFair(ctx, rdb, k, owner, 0, p)
+func HandOffFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, r Release) (Released, error) {
+	return releaseFair(ctx, rdb, k, owner, 0, r)
 }
 
-func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
-	args := []string{owner, strconv.Itoa(leave), k.Channel, k.Publish, strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), p.Heir, ms(p.Offer)}
-	passed, more, err := fairRelease.execFair(ctx, rdb, k.withRegister(k.fair()...), append(args, p.Served...), Done, Gone, Foreign)
+func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, r Release) (Released, error) {
+	args := []string{owner, strconv.Itoa(leave), k.Channel, k.Publish, strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare), r.NextOwner, ms(r.Offer)}
+	reply, more, err := fairRelease.execFair(ctx, rdb, k.withRegister(k.fair()...), append(args, r.Served...), Done, Gone, Foreign)
 	if err != nil {
-		return Passed{}, err
+		return Released{}, err
 	}
-	if passed.Token != 0 && p.Heir == "" {
-		return Passed{}, &ReplyError{fairRelease.name, "a grant"}
+	if reply.Token != 0 && r.NextOwner == "" {
+		return Released{}, &ReplyError{fairRelease.name, "a grant"}
 	}
 	if more {
 		fairRelease.removeDead(ctx, rdb, k.withRegister(k.fair()...), args, Done, Gone, Foreign)
 	}
-	return passed, nil
+	return reply, nil
 }
 
 // removeDead calls s until it has removed the dead owners at the front of the queue, and notified the
@@ -99,29 +99,29 @@ func (s *script) removeDead(ctx context.Context, rdb rueidis.Client, keys, args 
 }
 
 // execFair calls s once. It reports whether there are more dead owners at the front of the queue.
-func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (p Passed, more bool, err error) {
+func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (r Released, more bool, err error) {
 	msg, err := s.exec(ctx, rdb, keys, args).ToMessage()
 	if err != nil {
-		return Passed{}, false, err
+		return Released{}, false, err
 	}
 	parts, err := msg.ToArray()
 	bad := &ReplyError{s.name, msg.String()}
 	if err != nil || len(parts) < 2 {
-		return Passed{}, false, bad
+		return Released{}, false, bad
 	}
 	verdict, err1 := parts[0].ToInt64()
 	rest, err2 := parts[1].ToInt64()
 	if err1 != nil || err2 != nil || rest&^1 != 0 || !slices.Contains(legal, Verdict(verdict)) {
-		return Passed{}, false, bad
+		return Released{}, false, bad
 	}
-	p = Passed{Verdict: Verdict(verdict)}
+	r = Released{Verdict: Verdict(verdict)}
 	if len(parts) > 2 {
 		var ok bool
-		if p.Token, p.Next, ok = grantedFair(parts[2:]); !ok || p.Token == 0 || p.Verdict != Done || s != fairRelease {
-			return Passed{}, false, bad
+		if r.Token, r.Next, ok = grantedFair(parts[2:]); !ok || r.Token == 0 || r.Verdict != Done || s != fairRelease {
+			return Released{}, false, bad
 		}
 	}
-	return p, rest == 1, nil
+	return r, rest == 1, nil
 }
 
 // Kept is the reply to a heartbeat.
@@ -251,7 +251,7 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 // It returns Done if an owner held the lock, Free if none did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	keys, args := k.fair(), []string{k.Channel, k.Publish}
-	p, more, err := fairForce.execFair(ctx, rdb, keys, args, Done, Free, Foreign)
+	r, more, err := fairForce.execFair(ctx, rdb, keys, args, Done, Free, Foreign)
 	if err != nil {
 		return 0, err
 	}
@@ -259,5 +259,5 @@ func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error)
 		// Another owner may have acquired the lock in between, so this does not free it again.
 		fairForce.removeDead(ctx, rdb, keys, append(args, "1"), Free, Foreign)
 	}
-	return p.Verdict, nil
+	return r.Verdict, nil
 }

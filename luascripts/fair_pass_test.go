@@ -41,21 +41,21 @@ func (q fair) hold(o string) {
 
 func (q fair) holders() []string { return list(q.t, q.rdb, "HKEYS", fairKeys.Lock) }
 
-// The release gives the lock to the heir if it is the first in the queue, and to nobody else.
+// The release gives the lock to the next owner if it is the first in the queue, and to nobody else.
 func TestPassFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		for _, c := range []struct {
-			name   string
-			queue  []string
-			heir   string
-			served []string
-			holder []string
-			after  []string
-			next   string
-			told   []string
+			name      string
+			queue     []string
+			nextOwner string
+			served    []string
+			holder    []string
+			after     []string
+			next      string
+			told      []string
 		}{
-			{"the heir is alone", []string{own(2)}, own(2), nil, []string{own(2)}, nil, "", nil},
+			{"the next owner is alone", []string{own(2)}, own(2), nil, []string{own(2)}, nil, "", nil},
 			{"others of its client come next", []string{own(2), own(3), own(4), another(1), own(5)}, own(2), nil, []string{own(2)}, []string{own(3), own(4), another(1), own(5)}, "3 4", nil},
 			{"behind those that were served", []string{own(2), own(3), own(4), own(5)}, own(4), []string{own(2), own(3)}, []string{own(4)}, []string{own(5)}, "5", nil},
 			{"some of those have left", []string{own(3), own(4)}, own(4), []string{own(2), own(3)}, []string{own(4)}, nil, "", nil},
@@ -63,7 +63,7 @@ func TestPassFair(t *testing.T) {
 			{"another is the first", []string{another(1), own(2)}, own(2), nil, nil, []string{another(1), own(2)}, "", []string{another(1)}},
 			{"another of its client is the first", []string{own(3), own(2)}, own(2), nil, nil, []string{own(3), own(2)}, "", []string{own(3)}},
 			{"it does not wait any more", []string{another(1)}, own(2), nil, nil, []string{another(1)}, "", []string{another(1)}},
-			{"no heir", []string{own(2)}, "", nil, nil, []string{own(2)}, "", []string{own(2)}},
+			{"no next owner", []string{own(2)}, "", nil, nil, []string{own(2)}, "", []string{own(2)}},
 			{"nobody waits", nil, own(2), nil, nil, nil, "", nil},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -71,8 +71,8 @@ func TestPassFair(t *testing.T) {
 				q.clear()
 				q.hold(own(1))
 				q.waiting(c.queue...)
-				pass := luascripts.Pass{Heir: c.heir, Offer: lease, Served: c.served, Last: 5}
-				got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(1), pass)
+				r := luascripts.Release{NextOwner: c.nextOwner, Offer: lease, Served: c.served, Last: 5}
+				got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(1), r)
 				if err != nil || got.Verdict != luascripts.Done || (got.Token != 0) != (c.holder != nil) || got.Next != c.next {
 					t.Errorf("%+v, %v", got, err)
 				}
@@ -91,7 +91,7 @@ func TestPassFair(t *testing.T) {
 				}
 
 				// A second copy finds that the owner holds nothing, and grants nothing.
-				got, err = luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(1), pass)
+				got, err = luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(1), r)
 				if err != nil || got.Verdict != luascripts.Gone || got.Token != 0 {
 					t.Errorf("a second copy: %+v, %v", got, err)
 				}
@@ -100,11 +100,11 @@ func TestPassFair(t *testing.T) {
 				}
 				e.heard()
 
-				// The heir whose answer is lost asks, and finds that it has the lock.
+				// The next owner whose answer is lost asks, and finds that it has the lock.
 				if c.holder != nil {
-					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.heir, Lease: lease, Want: 1, WaiterTimeout: patience})
+					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.nextOwner, Lease: lease, Want: 1, WaiterTimeout: patience})
 					if err != nil || a.Verdict != luascripts.Done || a.Token == 0 || a.Next != c.next {
-						t.Errorf("the heir asks: %+v, %v", a, err)
+						t.Errorf("the next owner asks: %+v, %v", a, err)
 					}
 				}
 			})
@@ -112,12 +112,12 @@ func TestPassFair(t *testing.T) {
 	})
 }
 
-// An owner that holds nothing gives nothing to its heir, which is told.
+// An owner that holds nothing gives nothing to its next owner, which is told.
 func TestPassFair_gone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		q.waiting(own(2))
-		got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+		got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease})
 		if err != nil || got.Verdict != luascripts.Gone || got.Token != 0 || len(q.holders()) > 0 {
 			t.Errorf("%+v, %v, and %q has the lock", got, err, q.holders())
 		}
@@ -149,7 +149,7 @@ func TestFair_nextAreFew(t *testing.T) {
 	})
 }
 
-// An heir's token comes from the register, and is larger than those that were given out. A
+// A next owner's token comes from the register, and is larger than those that were given out. A
 // register that cannot go on does not stop the release.
 func TestPassFair_register(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
@@ -168,7 +168,7 @@ func TestPassFair_register(t *testing.T) {
 			do(t, q.rdb, "SET", keys.Register, c.register)
 			q.hold(own(1))
 			q.waiting(own(2))
-			got, err := luascripts.PassFair(t.Context(), q.rdb, keys, own(1), luascripts.Pass{Heir: own(2), Offer: lease, Last: last, Spare: 64})
+			got, err := luascripts.HandOffFair(t.Context(), q.rdb, keys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease, Last: last, Spare: 64})
 			if err != nil || got.Verdict != luascripts.Done || got.Token != c.token {
 				t.Errorf("%+v, %v, want token %d", got, err, c.token)
 			}
@@ -181,7 +181,7 @@ func TestPassFair_register(t *testing.T) {
 			}
 			do(t, q.rdb, "DEL", keys.Register)
 		}
-		got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(9), luascripts.Pass{})
+		got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(9), luascripts.Release{})
 		check(t, "release", got.Verdict, luascripts.Gone, err)
 	})
 }
@@ -193,7 +193,7 @@ func TestPassFair_denied(t *testing.T) {
 	q.hold(own(1))
 	q.waiting(own(2))
 	e := listen(t, q.rdb)
-	got, err := luascripts.PassFair(t.Context(), denied(t, s, "pexpire"), fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+	got, err := luascripts.HandOffFair(t.Context(), denied(t, s, "pexpire"), fairKeys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease})
 	if err != nil || got.Verdict != luascripts.Done || got.Token != 0 || len(q.holders()) != 0 {
 		t.Errorf("%+v, %v, and %q has the lock", got, err, q.holders())
 	}
@@ -205,7 +205,7 @@ func TestPassFair_denied(t *testing.T) {
 	q.hold(own(1))
 	q.waiting(own(2))
 	full(t, s)
-	got, err = luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+	got, err = luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease})
 	if err != nil || got.Token == 0 || !slices.Equal(q.holders(), []string{own(2)}) {
 		t.Errorf("with full memory: %+v, %v, and %q has the lock", got, err, q.holders())
 	}

@@ -1361,7 +1361,7 @@ func TestFair_lineAlone(t *testing.T) {
 
 		line()
 		q.held("G9", long)
-		got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, owner("G9"), luascripts.Pass{Heir: owner("G1"), Offer: lease})
+		got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, owner("G9"), luascripts.Release{NextOwner: owner("G1"), Offer: lease})
 		if err != nil || got.Token == 0 || q.holder() != "G1=1" {
 			t.Errorf("%+v, %v, and %q has it", got, err, q.holder())
 		}
@@ -1399,14 +1399,14 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 	})
 }
 
-// The heir cannot be taken out of the queue: it has no lock, and is told.
+// The next owner cannot be taken out of the queue: it has no lock, and is told.
 func TestPassFair_heirStaysInTheQueue(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
 	q.hold(own(1))
 	q.waiting(own(2))
 	e := listen(t, q.rdb)
-	got, err := luascripts.PassFair(t.Context(), denied(t, s, "lrem"), fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+	got, err := luascripts.HandOffFair(t.Context(), denied(t, s, "lrem"), fairKeys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease})
 	if err != nil || got.Verdict != luascripts.Done || got.Token != 0 || len(q.holders()) != 0 || !slices.Equal(q.members(), []string{own(2)}) {
 		t.Errorf("%+v, %v, %q has the lock and %q wait", got, err, q.holders(), q.members())
 	}

@@ -184,16 +184,16 @@ func TestLinger_releaseReportsListeners(t *testing.T) {
 				k := keys
 				k.Scattered = c.scatters
 				seed(t, rdb, c.owner, 1, 20_000)
-				got, err := luascripts.PassReentrant(t.Context(), rdb, k, c.owner, luascripts.Pass{})
+				got, err := luascripts.HandOffReentrant(t.Context(), rdb, k, c.owner, luascripts.Release{})
 				if err != nil || got.Verdict != luascripts.Done || got.Listeners != c.want {
 					t.Errorf("alone: %+v, %v", got, err)
 				}
 				seed(t, rdb, c.owner, 1, 20_000)
 				batch := []*luascripts.Change{gives(k, c.owner, 0), takes(named("another"), ours, 1)}
 				luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
-				i := slices.IndexFunc(batch, func(c *luascripts.Change) bool { return c.Gives })
-				if got := batch[i]; got.Err != nil || got.Passed.Verdict != luascripts.Done || got.Passed.Listeners != c.want {
-					t.Errorf("in a batch: %+v, %v", got.Passed, got.Err)
+				i := slices.IndexFunc(batch, func(c *luascripts.Change) bool { return c.IsRelease })
+				if got := batch[i]; got.Err != nil || got.Released.Verdict != luascripts.Done || got.Released.Listeners != c.want {
+					t.Errorf("in a batch: %+v, %v", got.Released, got.Err)
 				}
 			})
 		}

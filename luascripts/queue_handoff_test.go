@@ -107,7 +107,7 @@ func TestLine_theShortWayEnds(t *testing.T) {
 			gives := func(grants int) (free bool) {
 				seed(t, rdb, holder, 1, 30_000)
 				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %s%d|%s 2000 0 0 0;", grants, c.mark, since, first))
-				got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{})
+				got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{})
 				if err != nil {
 					t.Fatal(err)
 				}

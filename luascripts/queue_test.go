@@ -63,7 +63,7 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 		k := keys
 		k.Register = "redisson_lock_token:{orders}"
 		do(t, rdb, "SADD", k.Register, "no number")
-		got, err := luascripts.PassReentrant(t.Context(), rdb, k, ours, luascripts.Pass{Heir: other, Offer: time.Second, WaiterTimeout: time.Minute, Spare: 64})
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, k, ours, luascripts.Release{NextOwner: other, Offer: time.Second, WaiterTimeout: time.Minute, Spare: 64})
 		if err != nil || got.Verdict != luascripts.Done || got.Token != 0 {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -95,7 +95,7 @@ func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offe
 // pass releases the lock of an owner, with no waiter in its process.
 func pass(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) {
 	t.Helper()
-	if got, err := luascripts.PassReentrant(t.Context(), rdb, k, owner, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
+	if got, err := luascripts.HandOffReentrant(t.Context(), rdb, k, owner, luascripts.Release{}); err != nil || got.Verdict != luascripts.Done {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }
@@ -230,16 +230,16 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	said := listening(t, s, first, second)
 	hold(t, rdb, first, second)
 	stand(t, rdb, keys, first, 2*time.Second) // it asks again, and keeps its place
-	const heir = "00000000-0000-7000-8000-000000000000:2"
-	p := luascripts.Pass{Last: 1 << 52, Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, p)
-	if err != nil || got != (luascripts.Passed{Verdict: luascripts.Done}) {
+	const nextOwner = "00000000-0000-7000-8000-000000000000:2"
+	p := luascripts.Release{Last: 1 << 52, NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
+	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, p)
+	if err != nil || got != (luascripts.Released{Verdict: luascripts.Done}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if got := until(t, rdb, process(first), said); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("told %q", got)
 	}
-	if after, want := line(t, rdb), []string{second, heir}; !slices.Equal(after, want) {
+	if after, want := line(t, rdb), []string{second, nextOwner}; !slices.Equal(after, want) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 	if m := do(t, rdb, "HGET", keys.Lock, first); text(m) != "1" || number(t, rdb, "HLEN", keys.Lock) != 2 {
@@ -255,7 +255,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 
 	// A late copy of the release touches nothing.
 	before := contents(t, rdb)
-	if got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Gone || contents(t, rdb) != before {
+	if got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{}); err != nil || got.Verdict != luascripts.Gone || contents(t, rdb) != before {
 		t.Errorf("%+v, %v", got, err)
 	}
 
@@ -263,13 +263,13 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
-	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, heir, 0); err != nil || v != luascripts.Gone || line(t, rdb) != nil {
+	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, nextOwner, 0); err != nil || v != luascripts.Gone || line(t, rdb) != nil {
 		t.Errorf("%v, %v, %q are left in line", v, err, line(t, rdb))
 	}
 
-	// With no other process in line the answer grants the lock to the heir.
-	p.Heir, p.Last = second, 1<<52+1
-	got, err = luascripts.PassReentrant(t.Context(), rdb, keys, first, p)
+	// With no other process in line the answer grants the lock to the next owner.
+	p.NextOwner, p.Last = second, 1<<52+1
+	got, err = luascripts.HandOffReentrant(t.Context(), rdb, keys, first, p)
 	if err != nil || got.Token != 1<<52+2 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -281,15 +281,15 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	}
 }
 
-// The heir of a release has the place in line that its process had before.
+// The next owner of a release has the place in line that its process had before.
 func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	listening(t, s, first, second)
 	hold(t, rdb, first, second)
-	const heir = first + "9" // of the process that is first in line
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute})
-	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, heir) != 1 {
+	const nextOwner = first + "9" // of the process that is first in line
+	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute})
+	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, nextOwner) != 1 {
 		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
 	}
 	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) {
@@ -546,12 +546,12 @@ func TestLine_letsGoForOthers(t *testing.T) {
 			}
 			owner := holder
 			for i := range 700 {
-				heir := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
-				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, WaiterTimeout: time.Minute})
+				nextOwner := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
+				got, err := luascripts.HandOffReentrant(t.Context(), rdb, c.k, owner, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute})
 				if err != nil || got.Verdict != luascripts.Done {
 					t.Fatalf("%+v, %v", got, err)
 				}
-				if owner = heir; got.Token != 0 {
+				if owner = nextOwner; got.Token != 0 {
 					continue
 				}
 				if i != c.want || !got.Aside || number(t, rdb, "EXISTS", keys.Lock) != 0 {
@@ -756,7 +756,7 @@ func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	}
 }
 
-// The heir of a release is granted the lock for its own offer, not for that of the waiter whose
+// The next owner of a release is granted the lock for its own offer, not for that of the waiter whose
 // place it takes.
 func TestLine_theHeirsOffer(t *testing.T) {
 	s := redistest.Start(t)
@@ -764,7 +764,7 @@ func TestLine_theHeirsOffer(t *testing.T) {
 	listening(t, s, first)
 	hold(t, rdb)
 	stand(t, rdb, keys, first, time.Minute)
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: first + "9", Offer: 20 * time.Second, WaiterTimeout: time.Minute})
+	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: first + "9", Offer: 20 * time.Second, WaiterTimeout: time.Minute})
 	if err != nil || got.Token == 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -813,8 +813,8 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.LineField); n > 2000 {
 			t.Errorf("%.40q: the line has %d bytes after 20 requests of one process", text, n)
 		}
-		const heir = "33333333-3333-7333-8333-333333333333:1"
-		got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
+		const nextOwner = "33333333-3333-7333-8333-333333333333:1"
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("%.40q: %+v, %v", text, got, err)
 		}
@@ -921,7 +921,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
 	scattered := keys
 	scattered.Scattered = true
-	if got, err := luascripts.PassReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Pass{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+	if got, err := luascripts.HandOffReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Release{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
 		t.Errorf("%+v, %v, left %q", got, err, contents(t, rdb))
 	}
 
@@ -1225,7 +1225,7 @@ func TestLine_transcript(t *testing.T) {
 		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 1 = -1
 		HGET l leasehold_line = 3~5|$b:001~1000~0~0~0;
 
-		# the register is raised only for an heir
+		# the register is raised only for a next owner
 		DEL l
 		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;
 		reentrant_release [l r] $a:001 PUBLISH 0 0 = 1

@@ -73,8 +73,8 @@ type waiterText struct {
 // ReleaseReentrant sets the hold count of owner to leave, and returns Done, Gone or Foreign. With 0
 // the lock is granted to the first in the queue. An owner in the queue leaves it.
 func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	p, err := passReentrant(ctx, rdb, k, owner, leave, Pass{})
-	return p.Verdict, err
+	r, err := releaseReentrant(ctx, rdb, k, owner, leave, Release{})
+	return r.Verdict, err
 }
 
 // RetainReentrant makes a lock that owner holds expire after rest, if it would live for longer. It
@@ -88,15 +88,15 @@ func RetainReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner stri
 // clients, which listen and do not use the queue, can then request the lock first.
 const Aside = "aside"
 
-// Pass describes the next owner to a release.
-type Pass struct {
+// Release describes a release of the last hold, and the next owner of the lock.
+type Release struct {
 	Last  uint64 // the latest token that the owner handed off
 	Spare int    // as in a Request
 
-	// Heir is the next owner, which waits in the same process, or "". For a plain lock its position is at
+	// NextOwner is the next owner, which waits in the same process, or "". For a plain lock its position is at
 	// the end of the queue. For a fair lock it is in the queue. The other fields are as in its
 	// Request.
-	Heir          string
+	NextOwner     string
 	Offer         time.Duration
 	Again         time.Duration
 	WaiterTimeout time.Duration
@@ -104,8 +104,8 @@ type Pass struct {
 	Served []string // fair: the owners to which the lock was handed off, and which leave the queue
 }
 
-// Passed is the reply to a release. The verdict is Done, Gone or Foreign.
-type Passed struct {
+// Released is the reply to a release. The verdict is Done, Gone or Foreign.
+type Released struct {
 	Verdict   Verdict
 	Token     uint64 // Done: the token of the next owner, if it has the lock now; otherwise 0
 	Aside     bool   // Done: the lock is free, and the processes in the queue must retry a little later
@@ -120,40 +120,40 @@ const (
 	listeners = 3
 )
 
-// PassReentrant releases the last hold. It grants the lock to the first in the queue, or frees it.
-func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
-	return passReentrant(ctx, rdb, k, owner, 0, p)
+// HandOffReentrant releases the last hold. It grants the lock to the first in the queue, or frees it.
+func HandOffReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, r Release) (Released, error) {
+	return releaseReentrant(ctx, rdb, k, owner, 0, r)
 }
 
-func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
+func releaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, r Release) (Released, error) {
 	w := unusedWords.Get().(*words)
 	defer w.done()
-	w.release(&k, owner, leave, &p)
+	w.release(&k, owner, leave, &r)
 	msg, err := reentrantRelease.exec(ctx, rdb, w.keys, w.args).ToMessage()
-	if p.Heir != "" && isTryAgain(err) {
+	if r.NextOwner != "" && isTryAgain(err) {
 		// The slot is being migrated, and one of the two keys is on the other node. The release must
 		// succeed anyway, so it is sent without the token counter. It then cannot name the next owner,
 		// whose token would be missing in the counter: that owner sends its own request.
-		p.Heir = ""
-		return passReentrant(ctx, rdb, k, owner, leave, p)
+		r.NextOwner = ""
+		return releaseReentrant(ctx, rdb, k, owner, leave, r)
 	}
 	if err != nil {
-		return Passed{}, err
+		return Released{}, err
 	}
-	return passed(&msg, p.Heir != "")
+	return released(&msg, r.NextOwner != "")
 }
 
 // release adds the keys and arguments of reentrant_release. The token counter is only needed to grant
 // the lock to the next owner.
-func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
+func (w *words) release(k *Keys, owner string, leave int, r *Release) {
 	w.keys = append(w.keys, k.Lock)
 	w.add(owner, k.Publish, bit(!k.Scattered))
 	switch {
-	case p.Heir != "":
+	case r.NextOwner != "":
 		if k.Register != "" {
 			w.keys = append(w.keys, k.Register)
 		}
-		w.add("0", p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.WaiterTimeout), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
+		w.add("0", r.NextOwner, settingMs(r.Offer), ms(r.Again), settingMs(r.WaiterTimeout), strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare))
 	case leave > 0:
 		w.add(strconv.Itoa(leave))
 	}
@@ -166,27 +166,27 @@ func isTryAgain(err error) bool {
 	return refused && strings.Contains(e.Error(), "TRYAGAIN")
 }
 
-// passed reads the reply of reentrant_release, which named a next owner or not.
-func passed(msg *rueidis.RedisMessage, named bool) (Passed, error) {
+// released reads the reply of reentrant_release, which named a next owner or not.
+func released(msg *rueidis.RedisMessage, named bool) (Released, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || !named {
-			return Passed{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
+			return Released{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
 		}
-		return Passed{Verdict: Done, Token: token}, nil
+		return Released{Verdict: Done, Token: token}, nil
 	}
 	n, err := msg.ToInt64()
 	switch v := Verdict(n); {
 	case err != nil:
 	case v == Done, v == Gone, v == Foreign:
-		return Passed{Verdict: v}, nil
+		return Released{Verdict: v}, nil
 	case n == aside:
-		return Passed{Verdict: Done, Aside: true}, nil
+		return Released{Verdict: Done, Aside: true}, nil
 	case n == listeners:
-		return Passed{Verdict: Done, Listeners: true}, nil
+		return Released{Verdict: Done, Listeners: true}, nil
 	}
-	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
+	return Released{}, &ReplyError{reentrantRelease.name, msg.String()}
 }
 
 // RenewReentrant extends the leases of all locks of batch whose owners hold them. A script call has

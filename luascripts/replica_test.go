@@ -72,7 +72,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		"plain: release of another's":         {[][]string{hash("orders", other, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 0)},
 		"plain: release in part":              {nil, verdict(luascripts.ReleaseReentrant, keys, 1)},
 		"plain: release in part, again":       {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 1)},
-		"plain: releases in one call":         {nil, change(luascripts.Change{Keys: &keys, Gives: true, Request: luascripts.Request{Owner: ours}})},
+		"plain: releases in one call":         {nil, change(luascripts.Change{Keys: &keys, IsRelease: true, Request: luascripts.Request{Owner: ours}})},
 		"plain: renew":                        {nil, renew(luascripts.RenewReentrant, keys)},
 		"plain: renew, long enough":           {[][]string{hash("orders", ours, "1"), long("orders")}, renew(luascripts.RenewReentrant, keys)},
 		"plain: retain": {nil, func(ctx context.Context, rdb rueidis.Client) error {

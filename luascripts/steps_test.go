@@ -340,7 +340,7 @@ func plainSteps(r *numbers) []step {
 	}
 
 	was := has()
-	name, heir, letGo, command, answer := r.next(), r.next(), r.next() == 1, r.next(), r.next()
+	name, nextOwner, letGo, command, answer := r.next(), r.next(), r.next() == 1, r.next(), r.next()
 	then := has()
 	s := step{tick: shortTick}
 	s.has = func(now int64) content { return then(now, "0 ") }
@@ -367,8 +367,8 @@ func plainSteps(r *numbers) []step {
 		s.calls = []call{{"reentrant_acquire", []string{"lock"}, []string{owner(name), ms(lease), place, "1"}}}
 	case 2:
 		args := []string{owner(name), "PUBLISH", "1", "0"}
-		if heir != none {
-			args = append(args, owner(heir), ms(offer), ms(1), ms(1), "0", "0")
+		if nextOwner != none {
+			args = append(args, owner(nextOwner), ms(offer), ms(1), ms(1), "0", "0")
 		}
 		s.calls = []call{{"reentrant_release", []string{"lock"}, args}}
 		ways = []string{"0 ", "1 ", "1 0"}
@@ -457,7 +457,7 @@ func fairSteps(r *numbers) []step {
 	}
 
 	s := step{was: has(), tick: tick}
-	command, name, set, heir, answer, first, second, told := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
+	command, name, set, nextOwner, answer, first, second, told := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
 	then := has()
 	s.has = func(now int64) content {
 		all := then(now)
@@ -527,8 +527,8 @@ func fairSteps(r *numbers) []step {
 		s.answer = fmt.Sprint("these ask: ", members(answer))
 	case 4:
 		args := []string{owner(name), "0", "channel", "RPUSH", "0", "0", "", inTicks(offer)}
-		if heir != none {
-			args[6] = owner(heir)
+		if nextOwner != none {
+			args[6] = owner(nextOwner)
 		}
 		for _, c := range members(set) {
 			args = append(args, owner(c))

@@ -277,10 +277,10 @@ func (s *Sender) batcherOf(slot uint16) *Batcher[luascripts.Change] {
 
 // unsent drops an acquire that no caller needs any more. A release is sent.
 func unsent(c *luascripts.Change) bool {
-	if !c.Gives {
+	if !c.IsRelease {
 		c.Err = ErrUnsent
 	}
-	return !c.Gives
+	return !c.IsRelease
 }
 
 // exec sends a batch of changes.

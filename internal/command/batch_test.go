@@ -103,7 +103,7 @@ func (c step) Late(token uint64, err error) {
 }
 
 func (c step) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
-	change.Request.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
+	change.Request.Owner, change.IsRelease, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
 	return func(change *luascripts.Change) uint64 { return change.Acquired.Token }
 }
 

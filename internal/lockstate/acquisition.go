@@ -52,7 +52,7 @@ type grant struct {
 	token uint64
 	since time.Time // when this process acquired the lock; zero if it did not
 
-	passes    *passes    // nil if the lock was not handed off in this process since then, and no next owner is known
+	handOffs  *handOffs  // nil if the lock was not handed off in this process since then, and no next owner is known
 	lingering *lingering // nil if the lock does not linger
 }
 
@@ -265,21 +265,21 @@ const (
 )
 
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
-// locally, Unlock first calls pass. It makes the next acquisition, calls PassTo, and reports whether
-// it did. If passed is false, the caller releases t.
-func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, pass func(*Acquisition) bool) (remains Remains, passed bool) {
+// locally, Unlock first calls handOff. It makes the next acquisition, calls HandOffTo, and reports whether
+// it did. If handedOff is false, the caller releases t.
+func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acquisition) bool) (remains Remains, handedOff bool) {
 	if !p.remove(t, h) {
 		return NotThere, false
 	}
 	switch {
 	case len(t.holds) == 0:
 		remains = NobodyHolds
-		if passed = p.mayPass(t, now) && pass(t); !passed && t.Lingers() && p.mayKeep(t, now) && pass(t) {
+		if handedOff = p.mayHandOff(t, now) && handOff(t); !handedOff && t.Lingers() && p.mayKeep(t, now) && handOff(t) {
 			p.keepFor(t.Latest(), now)
-			remains, passed = ProcessKeeps, true
+			remains, handedOff = ProcessKeeps, true
 		}
 		p.end(t, Released)
-		return remains, passed
+		return remains, handedOff
 	case h.By.acquisition != t:
 		return SharersHold, false
 	default:

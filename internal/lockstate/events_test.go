@@ -425,7 +425,7 @@ func (w *world) checkSide(p *proc, s *side) {
 			if !o.acquisition.Lives() {
 				w.fail("the tenure of an owner is over")
 			}
-			if o.acquisition.Terms.Passes && s.held != o.acquisition && o.acquisition.phase == Held {
+			if o.acquisition.Terms.HandsOff && s.held != o.acquisition && o.acquisition.phase == Held {
 				w.fail("the place does not know what has the lock")
 			}
 		}

@@ -6,7 +6,7 @@ import "time"
 // hand-offs.
 //
 // A local hand-off, inside a process, needs no command: the next acquisition takes over the owner
-// string and the lease. After MaxPasses hand-offs, or MaxPassTime, the lock is released. The release
+// string and the lease. After MaxHandOffs hand-offs, or MaxHandOffTime, the lock is released. The release
 // script grants it to the first process in the Redis queue, and puts the releasing process at the end
 // of that queue.
 //
@@ -20,12 +20,12 @@ import "time"
 // locally. The release removes them from the Redis queue. If the release does not come soon, a
 // separate command removes them; see ServedPause.
 
-// MaxPasses is how often a lock is handed off in a process before it is released. Each grant reserves
+// MaxHandOffs is how often a lock is handed off in a process before it is released. Each grant reserves
 // that many fencing tokens.
-const MaxPasses = 64
+const MaxHandOffs = 64
 
-// MaxPassTime is how long a lock is handed off in a process before it is released.
-const MaxPassTime = 10 * time.Millisecond
+// MaxHandOffTime is how long a lock is handed off in a process before it is released.
+const MaxHandOffTime = 10 * time.Millisecond
 
 // canTake reports whether a waiter with these terms can take t, which a release or a local hand-off
 // granted. The waiter must not require a fixed lease, confirmation by replicas, or tokens of another
@@ -34,21 +34,21 @@ func (c *Terms) canTake(t *Acquisition) bool {
 	return !c.Fixed && !c.Replicas && c.Register == t.Terms.Register
 }
 
-// mayPass reports whether the lock of t, which has no hold left, may be handed off locally. Redis is
+// mayHandOff reports whether the lock of t, which has no hold left, may be handed off locally. Redis is
 // not notified, so no request for this owner string may be in flight or uncertain, and Redis must
 // have exactly one hold of it.
-func (p *Lock) mayPass(t *Acquisition, now time.Time) bool {
+func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.queue(t.Terms)
-	held, passes := now.Sub(t.grant.since), t.PassCount()
+	held, handOffs := now.Sub(t.grant.since), t.HandOffCount()
 	switch {
 	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
 		return false
 	case !p.inherits(t):
 		return false
-	case (passes >= MaxPasses || held >= MaxPassTime) && (l.inRedis || !p.lingers(t, now)):
+	case (handOffs >= MaxHandOffs || held >= MaxHandOffTime) && (l.inRedis || !p.lingers(t, now)):
 		return false
-	case held <= time.Duration(passes+1)*2*time.Microsecond:
+	case held <= time.Duration(handOffs+1)*2*time.Microsecond:
 		return false // otherwise the next token would be ahead of the server's clock
 	}
 	return l.nextWaiter(t) != nil
@@ -73,10 +73,10 @@ func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
 	return nil
 }
 
-// passes describes the local hand-offs of a lock under one grant. The acquisitions that have the lock
+// handOffs describes the local hand-offs of a lock under one grant. The acquisitions that have the lock
 // under that grant share it: they have the same owner string in Redis. It is made when a grant names
 // the next owners, or before the first hand-off. The mutex of the [Lock] guards it.
-type passes struct {
+type handOffs struct {
 	count    int          // how often the lock was handed off since the grant
 	last     *Acquisition // the acquisition that the lock was handed off to last; before that, the one that was granted it
 	queue    []Queuing    // the next owners in the Redis queue, up to the first one of another process
@@ -84,52 +84,52 @@ type passes struct {
 	servedAt time.Time    // since when the first of them is no longer waiting
 }
 
-// passes returns the record of the local hand-offs under the grant of t, and makes it if necessary.
-func (t *Acquisition) passes() *passes {
-	if t.grant.passes == nil {
-		t.grant.passes = &passes{last: t}
+// handOffs returns the record of the local hand-offs under the grant of t, and makes it if necessary.
+func (t *Acquisition) handOffs() *handOffs {
+	if t.grant.handOffs == nil {
+		t.grant.handOffs = &handOffs{last: t}
 	}
-	return t.grant.passes
+	return t.grant.handOffs
 }
 
-// PassCount returns how often the lock was handed off in this process since it was granted to t or to
+// HandOffCount returns how often the lock was handed off in this process since it was granted to t or to
 // an acquisition before t.
-func (t *Acquisition) PassCount() int {
-	if t.grant.passes == nil {
+func (t *Acquisition) HandOffCount() int {
+	if t.grant.handOffs == nil {
 		return 0
 	}
-	return t.grant.passes.count
+	return t.grant.handOffs.count
 }
 
 // Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
 // local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
 func (t *Acquisition) Latest() *Acquisition {
-	if t.grant.passes == nil {
+	if t.grant.handOffs == nil {
 		return t
 	}
-	return t.grant.passes.last
+	return t.grant.handOffs.last
 }
 
 // Served returns the owner strings that the release of t removes from the Redis queue.
 func (t *Acquisition) Served() []string {
-	if t.grant.passes == nil {
+	if t.grant.handOffs == nil {
 		return nil
 	}
-	return t.grant.passes.served
+	return t.grant.handOffs.served
 }
 
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
 	next.Terms, next.Name, next.phase, next.alive = t.Terms, t.Name, Offered, true
-	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.passes(), lingering: t.grant.lingering}
+	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, handOffs: t.handOffs(), lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1}
 }
 
-// PassTo offers next to the queue of t, or keeps it if there is no queue. next Follows t and takes over
-// its lease. Unlock's argument pass calls it.
-func (p *Lock) PassTo(t, next *Acquisition) {
-	passes := next.grant.passes
-	passes.count, passes.last = passes.count+1, next
+// HandOffTo offers next to the queue of t, or keeps it if there is no queue. next Follows t and takes over
+// its lease. Unlock's argument handOff calls it.
+func (p *Lock) HandOffTo(t, next *Acquisition) {
+	handOffs := next.grant.handOffs
+	handOffs.count, handOffs.last = handOffs.count+1, next
 	switch l := p.Queue(t.Terms); {
 	case l == nil:
 		p.keep(next)
@@ -278,7 +278,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 // adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
 // lock to t. adopt reports whether t was already known to have the lock, because it was offered.
 func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
-	if w == nil || w.queue == nil || w.once || !t.Terms.Passes {
+	if w == nil || w.queue == nil || w.once || !t.Terms.HandsOff {
 		return false
 	}
 	l := w.queue

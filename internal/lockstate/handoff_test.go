@@ -37,14 +37,14 @@ func TestMayPass(t *testing.T) {
 		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
 		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
 		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
-		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.passes().count = MaxPasses }},
-		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.passes().count = MaxPasses - 1 }, may: true},
-		"held for too long":           {change: none, held: MaxPassTime},
-		"held for long":               {change: none, held: MaxPassTime - 1, may: true},
+		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs }},
+		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs - 1 }, may: true},
+		"held for too long":           {change: none, held: MaxHandOffTime},
+		"held for long":               {change: none, held: MaxHandOffTime - 1, may: true},
 		"the clock is not behind":     {change: none, held: 2 * time.Microsecond},
 		"the clock is behind":         {change: none, held: 2*time.Microsecond + 1, may: true},
-		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.passes().count = 3 }, held: 8 * time.Microsecond},
-		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.passes().count = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8*time.Microsecond + 1, may: true},
 		"an attempt is first":         {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
 		"an attempt is behind":        {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
 		"one with a lease of its own": {waits: first(fixedTerms), change: none},
@@ -90,7 +90,7 @@ func TestPassTo(t *testing.T) {
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
 		t.Error("the first of the line is not woken")
 	}
-	if next.Name != first.Name || next.Token() != first.Token()+1 || next.PassCount() != 1 || next.grant.since != since || next.phase != Offered || !next.alive || next.counted != 1 || next.longest != leaseTime {
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.HandOffCount() != 1 || next.grant.since != since || next.phase != Offered || !next.alive || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
 	}
 	if all := s.Offered(); len(all) != 1 || all[0] != next {
@@ -116,7 +116,7 @@ func TestPassTo(t *testing.T) {
 	}
 	s.Quit(w, s.now)
 	s.stand(&plainTerms, 3)
-	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.HandOffCount() != 2 {
 		t.Errorf("%+v", third)
 	}
 }
@@ -203,8 +203,8 @@ func TestTake(t *testing.T) {
 // the name of the ticket.
 func TestHeir(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*stage)
-		heir   bool
+		change    func(*stage)
+		nextOwner bool
 	}{
 		"a call waits":        {func(s *stage) { s.stand(&plainTerms, 2) }, true},
 		"nobody waits":        {func(s *stage) {}, false},
@@ -218,7 +218,7 @@ func TestHeir(t *testing.T) {
 			test.change(s)
 			s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
 			w, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
-			if (w != nil) != test.heir || (ticket != nil) != test.heir {
+			if (w != nil) != test.nextOwner || (ticket != nil) != test.nextOwner {
 				t.Fatalf("%v, %v", w, ticket)
 			}
 			if ticket == nil {
@@ -250,7 +250,7 @@ func TestInherit(t *testing.T) {
 		held, h := s.take(&plainTerms, 1)
 		w := s.stand(c, 2)
 		s.next(w)
-		s.pass(2 * MaxPassTime)
+		s.pass(2 * MaxHandOffTime)
 		s.Unlock(held, h, s.now, nil)
 		_, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
 		t.Cleanup(func() {
@@ -644,8 +644,8 @@ func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
 	s.Queue(&plainTerms).TimerFired()
 	ticket = s.asks(w)
 	s.Unlock(t, h, s.now, func(*Acquisition) bool { return false })
-	if _, heir := s.NextOwner(t, offerTime, 10*pollTime, time.Time{}); heir != ticket {
-		s.Fatal("the ticket is not the heir")
+	if _, nextOwner := s.NextOwner(t, offerTime, 10*pollTime, time.Time{}); nextOwner != ticket {
+		s.Fatal("the ticket is not the next owner")
 	}
 	if !s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200, Sent: s.now}, s.now) {
 		s.Fatal("the ticket is not offered")
@@ -694,14 +694,14 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	w := s.stand(&plainTerms, 2)
 	s.stand(&plainTerms, 3)
 	s.Unlock(tenure, h, s.now, func(*Acquisition) bool { return false })
-	_, heir := s.NextOwner(tenure, offerTime, 10*pollTime, time.Time{})
+	_, nextOwner := s.NextOwner(tenure, offerTime, 10*pollTime, time.Time{})
 	s.pass(pollTime)
 	s.Queue(&plainTerms).TimerFired()
-	if asked := s.asks(w); asked != heir {
+	if asked := s.asks(w); asked != nextOwner {
 		t.Fatal("it asks in another name")
 	}
 	first := new(Hold)
-	if out := s.Granted(w, heir, w.Owner, first, 200, false, s.now); out != Holds {
+	if out := s.Granted(w, nextOwner, w.Owner, first, 200, false, s.now); out != Holds {
 		t.Fatalf("outcome %d", out)
 	}
 	s.Quit(w, s.now)
@@ -711,7 +711,7 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 		t.Fatal("it is not passed on")
 	}
 	s.done()
-	s.OnRelease(heir, ReleaseResult{Done: true, Token: 150, Sent: s.now}, s.now) // the reply to the release, at last
+	s.OnRelease(nextOwner, ReleaseResult{Done: true, Token: 150, Sent: s.now}, s.now) // the reply to the release, at last
 	if got := s.gives(); len(got) != 0 {
 		t.Errorf("the tenure that passed the lock on is given back, and with it the lease of the next")
 	}

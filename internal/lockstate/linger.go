@@ -69,13 +69,13 @@ func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
 }
 
 // mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
-// the conditions are those of mayPass.
+// the conditions are those of mayHandOff.
 func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 	s := &p.sides[0]
 	switch {
 	case p.closed || len(s.queues) > 0 || !p.lingers(t, now):
 		return false
-	case t.Terms.Passes && s.held != t:
+	case t.Terms.HandsOff && s.held != t:
 		return false
 	case !p.inherits(t):
 		return false
@@ -88,7 +88,7 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 // readersHere reports whether a call or a hold of this process uses the side of the readers.
 func (p *Lock) readersHere() bool { return len(p.sides[1].owners) > 0 }
 
-// keep makes t Kept. PassTo calls it.
+// keep makes t Kept. HandOffTo calls it.
 func (p *Lock) keep(t *Acquisition) {
 	s := &p.sides[0]
 	t.phase = Kept
@@ -136,7 +136,7 @@ func (p *Lock) Kept() *Acquisition {
 
 // TokenDue returns when the next owner may have the token of t, which is Kept.
 func (t *Acquisition) TokenDue() time.Time {
-	return t.grant.since.Add(time.Duration(t.PassCount()) * tokenTime)
+	return t.grant.since.Add(time.Duration(t.HandOffCount()) * tokenTime)
 }
 
 // TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It
@@ -148,7 +148,7 @@ func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 		return nil
 	}
 	s.kept = nil
-	if !t.Terms.Passes {
+	if !t.Terms.HandsOff {
 		s.held = nil
 	}
 	t.phase, t.owner, t.Came = Held, o, now

@@ -76,7 +76,7 @@ func TestMayKeep(t *testing.T) {
 		"the register was raised":    {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
 		"a longer lease":             {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
 		"the lease of the next":      {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
-		"passed on often":            {change: func(_ *stage, t *Acquisition) { t.passes().count = 10 * MaxPasses }, may: true},
+		"passed on often":            {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 10 * MaxHandOffs }, may: true},
 		"with a register":            {terms: with(*keptPlain, func(c *Terms) { c.Register = "register" }), change: none, may: true},
 		"a writer, and a request":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&readTerms), 0, 0) }},
 		"a plain one, and a request": {change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&plainTerms), 0, 0) }, may: true},
@@ -129,14 +129,14 @@ func TestTakeKept(t *testing.T) {
 		if again := s.TakeKept(terms, s.owner(terms, 3), s.now); again != nil {
 			t.Error("it is taken twice")
 		}
-		if held := s.side(false).held; (held == kept) != terms.Passes {
+		if held := s.side(false).held; (held == kept) != terms.HandsOff {
 			t.Errorf("a lock that is not handed off is offered to waiters: %v", held)
 		}
 		next := new(Hold)
 		if !s.Add(kept, o, next) {
 			t.Fatal("no hold")
 		}
-		if third := s.kept(next); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
+		if third := s.kept(next); third == nil || third.Token() != first.Token()+2 || third.HandOffCount() != 2 {
 			t.Errorf("%+v", third)
 		}
 	}
@@ -182,7 +182,7 @@ func TestKeep_forgets(t *testing.T) {
 		kept := s.kept(h)
 		earlier = append(earlier, kept)
 		for i, t := range earlier {
-			if t.Latest() != kept || t.grant.passes != kept.grant.passes {
+			if t.Latest() != kept || t.grant.handOffs != kept.grant.handOffs {
 				s.Fatalf("acquisition %d does not lead to the latest, or has its own record of the hand-offs", i)
 			}
 		}
@@ -273,7 +273,7 @@ func TestTokenDue(t *testing.T) {
 	s := newStage(t)
 	first, h := s.keeps(keptPlain, true, 1)
 	kept := s.kept(h)
-	kept.passes().count = 1000
+	kept.handOffs().count = 1000
 	if due, want := kept.TokenDue().Sub(first.Since()), 1100*time.Microsecond; due != want {
 		t.Errorf("%v, want %v", due, want)
 	}
@@ -337,8 +337,8 @@ func TestMayPass_lingers(t *testing.T) {
 			s := newStage(t)
 			held, h := s.keeps(c.terms, true, 1)
 			s.stand(c.waits, 2)
-			held.passes().count = 2 * MaxPasses
-			s.pass(2 * MaxPassTime)
+			held.handOffs().count = 2 * MaxHandOffs
+			s.pass(2 * MaxHandOffTime)
 			if c.tell {
 				s.Wanted(false)
 			}

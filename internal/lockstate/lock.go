@@ -55,12 +55,12 @@ type Kind struct {
 	WaitPolicy WaitPolicy
 	Reads      bool // several owners can hold it at the same time
 	Sided      bool // the lock has another side
-	Passes     bool // a holder hands it off, inside the process or by its release
+	HandsOff   bool // a holder hands it off, inside the process or by its release
 }
 
 // Tickets reports whether the waiters of a queue send requests in the name of a ticket, one at a
 // time. Otherwise each waiter has its own acquisition.
-func (k Kind) Tickets() bool { return k.Passes && !k.WaitPolicy.inRedis() }
+func (k Kind) Tickets() bool { return k.HandsOff && !k.WaitPolicy.inRedis() }
 
 // Terms are what a call requests of a lock.
 type Terms struct {

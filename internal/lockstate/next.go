@@ -220,7 +220,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		if t.Terms.Sided && !t.Terms.Reads {
 			p.wakeReader(t)
 		}
-		if t.Terms.Passes {
+		if t.Terms.HandsOff {
 			p.side(t.Terms.Reads).held = t
 		}
 	}

@@ -138,13 +138,13 @@ func (r *redis) following(p *proc) (names []string) {
 	return names
 }
 
-// release executes a release. heir is the ticket that represents the process, if any. If aside, the
+// release executes a release. nextOwner is the ticket that represents the process, if any. If aside, the
 // lock is released for other processes.
 func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 	c.ran = true
-	heir := ""
-	if c.heir != nil {
-		heir = c.heir.Name
+	nextOwner := ""
+	if c.nextOwner != nil {
+		nextOwner = c.nextOwner.Name
 	}
 	switch {
 	case c.terms.Reads:
@@ -172,8 +172,8 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 		}
 		switch {
 		case r.holder != "" || len(r.queue) == 0:
-		case !a.gone && r.queue[0].name == heir:
-			r.holder, a.token = heir, r.grown(w, c.t.Token())
+		case !a.gone && r.queue[0].name == nextOwner:
+			r.holder, a.token = nextOwner, r.grown(w, c.t.Token())
 			r.queue = r.queue[1:]
 			a.next = r.following(c.p)
 		default:
@@ -185,29 +185,29 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 		return reply{gone: true}
 	}
 	r.holder = ""
-	if aside && (heir != "" || len(r.queue) > 0) {
+	if aside && (nextOwner != "" || len(r.queue) > 0) {
 		r.queue = nil
 		w.stepAside()
 		w.publish()
 		return reply{aside: true}
 	}
-	next := entry{p: c.p, name: heir}
+	next := entry{p: c.p, name: nextOwner}
 	if len(r.queue) > 0 {
 		next = r.queue[0]
 		r.queue = r.queue[1:]
-		if next.p == c.p && heir != "" {
-			next.name = heir
+		if next.p == c.p && nextOwner != "" {
+			next.name = nextOwner
 		}
 	}
 	switch {
 	case next.name == "":
 		w.publish()
-	case next.name == heir:
-		r.holder, a.token = heir, r.grown(w, c.t.Token())
+	case next.name == nextOwner:
+		r.holder, a.token = nextOwner, r.grown(w, c.t.Token())
 	default:
 		r.holder = next.name
-		if heir != "" {
-			r.enlist(entry{p: c.p, name: heir})
+		if nextOwner != "" {
+			r.enlist(entry{p: c.p, name: nextOwner})
 		}
 		w.tell(next.p)
 	}

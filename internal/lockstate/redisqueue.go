@@ -251,13 +251,13 @@ func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
 	if l == nil || numbers == "" {
 		return
 	}
-	passes, at := t.passes(), 0
-	passes.queue = nil
+	handOffs, at := t.handOffs(), 0
+	handOffs.queue = nil
 	for number := range strings.SplitSeq(numbers, " ") {
 		for i := range l.waiters {
 			i = (at + i) % len(l.waiters) // usually both are in the same order
 			if w := l.waiters[i]; w.Acquisition.Name[begin:] == number {
-				passes.queue = append(passes.queue, Queuing{Waiter: w, As: w.Acquisition})
+				handOffs.queue = append(handOffs.queue, Queuing{Waiter: w, As: w.Acquisition})
 				at = i + 1
 				break
 			}
@@ -268,9 +268,9 @@ func (p *Lock) Follow(t *Acquisition, numbers string, begin int) {
 // nextInQueue returns the waiter that is next in the Redis queue after t, if it is in this process
 // and can take the lock of t. Otherwise it returns nil.
 func (l *Queue) nextInQueue(t *Acquisition) *Waiter {
-	passes := t.grant.passes
-	for ; passes != nil && len(passes.queue) > 0; passes.queue = passes.queue[1:] {
-		if q := passes.queue[0]; q.Waiter.queue != l || q.Waiter.Acquisition != q.As {
+	handOffs := t.grant.handOffs
+	for ; handOffs != nil && len(handOffs.queue) > 0; handOffs.queue = handOffs.queue[1:] {
+		if q := handOffs.queue[0]; q.Waiter.queue != l || q.Waiter.Acquisition != q.As {
 			continue // it has left
 		} else if q.Waiter.Terms.canTake(t) {
 			return q.Waiter
@@ -337,11 +337,11 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	if as == t {
 		return
 	}
-	passes := t.passes()
-	if len(passes.served) == 0 {
-		passes.servedAt = now
+	handOffs := t.handOffs()
+	if len(handOffs.served) == 0 {
+		handOffs.servedAt = now
 	}
-	passes.served = append(passes.served, as.Name)
+	handOffs.served = append(handOffs.served, as.Name)
 	if !p.removing {
 		p.removeServedAt(now.Add(ServedPause))
 	}
@@ -356,9 +356,9 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 }
 
 // ServedPause is how long the entry of a served waiter stays in the Redis queue if the lock is not
-// released before. A busy lock is usually released after MaxPassTime. But an owner can hold the lock
+// released before. A busy lock is usually released after MaxHandOffTime. But an owner can hold the lock
 // indefinitely, and other clients must not take such entries for waiters.
-const ServedPause = MaxPassTime
+const ServedPause = MaxHandOffTime
 
 // removeServedAt has RemoveServed called at due.
 func (p *Lock) removeServedAt(due time.Time) {
@@ -375,7 +375,7 @@ func (p *Lock) RemoveServed(now time.Time) (t *Acquisition, served []string) {
 		p.removing = false // there is none, or the release of t removes them
 		return nil, nil
 	}
-	if due := t.grant.passes.servedAt.Add(ServedPause); now.Before(due) {
+	if due := t.grant.handOffs.servedAt.Add(ServedPause); now.Before(due) {
 		p.removeServedAt(due)
 		return nil, nil
 	}
@@ -385,9 +385,9 @@ func (p *Lock) RemoveServed(now time.Time) (t *Acquisition, served []string) {
 // ServedRemoved records the result of the command for the first n served waiters of t. done says that
 // Redis confirmed it.
 func (p *Lock) ServedRemoved(t *Acquisition, n int, done bool, now time.Time) {
-	passes, pause := t.passes(), ServedPause
+	handOffs, pause := t.handOffs(), ServedPause
 	if done {
-		passes.served, passes.servedAt = passes.served[n:], now
+		handOffs.served, handOffs.servedAt = handOffs.served[n:], now
 	} else {
 		pause = p.rules.Poll
 	}

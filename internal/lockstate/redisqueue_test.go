@@ -416,7 +416,7 @@ func TestFollow_anew(t *testing.T) {
 	alone := newStage(t)
 	held, _ = alone.take(&fairTerms, 1)
 	alone.Follow(held, "777", 2)
-	if held.grant.passes != nil {
+	if held.grant.handOffs != nil {
 		t.Error("somebody is next")
 	}
 }
@@ -429,11 +429,11 @@ func TestHeir_standsInTheQueue(t *testing.T) {
 	waits, enters := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	s.asks(waits)
 	if w, _ := s.NextOwner(held, leaseTime, 0, s.now); w != nil {
-		t.Error("an heir that does not stand in the queue")
+		t.Error("a next owner that does not stand in the queue")
 	}
 	_, r := enters.queue.NextHeartbeat(s.now)
 	if w, as := s.NextOwner(held, 2*leaseTime, 0, s.now); w != enters || as != enters.Acquisition {
-		t.Fatal("an entry is under way, and the waiter is not the heir")
+		t.Fatal("an entry is under way, and the waiter is not the next owner")
 	} else if as.longest != 2*leaseTime {
 		t.Errorf("the key may live for %v by that release, and the waiter thinks %v", 2*leaseTime, as.longest)
 	}
@@ -443,7 +443,7 @@ func TestHeir_standsInTheQueue(t *testing.T) {
 	enters.queue.HeartbeatDone(r, nil)
 	s.Entered(r.Waiters[0], false, s.now, s.now)
 	if !s.OnRelease(enters.Acquisition, ReleaseResult{Done: true, Token: 101, Sent: s.now}, s.now) || enters.queue.hand.to != enters {
-		t.Error("the lock is not offered to the heir")
+		t.Error("the lock is not offered to the next owner")
 	}
 
 	other := newStage(t)
@@ -452,7 +452,7 @@ func TestHeir_standsInTheQueue(t *testing.T) {
 	other.queues(fixed, Refusal{Left: -1})
 	other.queues(other.stand(&fairTerms, 2), Refusal{Left: -1})
 	if w, _ := other.NextOwner(held, leaseTime, 0, other.now); w != nil {
-		t.Error("the heir overtakes one that asks for a lease of its own")
+		t.Error("the next owner overtakes one that asks for a lease of its own")
 	}
 }
 
@@ -542,7 +542,7 @@ func TestQuit_besideAnHeir(t *testing.T) {
 	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
 	s.give(h)
 	if !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
-		t.Fatal("the heir does not have the lock")
+		t.Fatal("the next owner does not have the lock")
 	}
 	s.Follow(as, numbers(w[1], w[2]), 2)
 	s.Quit(w[2], s.now)
@@ -619,7 +619,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("the release takes out %q, want %q", got, served)
 	}
 	if x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{}); x != w[3] || as != w[3].Acquisition {
-		t.Error("the release names no heir")
+		t.Error("the release names no next owner")
 	}
 }
 
@@ -691,7 +691,7 @@ func TestFollow_loses(t *testing.T) {
 	x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
 	s.give(h)
 	if x != w[0] || !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
-		t.Fatal("the heir does not have the lock")
+		t.Fatal("the next owner does not have the lock")
 	}
 	s.End(as, Lost)
 	s.NoLongerHeld(as)
@@ -756,8 +756,8 @@ func TestHeir_afterItsOfferWasLost(t *testing.T) {
 		t.Fatalf("outcome %d", out)
 	}
 	s.Quit(w[1], s.now)
-	if heir, _ := s.NextOwner(next, leaseTime, 0, time.Time{}); heir != w[2] {
-		t.Error("the heir is not the next that waits")
+	if nextOwner, _ := s.NextOwner(next, leaseTime, 0, time.Time{}); nextOwner != w[2] {
+		t.Error("the next owner is not the next that waits")
 	}
 }
 

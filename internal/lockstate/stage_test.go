@@ -134,7 +134,7 @@ func (s *stage) give(h *Hold) (next *Acquisition) {
 	s.Unlock(t, h, s.now, func(t *Acquisition) bool {
 		next = new(Acquisition)
 		next.Follows(t)
-		s.PassTo(t, next)
+		s.HandOffTo(t, next)
 		return true
 	})
 	return next

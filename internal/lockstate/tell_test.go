@@ -232,11 +232,11 @@ func (w *world) tellPass(c *call) { w.says(tellUnlock, w.caller(c), 254) }
 // tellRelease tells that c unlocks, by the release k. c is nil if no call unlocks.
 func (w *world) tellRelease(c *call, k *command) {
 	k.number = w.numbered()
-	w.tellHeir(k.heir)
+	w.tellNextOwner(k.nextOwner)
 	if c == nil {
 		return
 	}
-	w.says(tellUnlock, w.caller(c), w.nameOf(k.heir), w.namesOf(k.served))
+	w.says(tellUnlock, w.caller(c), w.nameOf(k.nextOwner), w.namesOf(k.served))
 	if w.cast.model == ofRW {
 		w.says(tellGive, w.nameOf(k.t), k.number-1)
 	}

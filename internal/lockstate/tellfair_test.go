@@ -43,11 +43,11 @@ func (w *world) tellDropped(x *Waiter, t *Acquisition) {
 	}
 }
 
-// tellHeir records that the release named a next owner that has not entered the queue; its waiter's
+// tellNextOwner records that the release named a next owner that has not entered the queue; its waiter's
 // earlier acquisition has.
-func (w *world) tellHeir(heir *Acquisition) {
+func (w *world) tellNextOwner(nextOwner *Acquisition) {
 	for _, c := range w.calls {
-		if w.cast.model == ofFair && heir != nil && c.anew && c.w != nil && c.w.Acquisition == heir && c.w.queued.as != heir {
+		if w.cast.model == ofFair && nextOwner != nil && c.anew && c.w != nil && c.w.Acquisition == nextOwner && c.w.queued.as != nextOwner {
 			w.untold = true
 		}
 	}

@@ -29,10 +29,10 @@ const (
 )
 
 var (
-	plainTerms = Terms{Kind: Kind{WaitPolicy: OnlyFirst, Passes: true}, Lease: leaseTime, Yield: true}
+	plainTerms = Terms{Kind: Kind{WaitPolicy: OnlyFirst, HandsOff: true}, Lease: leaseTime, Yield: true}
 	writeTerms = Terms{Kind: Kind{WaitPolicy: OnlyFirst, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
 	readTerms  = Terms{Kind: Kind{WaitPolicy: AllAtOnce, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
-	fairTerms  = Terms{Kind: Kind{WaitPolicy: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
+	fairTerms  = Terms{Kind: Kind{WaitPolicy: FairQueue, HandsOff: true}, Lease: leaseTime, Yield: true, WaiterTimeout: leaseTime}
 )
 
 var errBroke = errors.New("the connection broke")
@@ -177,27 +177,27 @@ const (
 
 // command is a command or reply in flight.
 type command struct {
-	errand   errand
-	p        *proc
-	c        *call // the call that waits for the reply; nil if none does
-	w        *Waiter
-	t        *Acquisition
-	name     string
-	terms    *Terms
-	queued   bool
-	patience time.Duration
-	came     time.Time
-	writer   string
-	heir     *Acquisition
-	served   []string // for a release or a RemoveServed
-	round    Round    // for a heartbeat
-	ears     *ears
-	sent     time.Time
-	ran      bool
-	reply    reply
-	late     bool // the lease has expired by now
-	copy     bool // no call receives the reply
-	copied   bool // a duplicate of it is in flight
+	errand    errand
+	p         *proc
+	c         *call // the call that waits for the reply; nil if none does
+	w         *Waiter
+	t         *Acquisition
+	name      string
+	terms     *Terms
+	queued    bool
+	patience  time.Duration
+	came      time.Time
+	writer    string
+	nextOwner *Acquisition
+	served    []string // for a release or a RemoveServed
+	round     Round    // for a heartbeat
+	ears      *ears
+	sent      time.Time
+	ran       bool
+	reply     reply
+	late      bool // the lease has expired by now
+	copy      bool // no call receives the reply
+	copied    bool // a duplicate of it is in flight
 	ordinals
 }
 
@@ -747,15 +747,15 @@ func (w *world) pass(p *proc, t *Acquisition) bool {
 	}
 	next := &Acquisition{Terms: t.Terms, Name: t.Name}
 	next.Follows(t)
-	p.place.PassTo(t, next)
+	p.place.HandOffTo(t, next)
 	return true
 }
 
 // release sends the release of an acquisition that has ended.
 func (w *world) release(p *proc, c *call, t *Acquisition) {
 	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
-	if t.Terms.Passes {
-		_, k.heir = p.place.NextOwner(t, offerTime, 10*pollTime, time.Time{})
+	if t.Terms.HandsOff {
+		_, k.nextOwner = p.place.NextOwner(t, offerTime, 10*pollTime, time.Time{})
 	}
 	w.flying = append(w.flying, k)
 	w.tellRelease(c, k)
@@ -905,7 +905,7 @@ func (w *world) answeredRelease(k *command, broken bool) {
 	if k.c != nil {
 		k.c.state = done
 	}
-	if k.heir != nil {
+	if k.nextOwner != nil {
 		i := ReleaseResult{Broke: broken, Done: !broken && !k.reply.gone, Sent: k.sent, Late: k.late}
 		if !broken {
 			i.Token = k.reply.token
@@ -913,11 +913,11 @@ func (w *world) answeredRelease(k *command, broken bool) {
 		if k.reply.aside {
 			i.Aside = w.now.Add(asideTime)
 		}
-		if p.OnRelease(k.heir, i, w.now) {
-			w.follow(k, k.heir)
+		if p.OnRelease(k.nextOwner, i, w.now) {
+			w.follow(k, k.nextOwner)
 		}
 	}
-	if !broken && k.heir == nil && k.p.keeper.listens && p.YieldsAfter(k.t, w.cast.aside, w.now) {
+	if !broken && k.nextOwner == nil && k.p.keeper.listens && p.YieldsAfter(k.t, w.cast.aside, w.now) {
 		p.YieldUntil(k.terms, w.now.Add(asideTime))
 	}
 	p.NoLongerHeld(k.t)
@@ -925,7 +925,7 @@ func (w *world) answeredRelease(k *command, broken bool) {
 	case broken:
 		w.settle(k.p, k.t, true)
 	default:
-		if k.heir == nil {
+		if k.nextOwner == nil {
 			p.Free(k.terms)
 		}
 		if k.t.Uncertain() {
@@ -1002,7 +1002,7 @@ func (c *call) ended(h *Hold) {
 
 // about reports whether a command may have acquired the lock or a queue position for t.
 func (k *command) about(t *Acquisition) bool {
-	return k.name == t.Name || k.heir == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
+	return k.name == t.Name || k.nextOwner == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
 }
 
 // settles executes one step of reconciling.

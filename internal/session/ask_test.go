@@ -126,12 +126,12 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
 				return acquire(ctx, rdb, k, q)
 			}
-		}, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		}, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				if passed.Add(1) == 1 {
-					return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
+					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 				}
-				return pass(ctx, rdb, k, owner, p)
+				return handOff(ctx, rdb, k, owner, p)
 			}
 		})
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})); !errors.Is(err, lock.ErrReplicas) {

@@ -373,9 +373,9 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			return a, err
 		}
-		k.Pass = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			gaveBack++
-			return plain.Pass(ctx, rdb, keys, owner, p)
+			return plain.HandOff(ctx, rdb, keys, owner, p)
 		}
 		ctx := endsAfter{w.Context(), new(atomic.Int64)}
 		ctx.n.Store(4) // the call checks it at the start, before the request, after the reply, and before the next request

@@ -128,7 +128,7 @@ func TestHandover_asksInTime(t *testing.T) {
 	})
 }
 
-// Two processes compete for the lock continuously. Each has it for at most MaxPasses hand-offs. Then the other process
+// Two processes compete for the lock continuously. Each has it for at most MaxHandOffs hand-offs. Then the other process
 // gets it, with one command and the message that the command publishes.
 func TestHandover_takesTurns(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -152,7 +152,7 @@ func TestHandover_takesTurns(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		const limit = int(lockstate.MaxPassTime/time.Millisecond) + 1
+		const limit = int(lockstate.MaxHandOffTime/time.Millisecond) + 1
 		var lengths []int // number of holds per turn
 		for i, s := range turns {
 			if i == 0 || s != turns[i-1] {
@@ -217,8 +217,8 @@ func TestHandover_othersFirst(t *testing.T) {
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
 			<-heard // that
 		}
-		// Four grants between processes, each held for lockstate.MaxPassTime and one more section.
-		if took, most := time.Since(start), rounds*(5*(lockstate.MaxPassTime+time.Millisecond)+asideTime); took > most {
+		// Four grants between processes, each held for lockstate.MaxHandOffTime and one more section.
+		if took, most := time.Since(start), rounds*(5*(lockstate.MaxHandOffTime+time.Millisecond)+asideTime); took > most {
 			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
 		}
 		cancel()
@@ -572,7 +572,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		waiter := w.waiting(w.a, ctx)
 		w.wire.Refuse(true)
 		w.wire.CutAll()
-		time.Sleep(lockstate.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxHandOffTime / 2)
 		w.unlock(h)
 		h = w.next(waiter)
 		if !h.Until().Equal(until) {
@@ -622,7 +622,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		waiter := w.waiting(w.a, ctx)
-		time.Sleep(2 * lockstate.MaxPassTime) // too long for a hand-off
+		time.Sleep(2 * lockstate.MaxHandOffTime) // too long for a hand-off
 		release := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
 		unlocked := make(chan struct{})
@@ -694,11 +694,11 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
+		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
-		lost := w.next(waiters[0]) // by the release; it may hand off the lock for lockstate.MaxPassTime
+		lost := w.next(waiters[0]) // by the release; it may hand off the lock for lockstate.MaxHandOffTime
 		w.mini.Del("orders")       // publishes no message
-		time.Sleep(lockstate.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxHandOffTime / 2)
 		h = w.next(waiters[1])
 		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of a lost hold: %v", err)
@@ -813,7 +813,7 @@ func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			w.unlock(h)
@@ -1001,12 +1001,12 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 						}
 						return acquire(ctx, rdb, k, q)
 					}
-				}, func(pass passFunc) passFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				}, func(handOff handOffFunc) handOffFunc {
+					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 						if passed.Add(1) == 1 {
-							return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
+							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						}
-						return pass(ctx, rdb, k, owner, p)
+						return handOff(ctx, rdb, k, owner, p)
 					}
 				})
 				spec := w.a.NewSpec(k, "orders", nil)
@@ -1017,7 +1017,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 					}
 				}
 				next := w.waitingFor(w.a, w.Context(), spec)
-				time.Sleep(2 * lockstate.MaxPassTime)
+				time.Sleep(2 * lockstate.MaxHandOffTime)
 				start := time.Now()
 				if err := h.Unlock(w.Context()); err == nil {
 					w.Error("the server did not confirm")
@@ -1043,7 +1043,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		sent := w.scripts()
 		w.unlock(h)
 		h = w.next(next)
@@ -1051,7 +1051,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 			w.Errorf("token %d, by %d scripts", h.Token(), n)
 		}
 		raised, err := w.mini.Get(register)
-		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxPasses {
+		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxHandOffs {
 			w.Errorf("the register is at %s, %v", raised, err)
 		}
 		w.unlock(h)
@@ -1059,9 +1059,9 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 	})
 }
 
-// heirAsks makes a waiter of this process send a request while a release grants the lock to it. The request waits for
+// nextOwnerAsks makes a waiter of this process send a request while a release grants the lock to it. The request waits for
 // go. Another waiter is queued behind it.
-func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
+func (w *world) nextOwnerAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
 	w.Helper()
 	goes = make(chan struct{})
 	var asked atomic.Int32
@@ -1086,7 +1086,7 @@ func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goe
 // extends it to the full lease.
 func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		first, next, goes := w.heirAsks(w.Context())
+		first, next, goes := w.nextOwnerAsks(w.Context())
 		close(goes)
 		h := w.next(first)
 		if left := time.Until(h.Until()); left < leaseTime/2 {
@@ -1103,8 +1103,8 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
 		k, carryOut := w.brokenOnce()
-		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
-			reply, err := luascripts.PassReentrant(ctx, rdb, k, owner, p)
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+			reply, err := luascripts.HandOffReentrant(ctx, rdb, k, owner, p)
 			<-late
 			return reply, err
 		}
@@ -1177,7 +1177,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
+		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		h = w.next(waiters[0])
 		breaks.Store(true)
@@ -1185,10 +1185,10 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 			w.Fatal("the re-entry did not break off")
 		}
 		w.unlock(w.take(w.a, k, h.Context())) // resolves the count
-		time.Sleep(lockstate.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxHandOffTime / 2)
 		w.unlock(h) // hands off the lock
 		owner := h.Owner()
-		time.Sleep(opTime - lockstate.MaxPassTime/4) // the re-entry is reconciled again
+		time.Sleep(opTime - lockstate.MaxHandOffTime/4) // the re-entry is reconciled again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was given back")
 		}
@@ -1248,20 +1248,20 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
 		var passed atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				first := passed.Add(1) == 1
 				if first {
-					p.Heir = ""
+					p.NextOwner = ""
 				}
-				reply, err := pass(ctx, rdb, k, owner, p)
+				reply, err := handOff(ctx, rdb, k, owner, p)
 				reply.Aside = first
 				return reply, err
 			}
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		start := time.Now()
 		w.unlock(h)
 		h = <-next
@@ -1290,7 +1290,7 @@ func TestGuard_asksWhenItListens(t *testing.T) {
 				h = w.lock(w.a, w.Context())
 				there := w.waiting(w.b, w.Context())
 				here := w.waiting(w.a, w.Context())
-				time.Sleep(2 * lockstate.MaxPassTime)
+				time.Sleep(2 * lockstate.MaxHandOffTime)
 				sent := w.scripts()
 				w.unlock(h)
 				h = w.next(there)
@@ -1329,32 +1329,32 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 				var passed atomic.Int32
 				var carryOut func()
 				var holder string
-				k := gated(nil, func(pass passFunc) passFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				k := gated(nil, func(handOff handOffFunc) handOffFunc {
+					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 						switch n := passed.Add(1); {
 						case n == 1:
 							carryOut = func() {
-								if reply, err := pass(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
+								if reply, err := handOff(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
 									w.Errorf("%+v, %v", reply, err)
 								}
 							}
 							<-breaks
-							return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
+							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						case owner == holder:
 							<-settles // reconciling the release is late, too
 						}
-						return pass(ctx, rdb, k, owner, p)
+						return handOff(ctx, rdb, k, owner, p)
 					}
 				})
 				h := w.take(w.a, k, w.Context())
 				holder = h.Owner()
 				ctx, cancel := context.WithCancel(w.Context())
-				heir := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-				time.Sleep(2 * lockstate.MaxPassTime)
+				nextOwner := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+				time.Sleep(2 * lockstate.MaxHandOffTime)
 				unlocked := make(chan error, 1)
 				go func() { unlocked <- h.Unlock(w.Context()) }()
 				synctest.Wait()
-				leave := func() { cancel(); <-heir; synctest.Wait() }
+				leave := func() { cancel(); <-nextOwner; synctest.Wait() }
 				if gone == "before" {
 					leave()
 				}
@@ -1436,7 +1436,7 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 		there := w.waiting(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		here := w.waiting(w.a, ctx)
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		w.unlock(h)
 		h = w.next(there)
 		if line := w.mini.HGet("orders", "leasehold_line"); !strings.Contains(line, us) {
@@ -1469,7 +1469,7 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 		h = w.take(w.a, k, w.Context())
 		there := w.waiting(w.b, w.Context())
 		here = w.waitingFor(w.a, w.Context(), spec)
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		unlocked := make(chan struct{})
 		go func() { w.unlock(h); close(unlocked) }()
 		w.unlock(<-there)
@@ -1491,12 +1491,12 @@ func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.deafened()
 		var passed atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				first := passed.Add(1) == 1
-				reply, err := pass(ctx, rdb, k, owner, p)
+				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
-					return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
+					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 				}
 				return reply, err
 			}
@@ -1594,18 +1594,18 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 
 type (
 	acquireFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
-	passFunc    = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
+	handOffFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error)
 )
 
 // gated is the plain kind with replies that a test can delay individually, like commands of one owner on several
 // connections.
-func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) *Kind {
+func gated(acquire func(acquireFunc) acquireFunc, handOff func(handOffFunc) handOffFunc) *Kind {
 	k := *hookable()
 	if acquire != nil {
 		k.Acquire = acquire(k.Acquire)
 	}
-	if pass != nil {
-		k.Pass = pass(k.Pass)
+	if handOff != nil {
+		k.HandOff = handOff(k.HandOff)
 	}
 	return &k
 }
@@ -1701,10 +1701,10 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
 		var passed atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				first := passed.Add(1) == 1
-				reply, err := pass(ctx, rdb, k, owner, p)
+				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
 					<-late
 				}
@@ -1721,9 +1721,9 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 		third := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
 		go w.unlock(h)
-		heir := <-second // it has sent its request
+		nextOwner := <-second // it has sent its request
 		time.Sleep(time.Millisecond)
-		w.unlock(heir)
+		w.unlock(nextOwner)
 		after := <-third
 		close(late)
 		w.ours(after)
@@ -1773,7 +1773,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		<-left
 		after := <-far
 		register, err := w.mini.Get("redisson_lock_token:{orders}")
-		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+lockstate.MaxPasses {
+		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+lockstate.MaxHandOffs {
 			w.Errorf("the register is at %s, and the holder's token is %d", register, after.Token())
 		}
 		w.unlock(after)
@@ -1832,11 +1832,11 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 		const many = 1000 // Close releases a part of them at a time, so it comes to this lock late
 		answer, released := make(chan struct{}), make(chan struct{})
 		k := asksOnce(2, true, answer)
-		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			if k.Lock != "orders" {
 				<-released
 			}
-			return luascripts.PassReentrant(ctx, rdb, k, owner, p)
+			return luascripts.HandOffReentrant(ctx, rdb, k, owner, p)
 		}
 		for i := range many {
 			if _, err := w.a.Lock(w.Context(), w.a.NewSpec(k, fmt.Sprint("x", i), nil)); err != nil {
@@ -1850,10 +1850,10 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 			left <- err
 		}()
-		time.Sleep(pollTime - lockstate.MaxPassTime/5) // just before the first in the queue polls
+		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		h = w.next(first)
-		time.Sleep(lockstate.MaxPassTime / 2)
+		time.Sleep(lockstate.MaxHandOffTime / 2)
 		closed := make(chan error, 1)
 		ctx := &meanwhile{Context: w.Context(), f: func() {
 			go func() { closed <- w.a.Close(context.Background()) }()
@@ -2112,10 +2112,10 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 				}
 				return acquire(ctx, rdb, k, q)
 			}
-		}, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		}, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				first := passed.Add(1) == 1
-				reply, err := pass(ctx, rdb, k, owner, p)
+				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
 					time.Sleep(offer * 5 / 6)
 				}
@@ -2124,7 +2124,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * lockstate.MaxPassTime)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
 		start := time.Now()
 		w.unlock(h)
 		time.Sleep(time.Until(start.Add(offer + pollTime/2)))

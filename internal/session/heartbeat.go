@@ -117,6 +117,6 @@ func (at *entry) removeServed() {
 
 // removeServed removes these owners from the queue in Redis. They hold nothing, so releasing them does only that.
 func (t *acquisition) removeServed(ctx context.Context, served []string) error {
-	_, err := t.spec.Pass(ctx, t.at.s.rdb, t.spec.Keys, served[0], luascripts.Pass{Served: served[1:]})
+	_, err := t.spec.HandOff(ctx, t.at.s.rdb, t.spec.Keys, served[0], luascripts.Release{Served: served[1:]})
 	return err
 }

@@ -59,9 +59,9 @@ type Scripts struct {
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
-	// Pass is the Release of a kind that supports hand-off: the lock goes to the next holder without becoming free.
+	// HandOff is the Release of a kind that supports hand-off: the lock goes to the next holder without becoming free.
 	// The next holder of a plain lock can be in another process. Nil for other kinds.
-	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
+	HandOff func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error)
 
 	// Keep is the heartbeat of a kind whose waiters queue in Redis; nil for other kinds.
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
@@ -97,13 +97,13 @@ func (k *Kind) knows() lockimpl.Options {
 
 func (k *Kind) reads() bool { return k.Mode == lock.Read }
 
-// free releases all holds of owner. If the kind supports hand-off, the lock goes to the next owner in p, if any.
-func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (r luascripts.Passed, err error) {
-	if k.Pass != nil {
-		return k.Pass(ctx, rdb, keys, owner, p)
+// free releases all holds of owner. If the kind supports hand-off, the lock goes to the next owner in r, if any.
+func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (reply luascripts.Released, err error) {
+	if k.HandOff != nil {
+		return k.HandOff(ctx, rdb, keys, owner, r)
 	}
-	r.Verdict, err = k.Release(ctx, rdb, keys, owner, 0)
-	return r, err
+	reply.Verdict, err = k.Release(ctx, rdb, keys, owner, 0)
+	return reply, err
 }
 
 // encode fills in the fields of c for a change of the lock.
@@ -159,7 +159,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.Register = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
-	if spec.terms.Passes && config.Fencing {
+	if spec.terms.HandsOff && config.Fencing {
 		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
 	}
 	spec.lingerTerms()
@@ -171,7 +171,7 @@ func specOf(c *lockstate.Terms) *Spec { return c.Of.(*Spec) }
 // newTerms returns the terms of spec for package lockstate.
 func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	terms := lockstate.Terms{
-		Kind:     lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, Passes: spec.Pass != nil},
+		Kind:     lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, HandsOff: spec.HandOff != nil},
 		Of:       spec,
 		Lease:    lease,
 		Fixed:    spec.Config.Lease != 0,
@@ -224,4 +224,4 @@ func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
 // MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock that does not
 // linger.
-const MaxSpare = lockstate.MaxPasses
+const MaxSpare = lockstate.MaxHandOffs

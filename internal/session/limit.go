@@ -191,16 +191,16 @@ func (s *Session) expire(h *hold) {
 		return // an Unlock was faster
 	}
 	t.at.lock()
-	remains, passed := t.remove(h, time.Now())
+	remains, handedOff := t.remove(h, time.Now())
 	t.at.unlock()
-	if remains == lockstate.NobodyHolds && !passed {
+	if remains == lockstate.NobodyHolds && !handedOff {
 		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
 		t.at.lock()
 		t.at.state.NoLongerHeld(&t.Acquisition)
 		t.at.dropKeeper()
 		t.at.unlock()
 	}
-	if remains == lockstate.NobodyHolds && !passed || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
+	if remains == lockstate.NobodyHolds && !handedOff || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
 		s.reconcile(t, locked(t.at, t.Uncertain))
 	}
 	if remains == lockstate.NotThere {

@@ -595,10 +595,10 @@ func TestLinger_pace(t *testing.T) {
 // A caller that overtakes the release of a lock that was kept is not refused because of it.
 func TestLinger_overtakesTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				time.Sleep(20 * time.Millisecond)
-				return pass(ctx, rdb, k, owner, p)
+				return handOff(ctx, rdb, k, owner, p)
 			}
 		})
 		w.keeps(k, lingers)

@@ -21,11 +21,11 @@ func TestRaise(t *testing.T) {
 					w.Error(err)
 				}
 				w.unlock(h)
-				heir := w.take(w.a, k, w.Context(), lock.WithFencing())
-				if heir.Token() <= 1000 {
-					w.Errorf("the next holder has the token %d", heir.Token())
+				nextOwner := w.take(w.a, k, w.Context(), lock.WithFencing())
+				if nextOwner.Token() <= 1000 {
+					w.Errorf("the next holder has the token %d", nextOwner.Token())
 				}
-				w.unlock(heir)
+				w.unlock(nextOwner)
 				w.mini.Del(register)
 			})
 		})

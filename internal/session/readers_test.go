@@ -30,7 +30,7 @@ var fair = &Kind{
 		Release: luascripts.ReleaseFair,
 		Retain:  luascripts.RetainReentrant,
 		Renew:   luascripts.RenewReentrant,
-		Pass:    luascripts.PassFair,
+		HandOff: luascripts.HandOffFair,
 		Keep:    luascripts.KeepFair,
 	},
 }

@@ -305,18 +305,18 @@ func TestSettle_theLastLookFails(t *testing.T) {
 func TestClosing_aConnection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, broken := hookable(), new(atomic.Bool)
-		acquire, pass := k.Acquire, k.Pass
+		acquire, handOff := k.Acquire, k.HandOff
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if broken.Load() {
 				return luascripts.Acquired{}, rueidis.ErrClosing
 			}
 			return acquire(ctx, rdb, k, q)
 		}
-		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			if broken.Load() {
-				return luascripts.Passed{}, rueidis.ErrClosing
+				return luascripts.Released{}, rueidis.ErrClosing
 			}
-			return pass(ctx, rdb, k, owner, p)
+			return handOff(ctx, rdb, k, owner, p)
 		}
 		for range 2 {
 			h := w.lock(w.b, w.Context())
@@ -678,10 +678,10 @@ func TestSettle_outlastsALateCopy(t *testing.T) {
 // reply is closed.
 func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
 	sent = new(atomic.Int32)
-	pass := k.Pass
-	k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+	handOff := k.HandOff
+	k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 		n := sent.Add(1)
-		reply, err := pass(ctx, rdb, k, owner, p)
+		reply, err := handOff(ctx, rdb, k, owner, p)
 		if n == nth {
 			<-answer
 		}
@@ -776,12 +776,12 @@ func TestSettle_severalAtOnce(t *testing.T) {
 				}
 				return luascripts.Acquired{}, io.EOF
 			}
-		}, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		}, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				if stuck.CompareAndSwap(true, false) {
 					<-goes
 				}
-				return pass(ctx, rdb, k, owner, p)
+				return handOff(ctx, rdb, k, owner, p)
 			}
 		})
 		var holds []lock.Hold

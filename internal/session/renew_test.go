@@ -209,7 +209,7 @@ func TestRenewal_bySlot(t *testing.T) {
 // others.
 func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 	inBubble(t, func(w *world) {
-		first, next, goes := w.heirAsks(w.Context())
+		first, next, goes := w.nextOwnerAsks(w.Context())
 		var offered []watchdog.Subject
 		for _, at := range w.a.table.known {
 			for _, of := range at.state.Offered() {

@@ -35,7 +35,7 @@ var plain = &Kind{
 		Keys:    keys.Plain,
 		Acquire: luascripts.AcquireReentrant,
 		Release: luascripts.ReleaseReentrant,
-		Pass:    luascripts.PassReentrant,
+		HandOff: luascripts.HandOffReentrant,
 		Retain:  luascripts.RetainReentrant,
 		Renew:   luascripts.RenewReentrant,
 	},

@@ -65,7 +65,7 @@ func (at *entry) subscribe(a lockstate.Effect) {
 		return
 	}
 	e.lock, already = hub.Subscribe(spec.channel, hear, func() { e.confirmed(0) })
-	if spec.terms.Passes {
+	if spec.terms.HandsOff {
 		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), e.onHandOff, func() { e.confirmed(1) })
 		e.all, _ = hub.Subscribe(spec.Keys.Line, e.onYield, func() {})
 	} else {

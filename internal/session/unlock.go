@@ -49,7 +49,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		ctx = context.WithoutCancel(ctx)
 	}
 	t.at.lock()
-	remains, passed := t.remove(h, now)
+	remains, handedOff := t.remove(h, now)
 	t.at.unlock()
 	switch {
 	case remains == lockstate.ProcessKeeps:
@@ -57,7 +57,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		if s.Observer != nil {
 			h.tell(s.Observer.Kept, lock.Event{})
 		}
-	case passed:
+	case handedOff:
 		s.done(at)
 		if s.Observer != nil {
 			h.tell(s.Observer.HandedOff, lock.Event{})
@@ -122,16 +122,16 @@ func (t *acquisition) drop(h *hold) bool {
 }
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
-func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, passed bool) {
+func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, handedOff bool) {
 	if t.Lingers() && !t.at.listens() {
 		t.at.state.Wanted(false) // notifications may be lost from now on
 	}
-	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, pass)
+	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, handOff)
 }
 
-// pass hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
+// handOff hands off the lock and its lease to a new acquisition in this process. It returns false if too little of the lease
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
-func pass(of *lockstate.Acquisition) bool {
+func handOff(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
 	if t.minHoldLeft() > 0 || t.Lingers() && !t.hasToken() {
 		return false
@@ -142,7 +142,7 @@ func pass(of *lockstate.Acquisition) bool {
 	if !t.lease.Hand(next, t.at.s.offer(t.spec)/3) {
 		return false
 	}
-	t.at.state.PassTo(of, &next.Acquisition)
+	t.at.state.HandOffTo(of, &next.Acquisition)
 	return true
 }
 
@@ -150,13 +150,13 @@ func pass(of *lockstate.Acquisition) bool {
 type releaseRequest struct {
 	t        *acquisition
 	register string // the key of the token counter; "" without fencing
-	pass     luascripts.Pass
+	release  luascripts.Release
 	next     *acquisition // the ticket of the queue in this process; nil if the release names no next owner
 }
 
 // released is the reply to a release, with the time of the send.
 type released struct {
-	luascripts.Passed
+	luascripts.Released
 	sent time.Time
 }
 
@@ -165,7 +165,7 @@ func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.Register = f.register
 	r.sent = time.Now()
-	r.Passed, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.pass)
+	r.Released, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.release)
 	return r, err
 }
 
@@ -175,8 +175,8 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 		return nil
 	}
 	f.t.spec.encode(c, luascripts.Request{Owner: f.t.Name})
-	c.Gives = true
-	return func(c *luascripts.Change) released { return released{Passed: c.Passed} }
+	c.IsRelease = true
+	return func(c *luascripts.Change) released { return released{Released: c.Released} }
 }
 
 // Late reconciles the acquisition if Redis did not confirm the release.
@@ -252,14 +252,14 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 		return f, true
 	}
 	s := t.at.s
-	f = releaseRequest{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare}}
-	if !t.Terms.Passes {
+	f = releaseRequest{t: t, register: t.spec.Keys.Register, release: luascripts.Release{Last: t.Token(), Spare: t.spec.spare}}
+	if !t.Terms.HandsOff {
 		return f, false
 	}
 	if !t.Terms.Tickets() {
-		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
+		f.release.Served, f.release.Offer = t.Served(), s.Lease
 		if _, nextOwner := t.at.state.NextOwner(&t.Acquisition, s.Lease, 0, now); nextOwner != nil {
-			f.next, f.pass.Heir = acquisitionOf(nextOwner), nextOwner.Name
+			f.next, f.release.NextOwner = acquisitionOf(nextOwner), nextOwner.Name
 		}
 		return f, false
 	}
@@ -269,9 +269,9 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	}
 	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
-	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
+	f.release.NextOwner, f.release.Offer, f.release.Again, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
 	if r := spec.Keys.Register; r != "" {
-		f.register, f.pass.Spare = r, lockstate.MaxPasses
+		f.register, f.release.Spare = r, lockstate.MaxHandOffs
 	}
 	t.at.subscribeEarly(w.Queue(), spec)
 	return f, false
@@ -284,7 +284,7 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 	if r.Aside {
 		i.Aside = now.Add(asideTime)
 	}
-	offer := f.pass.Offer
+	offer := f.release.Offer
 	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3
 	next := f.next
 	next.at.lock()
@@ -313,8 +313,8 @@ func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luas
 		return nil
 	}
 	r.t.spec.encode(c, luascripts.Request{Owner: r.t.Name, Want: r.holds})
-	c.Gives = true
-	return func(c *luascripts.Change) luascripts.Verdict { return c.Passed.Verdict }
+	c.IsRelease = true
+	return func(c *luascripts.Change) luascripts.Verdict { return c.Released.Verdict }
 }
 
 // Late gives the turn back, and reconciles the acquisition after an error.

@@ -251,8 +251,8 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, k, w.Context())
 				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				if f, _ := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.pass.Heir != "" {
-					w.Errorf("the release names %q", f.pass.Heir)
+				if f, _ := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.release.NextOwner != "" {
+					w.Errorf("the release names %q", f.release.NextOwner)
 				}
 				w.unlock(h)
 				w.unlock(<-next)
@@ -265,12 +265,12 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 				if sent.Add(1) == 1 {
-					return luascripts.Passed{}, io.EOF
+					return luascripts.Released{}, io.EOF
 				}
-				return pass(ctx, rdb, k, owner, p)
+				return handOff(ctx, rdb, k, owner, p)
 			}
 		})
 		h := w.take(w.a, k, w.Context())
@@ -465,10 +465,10 @@ func TestAsyncUnlock_doesNotWait(t *testing.T) {
 func held(k *Kind, goes <-chan struct{}) *Kind {
 	c := *k
 	c.Batches = false
-	if pass := k.Pass; pass != nil {
-		c.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+	if handOff := k.HandOff; handOff != nil {
+		c.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			<-goes
-			return pass(ctx, rdb, k, owner, p)
+			return handOff(ctx, rdb, k, owner, p)
 		}
 	}
 	c.Release = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
