@@ -126,9 +126,9 @@ func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []
 
 // Kept is the reply to a heartbeat.
 type Kept struct {
-	Left time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
-	Asks []bool        // for each waiter: it should send a request now, because it is its turn or it lost its position
-	Own  []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
+	Left      time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
+	MustRetry []bool        // for each waiter: it should send a request now, because it is its turn or it lost its position
+	Own       []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 
 // keepAtOnce is the maximum number of waiters in one call of a script, so that each call is short.
@@ -153,7 +153,7 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 // keep sends a heartbeat with the script s, up to keepAtOnce waiters in each call, in one pipeline. The arguments of a
 // call are those that head returns, followed by the timeout and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
-	kept := Kept{Asks: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
+	kept := Kept{MustRetry: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var parts [][]Waiter
 	for first := true; first || len(waiting) > 0; first = false {
 		n := min(len(waiting), keepAtOnce)
@@ -181,7 +181,7 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 			if n != 0 && n != 1 && n != int64(Gone) && !(n == 2 && s == fairKeep) {
 				return Kept{}, &ReplyError{s.name, msg.String()}
 			}
-			kept.Asks = append(kept.Asks, n == 1 || n == int64(Gone))
+			kept.MustRetry = append(kept.MustRetry, n == 1 || n == int64(Gone))
 			kept.Own = append(kept.Own, n == 2)
 		}
 	}

@@ -184,8 +184,8 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 			backwards := slices.Clone(all)
 			slices.Reverse(backwards)
 			kept := q.keeps(append(backwards, "G998")...) // and one that is not in the queue
-			if len(kept.Asks) != 451 || slices.Contains(kept.Asks[:450], true) || !kept.Asks[450] {
-				t.Errorf("late %v: asks %v", late, kept.Asks)
+			if len(kept.MustRetry) != 451 || slices.Contains(kept.MustRetry[:450], true) || !kept.MustRetry[450] {
+				t.Errorf("late %v: asks %v", late, kept.MustRetry)
 			}
 			if got := q.line(); got != strings.Join(all, " ") {
 				t.Errorf("late %v: in the queue are %s", late, got)
@@ -226,8 +226,8 @@ func TestPeers_longQueue(t *testing.T) {
 		beat := func() {
 			t.Helper()
 			kept := q.keeps(slices.DeleteFunc(slices.Clone(line), func(name string) bool { return name[0] == 'J' })...)
-			if slices.Contains(kept.Asks, true) {
-				t.Errorf("an owner should ask: %v", kept.Asks)
+			if slices.Contains(kept.MustRetry, true) {
+				t.Errorf("an owner should ask: %v", kept.MustRetry)
 			}
 		}
 		right("when all have come")
@@ -306,7 +306,7 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 					q.waits(comes) // before any heartbeat
 					want = append(want, comes)
 				}
-				for i, asks := range q.keeps(all...).Asks {
+				for i, asks := range q.keeps(all...).MustRetry {
 					if asks {
 						q.waits(all[i])
 					}
@@ -319,7 +319,7 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("without %s: in the queue are %s", key, got)
 				}
-				if asks := q.keeps(all...).Asks; slices.Contains(asks, true) {
+				if asks := q.keeps(all...).MustRetry; slices.Contains(asks, true) {
 					t.Errorf("without %s, all are back in the queue, and yet: %v", key, asks)
 				}
 			}
@@ -356,7 +356,7 @@ func TestFair_takenOutOfALongQueue(t *testing.T) {
 		q.queuedMany(patience, names(1, 150)...)
 		do(t, q.rdb, "LTRIM", fairKeys.Queue, "0", "119")
 		for _, name := range names(121, 150) {
-			if !q.keeps(name).Asks[0] {
+			if !q.keeps(name).MustRetry[0] {
 				t.Fatalf("%s waits on, and is not in the queue", name)
 			}
 			q.waits(name)

@@ -236,7 +236,7 @@ func TestKeepFair_enters(t *testing.T) {
 		}
 		for range 2 {
 			kept := q.enters(owners...)
-			if slices.Contains(kept.Asks, true) || slices.Contains(kept.Own, true) {
+			if slices.Contains(kept.MustRetry, true) || slices.Contains(kept.Own, true) {
 				t.Errorf("%+v", kept)
 			}
 			if got := q.members(); !slices.Equal(got, append([]string{another(2)}, owners...)) {
@@ -250,13 +250,13 @@ func TestKeepFair_enters(t *testing.T) {
 
 		// The first of a free lock asks.
 		q.clear()
-		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.Asks, []bool{true, false}) {
+		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.MustRetry, []bool{true, false}) {
 			t.Errorf("%+v", kept)
 		}
 		// One that has the lock does not enter.
 		q.clear()
 		q.hold(own(1))
-		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.Asks, []bool{true, false}) || !slices.Equal(q.members(), []string{own(2)}) {
+		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.MustRetry, []bool{true, false}) || !slices.Equal(q.members(), []string{own(2)}) {
 			t.Errorf("%+v, %q", kept, q.members())
 		}
 		// Behind an owner of Redisson, or while one has the lock, Redisson may tell them.
@@ -293,7 +293,7 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	waiting := []luascripts.Waiter{{Owner: own(1), WaiterTimeout: patience}, {Owner: own(2), WaiterTimeout: patience, Enters: true}, {Owner: own(3), WaiterTimeout: patience, Enters: true}}
 	refused := func(what string, kept luascripts.Kept, err error) {
 		t.Helper()
-		if err != nil || !slices.Equal(kept.Asks, []bool{false, true, true}) || !slices.Equal(q.members(), []string{own(1)}) {
+		if err != nil || !slices.Equal(kept.MustRetry, []bool{false, true, true}) || !slices.Equal(q.members(), []string{own(1)}) {
 			t.Errorf("%s: %+v, %v, and %q wait", what, kept, err, q.members())
 		}
 	}

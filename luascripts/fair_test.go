@@ -484,8 +484,8 @@ func TestKeepFair(t *testing.T) {
 				for i, n := range c.replies {
 					asks[i] = n != 0
 				}
-				if !slices.Equal(kept.Asks, asks) {
-					t.Errorf("asks %v, want %v", kept.Asks, asks)
+				if !slices.Equal(kept.MustRetry, asks) {
+					t.Errorf("asks %v, want %v", kept.MustRetry, asks)
 				}
 				if got := e.heard(); !slices.Equal(got, c.told) {
 					t.Errorf("published %q, want %q", got, c.told)
@@ -692,7 +692,7 @@ func TestFair_patienceOfItsOwn(t *testing.T) {
 		}
 		q.outlives("after three")
 		kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G3"), WaiterTimeout: time.Minute}, {Owner: owner("G1"), WaiterTimeout: 2 * time.Minute}})
-		if err != nil || !slices.Equal(kept.Asks, []bool{false, false}) {
+		if err != nil || !slices.Equal(kept.MustRetry, []bool{false, false}) {
 			t.Errorf("heartbeat: %+v, %v", kept, err)
 		}
 		about(t, "G3 after a heartbeat", q.left("G3"), time.Minute)
@@ -749,7 +749,7 @@ func TestFair_deletedByHand(t *testing.T) {
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
 					t.Errorf("the new owner: %+v", got)
 				}
-				for i, asks := range q.keeps(waiting...).Asks {
+				for i, asks := range q.keeps(waiting...).MustRetry {
 					if asks {
 						q.waits(waiting[i])
 					}
@@ -877,7 +877,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				if s, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys); err != nil || !s.Foreign || len(s.Fields)+len(s.Waiters) > 0 {
 					t.Errorf("inspect: %+v, %v", s, err)
 				}
-				if kept := q.keeps("G2"); !kept.Asks[0] {
+				if kept := q.keeps("G2"); !kept.MustRetry[0] {
 					t.Error("a waiter goes on waiting, and does not hear of it")
 				}
 				if after := contents(t, q.rdb); after != before {
@@ -1019,7 +1019,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	mute.releases("G1", luascripts.Done)
 	mute.releases("G2", luascripts.Gone)
 	admin.dies("G3")
-	if kept := mute.keeps("G4"); !kept.Asks[0] {
+	if kept := mute.keeps("G4"); !kept.MustRetry[0] {
 		t.Errorf("heartbeat without the right to publish: %+v", kept)
 	}
 	admin.held("G1", long)
@@ -1082,9 +1082,9 @@ func FuzzFairReplies(f *testing.F) {
 
 		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: patience}})
 		switch {
-		case err != nil && (kept.Asks != nil || kept.Left != 0):
+		case err != nil && (kept.MustRetry != nil || kept.Left != 0):
 			t.Errorf("an error with a reply: %+v, %v", kept, err)
-		case err == nil && (len(kept.Asks) != 1 || kept.Left < luascripts.NoExpiry):
+		case err == nil && (len(kept.MustRetry) != 1 || kept.Left < luascripts.NoExpiry):
 			t.Errorf("heartbeat of one: %+v by %q", kept, reply)
 		case err == nil && !regexp.MustCompile("[^0-9](-?0*[01]|-?0*2)\r\n$").Match(reply):
 			t.Errorf("no number that means something, and yet %+v by %q", kept, reply)
@@ -1273,7 +1273,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		q.held("G999", long)
 		q.queued("G1 G2 G3")
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
-		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.Asks, true) || q.line() != "G1 G2 G3" {
+		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.MustRetry, true) || q.line() != "G1 G2 G3" {
 			t.Errorf("%+v, and %s wait", kept, q.line())
 		}
 		about(t, "G3", q.left("G3"), patience)
@@ -1283,7 +1283,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		q.held("G999", long)
 		q.queuedMany(patience, names(1, 150)...)
 		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G5"))
-		if kept := q.keeps("G140"); kept.Asks[0] {
+		if kept := q.keeps("G140"); kept.MustRetry[0] {
 			t.Errorf("G140 is in the queue, and yet: %+v", kept)
 		}
 
@@ -1291,7 +1291,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		q.clear()
 		q.queued("G1")
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
-		if kept := q.keeps(names(101, 201)...); slices.Contains(kept.Asks, false) || q.line() != "G1" {
+		if kept := q.keeps(names(101, 201)...); slices.Contains(kept.MustRetry, false) || q.line() != "G1" {
 			t.Errorf("%+v, and %s wait", kept, q.line())
 		}
 	})
@@ -1304,7 +1304,7 @@ func TestKeepFair_aDeadlineIsNoPlace(t *testing.T) {
 		q.queued("G1 G2 G3")
 		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1"), owner("G2"))
 		q.deadline("G9", patience)
-		if kept := q.keeps("G9"); !kept.Asks[0] {
+		if kept := q.keeps("G9"); !kept.MustRetry[0] {
 			t.Errorf("G9 waits on, and is not in the queue: %+v", kept)
 		}
 	})
@@ -1326,7 +1326,7 @@ func TestKeepFair_besideAPlainLine(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
 		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
-		if kept := q.enters(own(1)); kept.Own[0] || kept.Asks[0] {
+		if kept := q.enters(own(1)); kept.Own[0] || kept.MustRetry[0] {
 			t.Errorf("%+v", kept)
 		}
 		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Own {
@@ -1638,8 +1638,8 @@ func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
 			owners = append(owners, own(n))
 		}
 		kept := q.enters(owners...)
-		if !kept.Asks[0] || slices.Contains(kept.Asks[1:], true) {
-			t.Errorf("%+v", kept.Asks)
+		if !kept.MustRetry[0] || slices.Contains(kept.MustRetry[1:], true) {
+			t.Errorf("%+v", kept.MustRetry)
 		}
 		if left := pttl(t, q.rdb, fairKeys.Queue); left < time.Hour {
 			t.Errorf("the queue is gone in %v", left)

@@ -55,8 +55,8 @@ func RefundRequest(units, at int64) LimitRequest {
 // ResetRequest returns the request that resets a key to no used quota.
 func ResetRequest() LimitRequest { return LimitRequest{} }
 
-// Asks reports whether q is neither a refund nor a reset.
-func (q LimitRequest) Asks() bool { return q.Units >= 0 && q.Times > 0 }
+// TakesOrReads reports whether q is neither a refund nor a reset.
+func (q LimitRequest) TakesOrReads() bool { return q.Units >= 0 && q.Times > 0 }
 
 // LimitReply is the reply to one LimitRequest.
 type LimitReply struct {

@@ -204,7 +204,7 @@ func TestSemaphore_model(t *testing.T) {
 					rt.Fatal(err)
 				}
 				for i, o := range who {
-					o.told = o.told || kept.Asks[i]
+					o.told = o.told || kept.MustRetry[i]
 					o.stays = now.Add(o.patience)
 				}
 				reclaim()

@@ -105,7 +105,7 @@ func TestSemaphore(t *testing.T) {
 		}
 		e := listen(t, rdb)
 		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: time.Minute}, {Owner: taker(5, 1), WaiterTimeout: time.Minute}})
-		if err != nil || kept.Asks[0] || !kept.Asks[1] {
+		if err != nil || kept.MustRetry[0] || !kept.MustRetry[1] {
 			t.Errorf("a heartbeat, with one that is not in the queue: %+v, %v", kept, err)
 		}
 		about(t, "the first lease", kept.Left, time.Hour)
@@ -117,7 +117,7 @@ func TestSemaphore(t *testing.T) {
 		is("the second may go first", take(t, rdb, k, taker(3, 1), time.Minute), luascripts.Done)
 		free("2")
 		kept, err = luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: time.Minute}})
-		if err != nil || !kept.Asks[0] {
+		if err != nil || !kept.MustRetry[0] {
 			t.Errorf("a heartbeat of the one whose turn it is: %+v, %v", kept, err)
 		}
 		is("the first", take(t, rdb, k, taker(2, 2), time.Minute), luascripts.Done)
@@ -407,7 +407,7 @@ func TestSemaphore_full(t *testing.T) {
 			t.Errorf("with patience %v: %v", patience, err)
 		}
 	}
-	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), WaiterTimeout: time.Minute}}); err != nil || kept.Asks[0] {
+	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), WaiterTimeout: time.Minute}}); err != nil || kept.MustRetry[0] {
 		t.Errorf("heartbeat: %+v, %v", kept, err)
 	}
 	if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, 2*time.Hour, 1)[0]; r.Err != nil || r.Verdict != luascripts.Done {
@@ -537,7 +537,7 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 			take(t, rdb, k, taker(1, 2), time.Minute)
 			take(t, rdb, k, waiter, time.Minute)
 			c.change()
-			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute}}); err != nil || kept.Asks[0] != c.asks {
+			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute}}); err != nil || kept.MustRetry[0] != c.asks {
 				t.Errorf("%s: %+v, %v", what, kept, err)
 			}
 		}
@@ -559,7 +559,7 @@ func TestSemaphore_keepTells(t *testing.T) {
 		e := listen(t, rdb)
 		waiters := []luascripts.Waiter{{Owner: taker(2, 2), WaiterTimeout: 3 * time.Hour}, {Owner: taker(4, 1), WaiterTimeout: time.Minute}}
 		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
-		if err != nil || !kept.Asks[0] || !kept.Asks[1] {
+		if err != nil || !kept.MustRetry[0] || !kept.MustRetry[1] {
 			t.Errorf("%+v, %v", kept, err)
 		}
 		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1", "redisson_sc:{sem} 03")
@@ -644,7 +644,7 @@ func TestSemaphore_keepDropsNoneOfItsOwn(t *testing.T) {
 		waiters = append(waiters, luascripts.Waiter{Owner: late, WaiterTimeout: time.Minute})
 		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", late)
 		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
-		if err != nil || kept.Asks[100] {
+		if err != nil || kept.MustRetry[100] {
 			t.Errorf("it has lost its place: %v", err)
 		}
 		if first := list(t, rdb, "LRANGE", k.Queue, "0", "0"); len(first) != 1 || first[0] != late {

@@ -138,7 +138,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		return answer{}, err
 	}
 	d.mu.Lock()
-	if q.Asks() {
+	if q.TakesOrReads() {
 		if r, ok := d.knows(id, q); ok && q.Least <= lim.most {
 			d.mu.Unlock()
 			return r, nil
@@ -193,7 +193,7 @@ func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.Lim
 
 // join puts an ask at the end of the lane of its key, and returns it. The mutex is held, and the caller has entered the sender.
 func (d *desk) join(id bucketID, rules luascripts.LimitRules, q luascripts.LimitRequest) *ask {
-	if !q.Asks() {
+	if !q.TakesOrReads() {
 		d.forget(id.key)
 	}
 	a := d.newAsk(id, rules, q)
@@ -295,7 +295,7 @@ func (l *lane) board(requests []luascripts.LimitRequest) []luascripts.LimitReque
 	stay, full := l.next[:0], false
 	for _, a := range l.next {
 		if full || a.id.rules != rules {
-			full = full || !a.q.Asks()
+			full = full || !a.q.TakesOrReads()
 			stay = append(stay, a)
 			continue
 		}
@@ -437,7 +437,7 @@ func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitRequest, r answer) 
 		return
 	}
 	// It does not know of units that come back after it.
-	if slices.ContainsFunc(l.next, func(a *ask) bool { return !a.q.Asks() }) {
+	if slices.ContainsFunc(l.next, func(a *ask) bool { return !a.q.TakesOrReads() }) {
 		return
 	}
 	over := func(known refusal) bool {

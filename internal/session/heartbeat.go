@@ -82,7 +82,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		case e.at.state.Entered(q, kept.Own[i], round.Sent, now):
 			left = append(left, acquisitionOf(q.As))
 		}
-		if err == nil && kept.Asks[i] || err != nil && !again {
+		if err == nil && kept.MustRetry[i] || err != nil && !again {
 			e.at.state.Wakeup(q.Waiter) // after a permanent error, the waiter's own request keeps its position or returns the error
 		}
 	}
