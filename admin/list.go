@@ -429,7 +429,7 @@ func (p *part) plausible() bool {
 
 // plausible reports whether a lock can have this field.
 func plausible(field string) bool {
-	return field == "mode" || field == luascripts.LineField || owners.MatchString(strings.TrimSuffix(field, luascripts.Writing))
+	return field == "mode" || field == luascripts.QueueField || owners.MatchString(strings.TrimSuffix(field, luascripts.Writing))
 }
 
 // has reports whether the part has a field.

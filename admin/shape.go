@@ -33,7 +33,7 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 		switch {
 		case f.Name == "mode":
 			s.mode = f.Value
-		case f.Name == luascripts.LineField:
+		case f.Name == luascripts.QueueField:
 			_, text, _ := strings.Cut(f.Value, "|")
 			for entry := range strings.SplitSeq(strings.TrimSuffix(text, ";"), ";") {
 				if client := lock.ClientID(entry); client != "" {

@@ -72,7 +72,7 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 			watched[i] = w
 			// The release script takes a client that listens to the first of these channels and not to the
 			// second for a waiter of Redisson, for which a holder lets a plain lock go now and then.
-			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).Line, keys.ReadWrite(name).Channel} {
+			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).QueueChannel, keys.ReadWrite(name).Channel} {
 				sub, _ := hub.Subscribe(channel, func(string) { w.look() }, func() {})
 				defer sub.Close()
 			}

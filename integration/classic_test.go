@@ -369,7 +369,7 @@ func onlyB(t *testing.T, s *scene, b lock.Hold) {
 		t.Errorf("C: %v, want lock.ErrNotAcquired: B holds it", err)
 	}
 	state, err := do(t, s.c, "HGETALL", name).AsStrMap()
-	delete(state, luascripts.LineField) // B waited
+	delete(state, luascripts.QueueField) // B waited
 	if want := map[string]string{b.Owner(): "1"}; err != nil || fmt.Sprint(state) != fmt.Sprint(want) {
 		t.Errorf("the lock is %v (%v), want %v", state, err, want)
 	}

@@ -22,10 +22,10 @@ const (
 // Keys has the names of the keys and channels that the scripts of one lock use. A name that this
 // type of lock does not have is empty.
 type Keys struct {
-	Lock    string // the hash
-	Channel string // the channel of waiters; the channels of a fair lock's waiters begin with it
-	Line    string // plain: the channel of all clients that use the queue; a client in it also listens at "<line>:<client uuid>"
-	Publish string // the command that notifies them: PUBLISH or SPUBLISH
+	Lock         string // the hash
+	Channel      string // the channel of waiters; the channels of a fair lock's waiters begin with it
+	QueueChannel string // plain: the channel of all clients that use the queue; a client in it also listens at "<queue channel>:<client uuid>"
+	Publish      string // the command that notifies them: PUBLISH or SPUBLISH
 
 	// Scattered reports that a message may reach subscribers that the publishing server does not
 	// count, such as subscribers on other nodes of a cluster.

@@ -32,7 +32,7 @@ func gives(k luascripts.Keys, owner string, leave int) *luascripts.Change {
 
 // named returns the keys of a plain lock.
 func named(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: "redisson_lock__channel:{" + name + "}", Line: "leasehold_channel:{" + name + "}", Publish: "PUBLISH"}
+	k := luascripts.Keys{Lock: name, Channel: "redisson_lock__channel:{" + name + "}", QueueChannel: "leasehold_channel:{" + name + "}", Publish: "PUBLISH"}
 	return k
 }
 

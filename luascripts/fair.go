@@ -243,7 +243,7 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
 		return Snapshot{}, bad
 	}
-	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
+	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == QueueField })
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 

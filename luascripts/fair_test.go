@@ -1325,7 +1325,7 @@ func TestKeepFair_tellsOnce(t *testing.T) {
 func TestKeepFair_besideAPlainLine(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
-		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
 		if kept := q.enters(own(1)); kept.Own[0] || kept.MustRetry[0] {
 			t.Errorf("%+v", kept)
 		}
@@ -1341,7 +1341,7 @@ func TestFair_lineAlone(t *testing.T) {
 		e := listen(t, q.rdb)
 		line := func() {
 			q.clear()
-			do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+			do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
 			q.queued("G1")
 		}
 		line()
@@ -1595,9 +1595,9 @@ func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
 func TestReleaseFair_leavesThePlainLine(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
-		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
 		q.releases("G1", luascripts.Gone)
-		if number(t, q.rdb, "HEXISTS", fairKeys.Lock, luascripts.LineField) != 1 {
+		if number(t, q.rdb, "HEXISTS", fairKeys.Lock, luascripts.QueueField) != 1 {
 			t.Error("the line is gone")
 		}
 	})

@@ -51,7 +51,7 @@ func TestLine_theShortWay(t *testing.T) {
 			since := now(t, rdb)
 			release := func(grants int) string {
 				seed(t, rdb, holder, 1, 30_000)
-				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %s%d|%s", grants, c.mark, since, c.line))
+				do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("%d %s%d|%s", grants, c.mark, since, c.line))
 				if c.count != "" {
 					do(t, rdb, "HSET", keys.Lock, holder, c.count)
 				}
@@ -106,7 +106,7 @@ func TestLine_theShortWayEnds(t *testing.T) {
 			since := now(t, rdb) - c.since
 			gives := func(grants int) (free bool) {
 				seed(t, rdb, holder, 1, 30_000)
-				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %s%d|%s 2000 0 0 0;", grants, c.mark, since, first))
+				do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("%d %s%d|%s 2000 0 0 0;", grants, c.mark, since, first))
 				got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{})
 				if err != nil {
 					t.Fatal(err)
@@ -132,7 +132,7 @@ func TestAcquireReentrant_granted(t *testing.T) {
 			{time.Hour, time.Minute, time.Hour},
 		} {
 			do(t, rdb, "DEL", keys.Lock)
-			do(t, rdb, "HSET", keys.Lock, ours, "1", luascripts.LineField, fmt.Sprintf("1 %d|%s 2000 0 0 0;", now(t, rdb), first))
+			do(t, rdb, "HSET", keys.Lock, ours, "1", luascripts.QueueField, fmt.Sprintf("1 %d|%s 2000 0 0 0;", now(t, rdb), first))
 			do(t, rdb, "PEXPIRE", keys.Lock, fmt.Sprint(c.left.Milliseconds()))
 			before, clock := contents(t, rdb), now(t, rdb)
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: c.asks, Want: 1})

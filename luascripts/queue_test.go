@@ -108,7 +108,7 @@ func text(m rueidis.RedisMessage) string {
 // line returns the owners in line, in order.
 func line(t *testing.T, rdb rueidis.Client) (owners []string) {
 	t.Helper()
-	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), "|")
+	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), "|")
 	for entry := range strings.SplitSeq(strings.TrimSuffix(entries, ";"), ";") {
 		if owner, _, _ := strings.Cut(entry, " "); owner != "" {
 			owners = append(owners, owner)
@@ -124,7 +124,7 @@ func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan s
 	said = make(chan string, 100)
 	for _, owner := range owners {
 		subscribe(t, s, keys.Channel, nil)
-		subscribe(t, s, keys.Line, said)
+		subscribe(t, s, keys.QueueChannel, said)
 		subscribe(t, s, process(owner), said)
 	}
 	return said
@@ -132,7 +132,7 @@ func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan s
 
 // process returns the channel of the process of an owner.
 func process(owner string) string {
-	return keys.Line + ":" + owner[:strings.LastIndexByte(owner, ':')]
+	return keys.QueueChannel + ":" + owner[:strings.LastIndexByte(owner, ':')]
 }
 
 // subscribe listens to a channel on a connection of its own, and sends the messages to said.
@@ -499,7 +499,7 @@ func TestLine_isBounded(t *testing.T) {
 	for i := range 10_000 {
 		fmt.Fprintf(&long, "%08x-1111-7111-8111-111111111111:5 1000 0 0 0;", i+100)
 	}
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, long.String())
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, long.String())
 	do(t, rdb, "SLOWLOG", "RESET")
 	do(t, rdb, "CONFIG", "SET", "slowlog-log-slower-than", "100000")
 	pass(t, rdb, keys, holder)
@@ -534,13 +534,13 @@ func TestLine_letsGoForOthers(t *testing.T) {
 			rdb := s.Client(t)
 			said := listening(t, s, holder, first) // and first is not in line
 			free := make(chan string, 100)
-			subscribe(t, s, keys.Line, nil) // a listener there is ours
+			subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
 			subscribe(t, s, keys.Channel, free)
 			for range c.others {
 				subscribe(t, s, keys.Channel, nil)
 			}
 			hold(t, rdb)
-			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|", now(t, rdb)-c.since.Milliseconds()))
+			do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|", now(t, rdb)-c.since.Milliseconds()))
 			if c.tried {
 				try(t, rdb)
 			}
@@ -560,7 +560,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 				if got := until(t, rdb, keys.Channel, free); !slices.Equal(got, []string{"0"}) {
 					t.Errorf("told %q", got)
 				}
-				if got := until(t, rdb, keys.Line, said); len(got) == 0 || got[0] != luascripts.Aside {
+				if got := until(t, rdb, keys.QueueChannel, said); len(got) == 0 || got[0] != luascripts.Aside {
 					t.Errorf("told %q", got)
 				}
 				return
@@ -624,11 +624,11 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 			"more than a uuid":      {"a" + ours, "1"},
 			"no number":             {ours[:37], "1"},
 			"more than a count":     {ours, "1x"},
-			"two owners and a line": {ours, "1", other + "1", "1", luascripts.LineField, "0 0|"},
+			"two owners and a line": {ours, "1", other + "1", "1", luascripts.QueueField, "0 0|"},
 			"a writer":              {ours + ":write", "1"},
 			"beside an owner":       {ours, "1", "visits", "12"},
-			"beside a line":         {luascripts.LineField, "0 0|", "visits", "12"},
-			"beside owner and line": {ours, "1", luascripts.LineField, "0 0|", "visits", "12"},
+			"beside a line":         {luascripts.QueueField, "0 0|", "visits", "12"},
+			"beside owner and line": {ours, "1", luascripts.QueueField, "0 0|", "visits", "12"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				do(t, rdb, "DEL", keys.Lock)
@@ -746,11 +746,11 @@ func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	scattered.Scattered = true
 	hold(t, rdb)
 	start := now(t, rdb)
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
 	if got := ask(t, rdb, scattered, first, time.Second, 0); got.Verdict != luascripts.Held { // it is kept for a minute
 		t.Fatalf("%+v", got)
 	}
-	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), ";"))
+	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), ";"))
 	if deadline, err := strconv.ParseInt(entry[len(entry)-1], 10, 64); err != nil || deadline < start+60_000 {
 		t.Errorf("it is kept until %d ms after the request, %v", deadline-start, err)
 	}
@@ -804,13 +804,13 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 		"0 0|mode 5000 0 0 " + nines + ";", "0 0|x 5000 0 0 " + nines + ";", "0 0|%s%d 1 1 1 " + nines + ";", "-1 -1|", "0 0|" + second + " 99999999999999999999 0 0 " + nines + ";",
 	} {
 		hold(t, rdb)
-		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+		do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
 		for range 20 {
 			if got := ask(t, rdb, keys, first, time.Second, 0); got.Verdict != luascripts.Held {
 				t.Fatalf("%.40q: %+v", text, got)
 			}
 		}
-		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.LineField); n > 2000 {
+		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.QueueField); n > 2000 {
 			t.Errorf("%.40q: the line has %d bytes after 20 requests of one process", text, n)
 		}
 		const nextOwner = "33333333-3333-7333-8333-333333333333:1"
@@ -846,7 +846,7 @@ func TestLine_triesLeaveAMark(t *testing.T) {
 			t.Errorf("left %q, want %q", contents(t, rdb), before)
 		}
 		stand(t, rdb, keys, first, time.Second)
-		text := func() string { return text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)) }
+		text := func() string { return text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)) }
 		marked := strings.Replace(text(), "0 ", "0 0", 1)
 		for range 2 {
 			if try(t, rdb); text() != marked {
@@ -878,7 +878,7 @@ func TestLine_goesWithTheLast(t *testing.T) {
 		if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0); err != nil || v != luascripts.Gone {
 			t.Errorf("%v, %v", v, err)
 		}
-		if n := number(t, rdb, "HEXISTS", keys.Lock, luascripts.LineField); n != 0 {
+		if n := number(t, rdb, "HEXISTS", keys.Lock, luascripts.QueueField); n != 0 {
 			t.Errorf("left %q", contents(t, rdb))
 		}
 	})
@@ -918,7 +918,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
 		t.Errorf("in line are %q", after)
 	}
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
 	scattered := keys
 	scattered.Scattered = true
 	if got, err := luascripts.HandOffReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Release{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
@@ -951,12 +951,12 @@ func TestLine_strangeTexts(t *testing.T) {
 			onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 				for _, k := range []luascripts.Keys{keys, scattered} {
 					hold(t, rdb)
-					do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+					do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
 					for range 32 { // the script looks for the dead in one ms of 16
 						stand(t, rdb, k, second, time.Second)
 						time.Sleep(time.Millisecond)
 					}
-					do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+					do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
 					pass(t, rdb, k, holder)
 					if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 {
 						t.Errorf("it is not free: %q", contents(t, rdb))
@@ -978,7 +978,7 @@ func TestLine_longerThanItCanBe(t *testing.T) {
 	for i := range 64 {
 		fmt.Fprintf(&long, "%08x-1111-7111-8111-111111111111:5 1000 0 0 0;", i+100)
 	}
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, long.String()+first+" 1000 0 0 0;")
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, long.String()+first+" 1000 0 0 0;")
 	pass(t, rdb, keys, holder)
 	if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 {
 		t.Errorf("left %q", contents(t, rdb))
@@ -1017,7 +1017,7 @@ func TestLine_aliveOrNot(t *testing.T) {
 			for i := range 64 {
 				fmt.Fprintf(&full, "%s 1000 %s%d;", seat(i), c.entry, till)
 			}
-			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, full.String())
+			do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, full.String())
 			for range 100 { // the script looks for the dead now and then
 				stand(t, rdb, c.k, second, time.Second)
 				if len(line(t, rdb)) < 64 {
@@ -1047,7 +1047,7 @@ func TestLine_replacesWhatIsNoLine(t *testing.T) {
 		s := redistest.Start(t)
 		rdb := s.Client(t)
 		hold(t, rdb)
-		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+		do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
 		stand(t, rdb, keys, second, 2*time.Second)
 		is, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
 		if err != nil || (len(is.Waiters) == 1) != stands {
@@ -1072,7 +1072,7 @@ func TestForceReentrant_tells(t *testing.T) {
 func TestInspectReentrant_waiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
-		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, "0 1|"+first+" 1000 0 0 1;"+second+" 1000 0 0 0;"+other+" 1000 0 0 9999999999999;")
+		do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, "0 1|"+first+" 1000 0 0 1;"+second+" 1000 0 0 0;"+other+" 1000 0 0 9999999999999;")
 		is, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
 		if err != nil || len(is.Waiters) != 3 || is.Waiters[0].WaiterTimeout != 0 || is.Waiters[1].WaiterTimeout != luascripts.NoExpiry || is.Waiters[2].WaiterTimeout < time.Hour {
 			t.Errorf("%+v, %v", is, err)

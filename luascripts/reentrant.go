@@ -21,9 +21,9 @@ var (
 	reentrantForce   = load("reentrant_force")
 )
 
-// LineField is the field of a plain lock's hash that has the queue of waiting processes. It is not
+// QueueField is the field of a plain lock's hash that has the queue of waiting processes. It is not
 // an owner.
-const LineField = "leasehold_line"
+const QueueField = "leasehold_line"
 
 // AcquireReentrant sets the hold count of an owner to q.Want, or adds it to the queue.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
@@ -212,13 +212,13 @@ func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot
 	}
 	left, err1 := reply[0].ToInt64()
 	hash, err2 := reply[1].ToArray()
-	line, err3 := reply[2].ToArray()
+	queue, err3 := reply[2].ToArray()
 	all, ok1 := fields(hash)
-	waiting, ok2 := waiters(line)
+	waiting, ok2 := waiters(queue)
 	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
 		return Snapshot{}, bad
 	}
-	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
+	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == QueueField })
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 

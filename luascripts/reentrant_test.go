@@ -20,7 +20,7 @@ const (
 	lease = 30 * time.Second
 )
 
-var keys = luascripts.Keys{Lock: "orders", Channel: "redisson_lock__channel:{orders}", Line: "leasehold_channel:{orders}", Publish: "PUBLISH"}
+var keys = luascripts.Keys{Lock: "orders", Channel: "redisson_lock__channel:{orders}", QueueChannel: "leasehold_channel:{orders}", Publish: "PUBLISH"}
 
 // state returns the lock as redis-cli would show it: "owner=count …", and what is
 // left of its lease in ms.

@@ -628,7 +628,7 @@ type locked struct{ step }
 func (c locked) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
 	reply := c.step.Batch(change)
 	key := "lock" + change.Request.Owner
-	change.Keys, change.Request.Lease, change.Request.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
+	change.Keys, change.Request.Lease, change.Request.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", QueueChannel: "line", Publish: "PUBLISH"}, time.Minute, 1
 	return reply
 }
 

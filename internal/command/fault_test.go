@@ -237,7 +237,7 @@ func TestForeign_saysWhat(t *testing.T) {
 	} {
 		m.HSet(key, field, "1")
 	}
-	m.HSet("plain", luascripts.LineField, "0 0|")
+	m.HSet("plain", luascripts.QueueField, "0 0|")
 	m.HSet("rw", "mode", "write")
 	rdb := m.Client(t)
 	ended, cancel := context.WithCancel(t.Context())

@@ -78,7 +78,7 @@ func lockIn(fields []string) string {
 		switch field := fields[i]; {
 		case holder.MatchString(field) && number.MatchString(fields[i+1]):
 			owner = field
-		case field != luascripts.LineField:
+		case field != luascripts.QueueField:
 			return "a hash that is not a lock"
 		}
 	}

@@ -23,27 +23,27 @@ import (
 // The keys and channels of a lock, apart from its own key, begin with these prefixes. Those that
 // begin with leasehold are ours, the others Redisson's.
 const (
-	channelPrefix   = "redisson_lock__channel"
-	queuePrefix     = "redisson_lock_queue"
-	timeoutPrefix   = "redisson_lock_timeout"
-	tokenPrefix     = "redisson_lock_token"
-	rwChannelPrefix = "redisson_rwlock"
-	linePrefix      = "leasehold_channel"
-	wishPrefix      = "leasehold_rwlock_wish"
-	turnPrefix      = "leasehold_rwlock_turn"
-	fencePrefix     = "leasehold_fence"
-	clientPrefix    = "leasehold_client"
-	forcedPrefix    = "leasehold_forced"
-	semChangePrefix = "redisson_sc"
-	semTurnsPrefix  = "leasehold_semaphore"
-	semQueuePrefix  = "leasehold_semaphore_queue"
-	semAlivePrefix  = "leasehold_semaphore_alive"
-	semSlotsPrefix  = "leasehold_semaphore_slots"
-	latchChannel    = "redisson_countdownlatch__channel__"
-	latchPrefix     = "leasehold_latch"
-	latchCalls      = "leasehold_latch_calls"
-	leaderPrefix    = "leasehold_leader"
-	waitGroupPrefix = "leasehold_crew"
+	channelPrefix      = "redisson_lock__channel"
+	queuePrefix        = "redisson_lock_queue"
+	timeoutPrefix      = "redisson_lock_timeout"
+	tokenPrefix        = "redisson_lock_token"
+	rwChannelPrefix    = "redisson_rwlock"
+	queueChannelPrefix = "leasehold_channel"
+	wishPrefix         = "leasehold_rwlock_wish"
+	turnPrefix         = "leasehold_rwlock_turn"
+	fencePrefix        = "leasehold_fence"
+	clientPrefix       = "leasehold_client"
+	forcedPrefix       = "leasehold_forced"
+	semChangePrefix    = "redisson_sc"
+	semTurnsPrefix     = "leasehold_semaphore"
+	semQueuePrefix     = "leasehold_semaphore_queue"
+	semAlivePrefix     = "leasehold_semaphore_alive"
+	semSlotsPrefix     = "leasehold_semaphore_slots"
+	latchChannel       = "redisson_countdownlatch__channel__"
+	latchPrefix        = "leasehold_latch"
+	latchCalls         = "leasehold_latch_calls"
+	leaderPrefix       = "leasehold_leader"
+	waitGroupPrefix    = "leasehold_crew"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
@@ -52,7 +52,7 @@ var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
-	return luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Line: ours(linePrefix, name), Publish: "PUBLISH"}
+	return luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), QueueChannel: ours(queueChannelPrefix, name), Publish: "PUBLISH"}
 }
 
 // Fair returns the keys of a fair lock.
@@ -114,12 +114,12 @@ func OfOwner(channel, owner string) string { return channel + ":" + owner }
 // fair lock's queue.
 func OfTurns(channel, client string) string { return channel + ":" + client + luascripts.Turns }
 
-// OfClient returns the channel of one client that stands in the line of a plain lock.
-func OfClient(line, client string) string { return line + ":" + client }
+// OfClient returns the channel of one client in the queue of a plain lock.
+func OfClient(queueChannel, client string) string { return queueChannel + ":" + client }
 
 // OfKeeper returns the channel on which a client is notified that another one wants a lock that it may keep
 // although no owner uses it. For a plain lock, it is that of OfClient.
-func OfKeeper(name, client string) string { return OfClient(ours(linePrefix, name), client) }
+func OfKeeper(name, client string) string { return OfClient(ours(queueChannelPrefix, name), client) }
 
 // beside returns a name by the rule of Redisson's prefixName.
 func beside(prefix, name string) string {

@@ -43,7 +43,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
 		want.Queue, want.Timeouts, want.Never = "", "", ""
-		want.Line = map[bool]string{false: "leasehold_channel:{" + name + "}", true: "leasehold_channel:" + name + ":"}[strings.Contains(name, "{")]
+		want.QueueChannel = map[bool]string{false: "leasehold_channel:{" + name + "}", true: "leasehold_channel:" + name + ":"}[strings.Contains(name, "{")]
 		if k, err := keysOf(Plain, "", name); err != nil || k != want {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
@@ -148,7 +148,7 @@ func FuzzNames(f *testing.F) {
 		}
 		rw := ReadWrite(prefix + a)
 		plain := Plain(prefix + a)
-		all := []string{plain.Line, OfClient(plain.Line, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock), Forced(fair.Lock)}
+		all := []string{plain.QueueChannel, OfClient(plain.QueueChannel, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock), Forced(fair.Lock)}
 		for _, key := range all {
 			if slotPart(key) != slotPart(fair.Lock) {
 				t.Errorf("%q and %q do not share a slot", fair.Lock, key)
@@ -158,7 +158,7 @@ func FuzzNames(f *testing.F) {
 			}
 		}
 		other, err := keysOf(Fair, prefix, b)
-		if err == nil && (fair.Lock == other.Lock || plain.Line == Plain(prefix+b).Line || rw.Wish == ReadWrite(prefix+b).Wish || rw.Turn == ReadWrite(prefix+b).Turn) != (a == b) {
+		if err == nil && (fair.Lock == other.Lock || plain.QueueChannel == Plain(prefix+b).QueueChannel || rw.Wish == ReadWrite(prefix+b).Wish || rw.Turn == ReadWrite(prefix+b).Turn) != (a == b) {
 			t.Errorf("%q and %q share what is ours: %+v, %+v", a, b, plain, rw)
 		}
 		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
@@ -184,8 +184,8 @@ func TestChannels_areNotShared(t *testing.T) {
 	names := []string{"x", "x:", "x::"}
 	for range 3 { // names that are made of others, and of their channels
 		for _, name := range names[:min(len(names), 12)] {
-			line := Plain(name).Line
-			names = append(names, "{"+name+"}", name+":"+client, name+":leasehold", name+":", strings.TrimPrefix(line, linePrefix+":"), strings.TrimPrefix(OfClient(line, client), linePrefix+":"))
+			line := Plain(name).QueueChannel
+			names = append(names, "{"+name+"}", name+":"+client, name+":leasehold", name+":", strings.TrimPrefix(line, queueChannelPrefix+":"), strings.TrimPrefix(OfClient(line, client), queueChannelPrefix+":"))
 		}
 	}
 	whose := map[string]string{}
@@ -196,7 +196,7 @@ func TestChannels_areNotShared(t *testing.T) {
 		}
 		seen[name] = true
 		k := Plain(name)
-		for _, channel := range []string{k.Line, OfClient(k.Line, client)} {
+		for _, channel := range []string{k.QueueChannel, OfClient(k.QueueChannel, client)} {
 			if other, taken := whose[channel]; taken {
 				t.Errorf("%q is a channel of %q and of %q", channel, other, name)
 			}

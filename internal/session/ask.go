@@ -138,7 +138,7 @@ func (a *attempt) send() error {
 // isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.
 func (a *attempt) isSubscribed() bool {
 	s, k := a.s, a.spec.Keys
-	return s.hub.Confirmed(k.Channel) && (!a.spec.terms.HandsOff || s.hub.Confirmed(keys.OfClient(k.Line, s.id)))
+	return s.hub.Confirmed(k.Channel) && (!a.spec.terms.HandsOff || s.hub.Confirmed(keys.OfClient(k.QueueChannel, s.id)))
 }
 
 // failed records that the request failed with err, and returns the error for the caller.

@@ -636,7 +636,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(10 * time.Millisecond)
 		if w.mini.Exists("orders") {
-			w.Errorf("it is not free: %v", w.mini.HGet("orders", luascripts.LineField))
+			w.Errorf("it is not free: %v", w.mini.HGet("orders", luascripts.QueueField))
 		}
 	})
 }

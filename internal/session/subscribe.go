@@ -66,8 +66,8 @@ func (at *entry) subscribe(a lockstate.Effect) {
 	}
 	e.lock, already = hub.Subscribe(spec.channel, hear, func() { e.confirmed(0) })
 	if spec.terms.HandsOff {
-		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), e.onHandOff, func() { e.confirmed(1) })
-		e.all, _ = hub.Subscribe(spec.Keys.Line, e.onYield, func() {})
+		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.QueueChannel, at.s.id), e.onHandOff, func() { e.confirmed(1) })
+		e.all, _ = hub.Subscribe(spec.Keys.QueueChannel, e.onYield, func() {})
 	} else {
 		e.own, ownAlready = hub.Subscribe(spec.Keys.Change, e.onChange, func() { e.confirmed(1) })
 	}
