@@ -44,7 +44,7 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		all = append(all, Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "the waiter timeouts"})
 	case ReadWrite:
 		k := keys.ReadWrite(l.Name)
-		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer intent, which readers wait for"}, Key{Name: k.Turn, Type: "string", Role: "the reader reservation, which writers wait for"})
+		all = append(all, Key{Name: k.Intent, Type: "string", Role: "the writer intent, which readers wait for"}, Key{Name: k.Reservation, Type: "string", Role: "the reader reservation, which writers wait for"})
 	}
 	if l.Kind == Latch {
 		k := keys.Latch(l.Name)

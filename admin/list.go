@@ -385,7 +385,7 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 // beside returns the question for those that wait beside the hash: the writer of a read/write lock, or the queue of a fair lock.
 func (a *Admin) beside(p part) rueidis.Completed {
 	if !p.whole || p.has("mode") {
-		return a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build()
+		return a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Intent).Build()
 	}
 	return a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build()
 }

@@ -45,9 +45,9 @@ type Keys struct {
 
 // ReadWriteKeys has the names that only read/write locks have.
 type ReadWriteKeys struct {
-	Wish   string // the waiting writer that later readers wait behind
-	Turn   string // the waiting reader that writers wait behind when a writer has left
-	Beside string // what the keys of read leases begin with
+	Intent      string // the waiting writer that later readers wait behind
+	Reservation string // the waiting reader that writers wait behind when a writer has left
+	LeasePrefix string // what the keys of read leases begin with
 }
 
 // SemaphoreKeys has the names and settings that only semaphores have. Keys.Lock is the number of free

@@ -117,7 +117,7 @@ func TestLinger_readersTellOnlyAWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "read", keeperOf("", "125"), "1")
-		do(t, rdb, "SET", rwKeys.Beside+":"+keeperOf("", "125")+":rwlock_timeout:1", "1", "PX", "20000")
+		do(t, rdb, "SET", rwKeys.LeasePrefix+":"+keeperOf("", "125")+":rwlock_timeout:1", "1", "PX", "20000")
 		got, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
 			t.Errorf("%+v, %v", got, err)

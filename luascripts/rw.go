@@ -21,7 +21,7 @@ var (
 	rwForce      = load("rw_force")
 
 	readRenew = renewer{script: load("rw_read_renew"), never: func(k *Keys) string { return k.Never }, argsOf: func(args []string, r *Renewal) []string {
-		return append(args, r.Owner, r.Keys.Beside)
+		return append(args, r.Owner, r.Keys.LeasePrefix)
 	}}
 	writeRenew = renewer{script: reentrantRenew.script, argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
 )
@@ -37,14 +37,14 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Ac
 	if q.Yield {
 		yield = "1"
 	}
-	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.WaiterTimeout)}, q)
+	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.LeasePrefix, ms(q.WaiterTimeout)}, q)
 }
 
 // ReleaseRead sets the read hold count of owner to leave, and returns Done, Gone or Foreign. With 0
 // the owner also loses its reservation.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	for range mostCalls {
-		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Reservation, k.Never}, []string{owner, strconv.Itoa(leave), k.LeasePrefix, k.Channel, k.Publish})
 		if v, err := verdict(readRelease, reply, Done, Gone, more, Foreign); err != nil || v != more {
 			return v, err
 		}
@@ -61,7 +61,7 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // waiter timeout is not 0, readers that arrive later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	for range mostCalls {
-		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.Beside}, q)
+		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.LeasePrefix}, q)
 		if err != nil || got.Verdict != more {
 			return got, err
 		}
@@ -72,7 +72,7 @@ func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (A
 // ReleaseWrite sets the write hold count of owner to leave, and returns Done, Gone or Foreign. With
 // 0 readers no longer wait behind it.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Intent, k.Reservation, k.Never}, []string{owner, strconv.Itoa(leave), k.LeasePrefix, k.Channel, k.Publish})
 	return verdict(writeRelease, reply, Done, Gone, Foreign)
 }
 
@@ -117,7 +117,7 @@ func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error
 
 // inspectRW reads a part of the lock, from cursor on, and returns where the next part begins.
 func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (part Snapshot, next string, err error) {
-	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{k.Beside, cursor}).ToMessage()
+	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Intent, k.Never}, []string{k.LeasePrefix, cursor}).ToMessage()
 	if err != nil {
 		return Snapshot{}, "", err
 	}
@@ -146,7 +146,7 @@ func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (
 // did, or Foreign. It ends about fifty readers at a time. A writer that enters in between, because the
 // other readers have left, keeps the lock.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
-	args := []string{k.Beside, k.Channel, k.Publish}
+	args := []string{k.LeasePrefix, k.Channel, k.Publish}
 	for i := range mostCalls {
 		v, err := verdict(rwForce, rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, args), Done, Free, more, Foreign)
 		switch {

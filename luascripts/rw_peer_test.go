@@ -128,7 +128,7 @@ func millis(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
 // javaReads reports whether a thread of Redisson reads now.
 func (l rw) javaReads(name string, lease time.Duration) bool {
 	l.t.Helper()
-	return l.java(javaRead, millis(lease), owner(name), owner(name)+":write", l.keys.Beside)
+	return l.java(javaRead, millis(lease), owner(name), owner(name)+":write", l.keys.LeasePrefix)
 }
 
 // javaWrites reports whether a thread of Redisson writes now.
@@ -139,7 +139,7 @@ func (l rw) javaWrites(name string, lease time.Duration) bool {
 
 func (l rw) javaStopsReading(name string) {
 	l.t.Helper()
-	if l.java(javaStopReading, owner(name), l.keys.Beside, l.keys.Channel) {
+	if l.java(javaStopReading, owner(name), l.keys.LeasePrefix, l.keys.Channel) {
 		l.t.Fatalf("%s does not read; the lock is %q", name, l.state())
 	}
 }
@@ -306,7 +306,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		const theirs, ours = 30 * time.Second, time.Hour
 		l.expect("ours", l.asksToRead("G1", func(q *luascripts.Request) { q.Lease = ours }).Verdict, luascripts.Done)
-		if !l.javaReads("J2", theirs) || l.java(javaRenewsReading, millis(theirs), owner("J2"), l.keys.Beside) {
+		if !l.javaReads("J2", theirs) || l.java(javaRenewsReading, millis(theirs), owner("J2"), l.keys.LeasePrefix) {
 			t.Fatal("J2 may not read, or does not")
 		}
 		about(t, "the hash, renewed by theirs", pttl(t, l.rdb, l.keys.Lock), theirs)
@@ -387,7 +387,7 @@ func (l rw) former(script string, keys []string, args ...string) rueidis.RedisMe
 // formerReads makes a client of that version read want times.
 func (l rw) formerReads(name string, want int, lease time.Duration) {
 	l.t.Helper()
-	m := l.former("rw_read_acquire", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), millis(lease), strconv.Itoa(want), "", "0", "1", l.keys.Beside, "0")
+	m := l.former("rw_read_acquire", []string{l.keys.Lock, l.keys.Intent, l.keys.Reservation, l.keys.Never}, owner(name), millis(lease), strconv.Itoa(want), "", "0", "1", l.keys.LeasePrefix, "0")
 	if !m.IsString() {
 		l.t.Fatalf("%s cannot read: %s", name, m.String())
 	}
@@ -395,7 +395,7 @@ func (l rw) formerReads(name string, want int, lease time.Duration) {
 
 func (l rw) formerLeaves(name string, leave int) {
 	l.t.Helper()
-	m := l.former("rw_read_release", []string{l.keys.Lock, l.keys.Turn, l.keys.Never}, owner(name), strconv.Itoa(leave), l.keys.Beside, l.keys.Channel, "PUBLISH")
+	m := l.former("rw_read_release", []string{l.keys.Lock, l.keys.Reservation, l.keys.Never}, owner(name), strconv.Itoa(leave), l.keys.LeasePrefix, l.keys.Channel, "PUBLISH")
 	if n, err := m.AsInt64(); err != nil || n != 1 {
 		l.t.Fatalf("%s releases down to %d: %s", name, leave, m.String())
 	}
@@ -403,7 +403,7 @@ func (l rw) formerLeaves(name string, leave int) {
 
 func (l rw) formerRenews(name string, holds int, lease time.Duration) {
 	l.t.Helper()
-	m := l.former("rw_read_renew", []string{l.keys.Never, l.keys.Lock}, millis(lease), owner(name), strconv.Itoa(holds), l.keys.Beside)
+	m := l.former("rw_read_renew", []string{l.keys.Never, l.keys.Lock}, millis(lease), owner(name), strconv.Itoa(holds), l.keys.LeasePrefix)
 	if n, err := m.AsIntSlice(); err != nil || len(n) != 1 {
 		l.t.Fatalf("%s renews: %s", name, m.String())
 	}
@@ -412,7 +412,7 @@ func (l rw) formerRenews(name string, holds int, lease time.Duration) {
 // formerWrites returns for how long a writer of that version would have to wait, 0 if it writes now.
 func (l rw) formerWrites(name string) time.Duration {
 	l.t.Helper()
-	m := l.former("rw_write_acquire", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), millis(lease), "1", "0", "0", l.keys.Beside)
+	m := l.former("rw_write_acquire", []string{l.keys.Lock, l.keys.Intent, l.keys.Reservation, l.keys.Never}, owner(name), millis(lease), "1", "0", "0", l.keys.LeasePrefix)
 	if m.IsString() {
 		return 0
 	}
@@ -425,7 +425,7 @@ func (l rw) formerWrites(name string) time.Duration {
 
 func (l rw) formerStopsWriting(name string) {
 	l.t.Helper()
-	m := l.former("rw_write_release", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), "0", l.keys.Beside, l.keys.Channel, "PUBLISH")
+	m := l.former("rw_write_release", []string{l.keys.Lock, l.keys.Intent, l.keys.Reservation, l.keys.Never}, owner(name), "0", l.keys.LeasePrefix, l.keys.Channel, "PUBLISH")
 	if n, err := m.AsInt64(); err != nil || n != 1 {
 		l.t.Fatalf("%s stops writing: %s", name, m.String())
 	}

@@ -29,9 +29,9 @@ func rwKeysOf(name, tagged string) luascripts.Keys {
 		Publish: "PUBLISH",
 		Never:   tagged + "::rwlock_timeout:0",
 		ReadWriteKeys: luascripts.ReadWriteKeys{
-			Wish:   "leasehold_rwlock_wish:" + tagged,
-			Turn:   "leasehold_rwlock_turn:" + tagged,
-			Beside: tagged,
+			Intent:      "leasehold_rwlock_wish:" + tagged,
+			Reservation: "leasehold_rwlock_turn:" + tagged,
+			LeasePrefix: tagged,
 		},
 	}
 }
@@ -54,7 +54,7 @@ func (l rw) clear() {
 }
 
 func (l rw) lease(name string, n int) string {
-	return fmt.Sprintf("%s:%s:rwlock_timeout:%d", l.keys.Beside, owner(name), n)
+	return fmt.Sprintf("%s:%s:rwlock_timeout:%d", l.keys.LeasePrefix, owner(name), n)
 }
 
 // held makes a lock by hand, such as "write G1:write=2 G2=1(1)" or
@@ -167,15 +167,15 @@ func (l rw) wish(wish string, d time.Duration) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	do(l.t, l.rdb, "SET", l.keys.Wish, fmt.Sprintf("%s %d", owner(name), now(l.t, l.rdb)-since.Milliseconds()))
-	l.ends(l.keys.Wish, d)
+	do(l.t, l.rdb, "SET", l.keys.Intent, fmt.Sprintf("%s %d", owner(name), now(l.t, l.rdb)-since.Milliseconds()))
+	l.ends(l.keys.Intent, d)
 }
 
 // wished returns the wish, in the form of wish, "" if there is none. Times are cut down to
 // minutes.
 func (l rw) wished() string {
 	l.t.Helper()
-	m := do(l.t, l.rdb, "GET", l.keys.Wish)
+	m := do(l.t, l.rdb, "GET", l.keys.Intent)
 	if m.IsNil() {
 		return ""
 	}
@@ -409,9 +409,9 @@ func TestAcquireWrite(t *testing.T) {
 					switch {
 					case c.wished == "":
 					case strings.HasPrefix(c.wished, "G1"):
-						about(t, "our wish", pttl(t, l.rdb, l.keys.Wish), c.patience)
+						about(t, "our wish", pttl(t, l.rdb, l.keys.Intent), c.patience)
 					default:
-						about(t, "the other's wish", pttl(t, l.rdb, l.keys.Wish), 2*time.Minute)
+						about(t, "the other's wish", pttl(t, l.rdb, l.keys.Intent), 2*time.Minute)
 					}
 					all := contents(t, l.rdb)
 					if first != "" && unwished(all) != unwished(first) {
@@ -427,7 +427,7 @@ func TestAcquireWrite(t *testing.T) {
 // unwished is contents without the wish, whose text has a time in it.
 func unwished(contents string) string {
 	lines := strings.SplitAfter(contents, "\n")
-	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Wish) }), "")
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Intent) }), "")
 }
 
 func TestReleaseRead(t *testing.T) {
@@ -871,7 +871,7 @@ func TestRW_hugeCount(t *testing.T) {
 		} {
 			l.clear()
 			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "read", owner("G1"), count)
-			do(t, l.rdb, "SET", l.keys.Beside+":"+owner("G1")+":rwlock_timeout:"+count, "1", "PX", "60000")
+			do(t, l.rdb, "SET", l.keys.LeasePrefix+":"+owner("G1")+":rwlock_timeout:"+count, "1", "PX", "60000")
 			before := time.Now()
 			call()
 			if passed := time.Since(before); passed > slow {
@@ -941,10 +941,10 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 
 		// A writer that died waiting keeps readers waiting for its patience, and no longer.
 		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
-		if left := pttl(t, l.rdb, l.keys.Wish); left <= 0 || left > patience {
+		if left := pttl(t, l.rdb, l.keys.Intent); left <= 0 || left > patience {
 			t.Errorf("its wish lives for %v", left)
 		}
-		do(t, l.rdb, "DEL", l.keys.Wish)
+		do(t, l.rdb, "DEL", l.keys.Intent)
 		l.expect("a newcomer", l.asksToRead("G7").Verdict, luascripts.Done)
 	})
 }
@@ -953,14 +953,14 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 func TestRW_strangeWishes(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
-			"garbage":        {{"SET", l.keys.Wish, "what is this", "PX", "60000"}},
-			"empty":          {{"SET", l.keys.Wish, "", "PX", "60000"}},
-			"no time":        {{"SET", l.keys.Wish, owner("G5"), "PX", "60000"}},
-			"negative time":  {{"SET", l.keys.Wish, owner("G5") + " -1", "PX", "60000"}},
-			"without an end": {{"SET", l.keys.Wish, owner("G5") + " 1"}},
-			"persisted":      {{"SET", l.keys.Wish, owner("G5") + " 1", "PX", "60000"}, {"PERSIST", l.keys.Wish}},
-			"list":           {{"RPUSH", l.keys.Wish, owner("G5") + " 1"}, {"PEXPIRE", l.keys.Wish, "60000"}},
-			"hash":           {{"HSET", l.keys.Wish, owner("G5"), "1"}, {"PEXPIRE", l.keys.Wish, "60000"}},
+			"garbage":        {{"SET", l.keys.Intent, "what is this", "PX", "60000"}},
+			"empty":          {{"SET", l.keys.Intent, "", "PX", "60000"}},
+			"no time":        {{"SET", l.keys.Intent, owner("G5"), "PX", "60000"}},
+			"negative time":  {{"SET", l.keys.Intent, owner("G5") + " -1", "PX", "60000"}},
+			"without an end": {{"SET", l.keys.Intent, owner("G5") + " 1"}},
+			"persisted":      {{"SET", l.keys.Intent, owner("G5") + " 1", "PX", "60000"}, {"PERSIST", l.keys.Intent}},
+			"list":           {{"RPUSH", l.keys.Intent, owner("G5") + " 1"}, {"PEXPIRE", l.keys.Intent, "60000"}},
+			"hash":           {{"HSET", l.keys.Intent, owner("G5"), "1"}, {"PEXPIRE", l.keys.Intent, "60000"}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
@@ -978,7 +978,7 @@ func TestRW_strangeWishes(t *testing.T) {
 				if got := l.wished(); got != "G2 1m" {
 					t.Errorf("the wish is %q, want that of G2", got)
 				}
-				about(t, "the wish", pttl(t, l.rdb, l.keys.Wish), patience)
+				about(t, "the wish", pttl(t, l.rdb, l.keys.Intent), patience)
 				l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
 				l.stopsReading("G1", luascripts.Done)
 				l.expect("the writer", l.asksToWrite("G2").Verdict, luascripts.Done)
@@ -1273,7 +1273,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	// The keys of read leases can be denied alone, as their names differ.
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
-	some := rw{t, user(t, s, "some", "~"+rwKeys.Lock, "~"+rwKeys.Wish, "~"+rwKeys.Turn, "~"+rwKeys.Never, "&*", "+@all"), rwKeys}
+	some := rw{t, user(t, s, "some", "~"+rwKeys.Lock, "~"+rwKeys.Intent, "~"+rwKeys.Reservation, "~"+rwKeys.Never, "&*", "+@all"), rwKeys}
 	for _, before := range []string{"", "read G2=1()"} { // a dead one, as the leases of others may not be looked at
 		l.clear()
 		l.held(before, long)

@@ -42,14 +42,14 @@ func (l rw) turn(turn string, d time.Duration) {
 	if words[0] != "-" {
 		reader = owner(words[0])
 	}
-	do(l.t, l.rdb, "SET", l.keys.Turn, fmt.Sprintf("%s %d %d", reader, ago(words[1]), ago(words[2])))
-	l.ends(l.keys.Turn, d)
+	do(l.t, l.rdb, "SET", l.keys.Reservation, fmt.Sprintf("%s %d %d", reader, ago(words[1]), ago(words[2])))
+	l.ends(l.keys.Reservation, d)
 }
 
 // turned returns the turn, in the form of turn, "" if there is none. Times are cut down to minutes.
 func (l rw) turned() string {
 	l.t.Helper()
-	m := do(l.t, l.rdb, "GET", l.keys.Turn)
+	m := do(l.t, l.rdb, "GET", l.keys.Reservation)
 	if m.IsNil() {
 		return ""
 	}
@@ -121,7 +121,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 						t.Errorf("the turn is %q, want %q", got, c.after)
 					}
 					if c.life > 0 {
-						about(t, "the turn", pttl(t, l.rdb, l.keys.Turn), c.life)
+						about(t, "the turn", pttl(t, l.rdb, l.keys.Reservation), c.life)
 					}
 				}
 			})
@@ -199,7 +199,7 @@ func TestRWTurn_aWriterLeaves(t *testing.T) {
 					l.turn(c.turn, time.Minute)
 					began := time.Now()
 					_, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
-					got, left := l.turned(), pttl(t, l.rdb, l.keys.Turn)
+					got, left := l.turned(), pttl(t, l.rdb, l.keys.Reservation)
 					if time.Since(began) >= turnTime {
 						continue // the turn may be over already
 					}
@@ -385,12 +385,12 @@ func TestRWTurn_writersThatDie(t *testing.T) {
 func TestRWTurn_strange(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
-			"garbage":        {{"SET", l.keys.Turn, "what is this", "PX", "60000"}},
-			"empty":          {{"SET", l.keys.Turn, "", "PX", "60000"}},
-			"no times":       {{"SET", l.keys.Turn, owner("G5"), "PX", "60000"}},
-			"negative times": {{"SET", l.keys.Turn, owner("G5") + " -2 -1", "PX", "60000"}},
-			"without an end": {{"SET", l.keys.Turn, owner("G5") + " 1 2"}},
-			"list":           {{"RPUSH", l.keys.Turn, owner("G5") + " 1 2"}, {"PEXPIRE", l.keys.Turn, "60000"}},
+			"garbage":        {{"SET", l.keys.Reservation, "what is this", "PX", "60000"}},
+			"empty":          {{"SET", l.keys.Reservation, "", "PX", "60000"}},
+			"no times":       {{"SET", l.keys.Reservation, owner("G5"), "PX", "60000"}},
+			"negative times": {{"SET", l.keys.Reservation, owner("G5") + " -2 -1", "PX", "60000"}},
+			"without an end": {{"SET", l.keys.Reservation, owner("G5") + " 1 2"}},
+			"list":           {{"RPUSH", l.keys.Reservation, owner("G5") + " 1 2"}, {"PEXPIRE", l.keys.Reservation, "60000"}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
@@ -404,7 +404,7 @@ func TestRWTurn_strange(t *testing.T) {
 				if got := l.turned(); got != "G2 0m out" {
 					t.Errorf("the turn is %q, want that of G2", got)
 				}
-				about(t, "the turn", pttl(t, l.rdb, l.keys.Turn), patience)
+				about(t, "the turn", pttl(t, l.rdb, l.keys.Reservation), patience)
 				l.stopsReading("G2", luascripts.Gone)
 				l.stopsWriting("G1", luascripts.Done)
 				if all := contents(t, l.rdb); all != "" {

@@ -29,8 +29,8 @@ const (
 	tokenPrefix        = "redisson_lock_token"
 	rwChannelPrefix    = "redisson_rwlock"
 	queueChannelPrefix = "leasehold_channel"
-	wishPrefix         = "leasehold_rwlock_wish"
-	turnPrefix         = "leasehold_rwlock_turn"
+	intentPrefix       = "leasehold_rwlock_wish"
+	reservationPrefix  = "leasehold_rwlock_turn"
 	fencePrefix        = "leasehold_fence"
 	clientPrefix       = "leasehold_client"
 	forcedPrefix       = "leasehold_forced"
@@ -48,39 +48,39 @@ const (
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", waitGroupPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", intentPrefix + ":", reservationPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", waitGroupPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
-	return luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), QueueChannel: ours(queueChannelPrefix, name), Publish: "PUBLISH"}
+	return luascripts.Keys{Lock: name, Channel: prefixed(channelPrefix, name), QueueChannel: ours(queueChannelPrefix, name), Publish: "PUBLISH"}
 }
 
 // Fair returns the keys of a fair lock.
 func Fair(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Publish: "PUBLISH", Queue: beside(queuePrefix, name), Timeouts: beside(timeoutPrefix, name)}
+	k := luascripts.Keys{Lock: name, Channel: prefixed(channelPrefix, name), Publish: "PUBLISH", Queue: prefixed(queuePrefix, name), Timeouts: prefixed(timeoutPrefix, name)}
 	k.Never = k.Queue + "::never" // a user with rights to the queue has rights to this key
 	return k
 }
 
 // ReadWrite returns the keys of a read/write lock. The keys of its read leases
-// begin with Beside, which is Redisson's suffixName.
+// begin with LeasePrefix, which is Redisson's suffixName.
 func ReadWrite(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH"}
-	k.ReadWriteKeys = luascripts.ReadWriteKeys{Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: tagged(name)}
-	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
+	k := luascripts.Keys{Lock: name, Channel: prefixed(rwChannelPrefix, name), Publish: "PUBLISH"}
+	k.ReadWriteKeys = luascripts.ReadWriteKeys{Intent: ours(intentPrefix, name), Reservation: ours(reservationPrefix, name), LeasePrefix: tagged(name)}
+	k.Never = k.LeasePrefix + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
 	return k
 }
 
 // Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
 func Semaphore(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
-	k.SemaphoreKeys = luascripts.SemaphoreKeys{Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Slots: ours(semSlotsPrefix, name)}
+	k.SemaphoreKeys = luascripts.SemaphoreKeys{Leases: suffixed(name, "timeout"), Change: prefixed(semChangePrefix, name), Slots: ours(semSlotsPrefix, name)}
 	k.Never = k.Queue + ":never" // a user with rights to the queue has rights to this key
 	return k
 }
 
 // Tokens returns the register of a lock's fencing tokens.
-func Tokens(name string) string { return beside(tokenPrefix, name) }
+func Tokens(name string) string { return prefixed(tokenPrefix, name) }
 
 // Fence returns the register of package fence for a user's key, or what is
 // wrong with that key.
@@ -121,8 +121,8 @@ func OfClient(queueChannel, client string) string { return queueChannel + ":" + 
 // although no owner uses it. For a plain lock, it is that of OfClient.
 func OfKeeper(name, client string) string { return OfClient(ours(queueChannelPrefix, name), client) }
 
-// beside returns a name by the rule of Redisson's prefixName.
-func beside(prefix, name string) string {
+// prefixed returns a name by the rule of Redisson's prefixName.
+func prefixed(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
 	}

@@ -49,8 +49,8 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]luascripts.Keys{
-		"orders":   {Channel: "redisson_rwlock:{orders}", ReadWriteKeys: luascripts.ReadWriteKeys{Wish: "leasehold_rwlock_wish:{orders}", Turn: "leasehold_rwlock_turn:{orders}", Beside: "{orders}"}, Never: "{orders}::rwlock_timeout:0"},
-		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", ReadWriteKeys: luascripts.ReadWriteKeys{Wish: "leasehold_rwlock_wish:{shop}:1:", Turn: "leasehold_rwlock_turn:{shop}:1:", Beside: "{shop}:1"}, Never: "{shop}:1::rwlock_timeout:0"},
+		"orders":   {Channel: "redisson_rwlock:{orders}", ReadWriteKeys: luascripts.ReadWriteKeys{Intent: "leasehold_rwlock_wish:{orders}", Reservation: "leasehold_rwlock_turn:{orders}", LeasePrefix: "{orders}"}, Never: "{orders}::rwlock_timeout:0"},
+		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", ReadWriteKeys: luascripts.ReadWriteKeys{Intent: "leasehold_rwlock_wish:{shop}:1:", Reservation: "leasehold_rwlock_turn:{shop}:1:", LeasePrefix: "{shop}:1"}, Never: "{shop}:1::rwlock_timeout:0"},
 	} {
 		want.Lock, want.Publish = name, "PUBLISH"
 		if k, err := keysOf(ReadWrite, "", name); err != nil || k != want {
@@ -148,7 +148,7 @@ func FuzzNames(f *testing.F) {
 		}
 		rw := ReadWrite(prefix + a)
 		plain := Plain(prefix + a)
-		all := []string{plain.QueueChannel, OfClient(plain.QueueChannel, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock), Forced(fair.Lock)}
+		all := []string{plain.QueueChannel, OfClient(plain.QueueChannel, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Intent, rw.Reservation, rw.LeasePrefix + ":1:rwlock_timeout:1", Tokens(fair.Lock), Forced(fair.Lock)}
 		for _, key := range all {
 			if slotPart(key) != slotPart(fair.Lock) {
 				t.Errorf("%q and %q do not share a slot", fair.Lock, key)
@@ -158,7 +158,7 @@ func FuzzNames(f *testing.F) {
 			}
 		}
 		other, err := keysOf(Fair, prefix, b)
-		if err == nil && (fair.Lock == other.Lock || plain.QueueChannel == Plain(prefix+b).QueueChannel || rw.Wish == ReadWrite(prefix+b).Wish || rw.Turn == ReadWrite(prefix+b).Turn) != (a == b) {
+		if err == nil && (fair.Lock == other.Lock || plain.QueueChannel == Plain(prefix+b).QueueChannel || rw.Intent == ReadWrite(prefix+b).Intent || rw.Reservation == ReadWrite(prefix+b).Reservation) != (a == b) {
 			t.Errorf("%q and %q share what is ours: %+v, %+v", a, b, plain, rw)
 		}
 		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
@@ -168,7 +168,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
 		}
 		if err == nil {
-			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Wish, rw.Turn, Tokens(fair.Lock), Forced(fair.Lock)} {
+			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Intent, rw.Reservation, Tokens(fair.Lock), Forced(fair.Lock)} {
 				if other.Lock == key {
 					t.Errorf("the lock %q lies on a key of the lock %q", b, a)
 				}

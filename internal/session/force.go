@@ -57,7 +57,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 	}
 	k := spec.Keys
 	fields, _, err := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
-		if k.Wish == "" { // a plain or fair lock has one owner
+		if k.Intent == "" { // a plain or fair lock has one owner
 			all, err := s.rdb.Do(ctx, s.rdb.B().Hgetall().Key(k.Lock).Build()).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
 		}

@@ -229,7 +229,7 @@ func TestWaiters_traces(t *testing.T) {
 				spec := w.a.NewSpec(c.kind, "orders", c.opts)
 				h := w.take(w.b, writing, w.Context())
 				waiter := w.waitingFor(w.a, w.Context(), spec)
-				if wish, turn := w.mini.Exists(spec.Keys.Wish), w.mini.Exists(spec.Keys.Turn); wish != c.wish || turn != c.turn {
+				if wish, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); wish != c.wish || turn != c.turn {
 					w.Errorf("a wish: %v, a claim: %v", wish, turn)
 				}
 				w.unlock(h)
