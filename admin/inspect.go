@@ -209,7 +209,7 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	return nil
 }
 
-// tokenOf returns the token with which the holder of a lock acquired it. A grant leaves the register ahead of that token: by those
+// tokenOf returns the token with which the holder of a lock acquired it. A grant leaves the counter ahead of that token: by those
 // that a process gives out when it hands a plain or a fair lock off, and for a writer by the one of the readers that follow.
 func tokenOf(l *Lock) uint64 {
 	var ahead uint64

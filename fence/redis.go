@@ -140,7 +140,7 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	if err != nil {
 		return wrap(op, key, fmt.Errorf("invalid key: %w", err))
 	}
-	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
+	got, err := write(luascripts.Fence{Data: key, TokenCounter: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
 		err = luascripts.Discreet(err)

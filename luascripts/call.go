@@ -36,7 +36,7 @@ type Keys struct {
 
 	Never string // fair, read/write, semaphore, latch, wait group: a key that never exists
 
-	Register string // the latest fencing token, or "" without fencing
+	TokenCounter string // the latest fencing token, or "" without fencing
 
 	ReadWriteKeys
 	SemaphoreKeys
@@ -263,10 +263,10 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 	return all, true
 }
 
-// withRegister adds the register of fencing tokens to keys, if there is one.
-func (k *Keys) withRegister(keys ...string) []string {
-	if k.Register != "" {
-		keys = append(keys, k.Register)
+// withTokenCounter adds the counter of fencing tokens to keys, if there is one.
+func (k *Keys) withTokenCounter(keys ...string) []string {
+	if k.TokenCounter != "" {
+		keys = append(keys, k.TokenCounter)
 	}
 	return keys
 }

@@ -102,12 +102,12 @@ func (call change) run(w *words) {
 		return
 	}
 	spare := ""
-	if call[0].Keys.Register != "" {
+	if call[0].Keys.TokenCounter != "" {
 		spare = strconv.Itoa(q.Spare)
 	}
 	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.waiter(), spare)
 	for _, c := range call {
-		w.keys = c.Keys.withRegister(append(w.keys, c.Keys.Lock)...)
+		w.keys = c.Keys.withTokenCounter(append(w.keys, c.Keys.Lock)...)
 		w.args = append(w.args, c.Request.Owner)
 	}
 }
@@ -119,7 +119,7 @@ func (c *Change) isLike(d *Change) bool {
 		return c.IsRelease == d.IsRelease && q.Want == r.Want
 	}
 	sameWaiter := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
-	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.Register != "") == (d.Keys.Register != "")
+	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.TokenCounter != "") == (d.Keys.TokenCounter != "")
 }
 
 // sort puts the releases before the acquisitions, and otherwise keeps the order. So equal changes are

@@ -39,7 +39,7 @@ func named(name string) luascripts.Keys {
 // fenced returns the keys of a plain lock with a register of tokens.
 func fenced(name string) luascripts.Keys {
 	k := named(name)
-	k.Register = "leasehold_token:{" + name + "}"
+	k.TokenCounter = "leasehold_token:{" + name + "}"
 	return k
 }
 
@@ -165,9 +165,9 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 	}{
 		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s deaf=false, {Verdict:0 Token:0 Aside:false Listeners:false Next:}"},
 		{"a large register", func(t *testing.T, s *redistest.Server) {
-			s.Do(t, "SET", fenced("bad").Register, "9007199254740991")
+			s.Do(t, "SET", fenced("bad").TokenCounter, "9007199254740991")
 		}, nil, takes(fenced("bad"), ours, 1), "register"},
-		{"a register that is a list", func(t *testing.T, s *redistest.Server) { s.Do(t, "RPUSH", fenced("bad").Register, "x") }, nil, takes(fenced("bad"), ours, 1), "WRONGTYPE"},
+		{"a register that is a list", func(t *testing.T, s *redistest.Server) { s.Do(t, "RPUSH", fenced("bad").TokenCounter, "x") }, nil, takes(fenced("bad"), ours, 1), "WRONGTYPE"},
 		{"a key that is denied", nil, []string{"~good*"}, takes(named("bad"), ours, 1), "NOPERM"},
 		{"full memory", func(t *testing.T, s *redistest.Server) { full(t, s) }, nil, takes(named("bad"), ours, 1), "OOM"},
 	} {
@@ -285,7 +285,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 		var batch []*luascripts.Change
 		for _, name := range names {
 			k := fenced(name)
-			k.Register = "leasehold_token:" + name
+			k.TokenCounter = "leasehold_token:" + name
 			k.Scattered = true
 			ch := change(k)
 			ch.Slot = uint16(slot)
@@ -298,7 +298,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 			}
 		}
 	}
-	plain := func(k luascripts.Keys) *luascripts.Change { k.Register = ""; return takes(k, ours, 1) } // not even one request can have a register that is elsewhere
+	plain := func(k luascripts.Keys) *luascripts.Change { k.TokenCounter = ""; return takes(k, ours, 1) } // not even one request can have a register that is elsewhere
 	acquire := func(k luascripts.Keys) *luascripts.Change { return takes(k, ours, 1) }
 	free := func(k luascripts.Keys) *luascripts.Change { return gives(k, ours, 0) }
 	old := []string{"{x}1", "{x}2", "{x}3", "{x}4"}

@@ -37,7 +37,7 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.N
 // owner enters the queue, unless its waiter timeout is 0. Left is the time after which to retry if
 // no message arrives before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
-	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.WaiterTimeout), strconv.Itoa(q.Spare)}
+	keys, args := k.withTokenCounter(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.WaiterTimeout), strconv.Itoa(q.Spare)}
 	for range mostAgain {
 		a, err := acquire(ctx, rdb, fairAcquire, keys, args, q)
 		if err != nil || a.Verdict != again {
@@ -74,7 +74,7 @@ func HandOffFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 
 func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, r Release) (Released, error) {
 	args := []string{owner, strconv.Itoa(leave), k.Channel, k.Publish, strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare), r.NextOwner, ms(r.Offer)}
-	reply, more, err := fairRelease.execFair(ctx, rdb, k.withRegister(k.fair()...), append(args, r.Served...), Done, Gone, Foreign)
+	reply, more, err := fairRelease.execFair(ctx, rdb, k.withTokenCounter(k.fair()...), append(args, r.Served...), Done, Gone, Foreign)
 	if err != nil {
 		return Released{}, err
 	}
@@ -82,7 +82,7 @@ func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 		return Released{}, &ReplyError{fairRelease.name, "a grant"}
 	}
 	if more {
-		fairRelease.removeDead(ctx, rdb, k.withRegister(k.fair()...), args, Done, Gone, Foreign)
+		fairRelease.removeDead(ctx, rdb, k.withTokenCounter(k.fair()...), args, Done, Gone, Foreign)
 	}
 	return reply, nil
 }

@@ -154,7 +154,7 @@ func TestFair_nextAreFew(t *testing.T) {
 func TestPassFair_register(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		keys := fairKeys
-		keys.Register = "redisson_lock_token:{orders}"
+		keys.TokenCounter = "redisson_lock_token:{orders}"
 		last := uint64(now(t, q.rdb)) * 2000
 		for _, c := range []struct {
 			register string
@@ -165,21 +165,21 @@ func TestPassFair_register(t *testing.T) {
 			{"9007199254740991", 0, "9007199254740991"},
 		} {
 			q.clear()
-			do(t, q.rdb, "SET", keys.Register, c.register)
+			do(t, q.rdb, "SET", keys.TokenCounter, c.register)
 			q.hold(own(1))
 			q.waiting(own(2))
 			got, err := luascripts.HandOffFair(t.Context(), q.rdb, keys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease, Last: last, Spare: 64})
 			if err != nil || got.Verdict != luascripts.Done || got.Token != c.token {
 				t.Errorf("%+v, %v, want token %d", got, err, c.token)
 			}
-			m := do(t, q.rdb, "GET", keys.Register)
+			m := do(t, q.rdb, "GET", keys.TokenCounter)
 			if raised, _ := m.ToString(); raised != c.raised {
 				t.Errorf("the register is at %s, want %s", raised, c.raised)
 			}
 			if c.token == 0 && len(q.holders()) > 0 {
 				t.Error("the lock is granted without a token")
 			}
-			do(t, q.rdb, "DEL", keys.Register)
+			do(t, q.rdb, "DEL", keys.TokenCounter)
 		}
 		got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, own(9), luascripts.Release{})
 		check(t, "release", got.Verdict, luascripts.Gone, err)

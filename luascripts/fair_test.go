@@ -1386,8 +1386,8 @@ func TestReleaseFair_muteToTheirs(t *testing.T) {
 func TestAcquireFair_spoiltRegister(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		spoilt := fairKeys
-		spoilt.Register = "redisson_lock_token:{orders}"
-		do(t, q.rdb, "SET", spoilt.Register, "9007199254740991")
+		spoilt.TokenCounter = "redisson_lock_token:{orders}"
+		do(t, q.rdb, "SET", spoilt.TokenCounter, "9007199254740991")
 		q.queued("G1 G2")
 		before := contents(t, q.rdb)
 		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {

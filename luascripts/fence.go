@@ -22,13 +22,13 @@ const Stale Verdict = -1
 
 // Fence is the guarded key and what its guard compares.
 type Fence struct {
-	Data     string        // the guarded key
-	Register string        // the key of the largest token; in the slot of Data
-	Token    uint64        // not 0
-	Keep     time.Duration // how long the register lives after the write; 0 sets no expiry
+	Data         string        // the guarded key
+	TokenCounter string        // the key of the largest token; in the slot of Data
+	Token        uint64        // not 0
+	Keep         time.Duration // how long the counter lives after the write; 0 sets no expiry
 }
 
-func (f Fence) keys() []string { return []string{f.Data, f.Register} }
+func (f Fence) keys() []string { return []string{f.Data, f.TokenCounter} }
 
 func (f Fence) args(more ...string) []string {
 	return append([]string{strconv.FormatUint(f.Token, 10), ms(f.Keep)}, more...)
@@ -36,7 +36,7 @@ func (f Fence) args(more ...string) []string {
 
 // Fenced is the reply to a guarded write.
 type Fenced struct {
-	Verdict Verdict // Done, Stale, or Foreign if the register has the wrong type
+	Verdict Verdict // Done, Stale, or Foreign if the counter has the wrong type
 	Highest uint64  // Stale: the largest token seen
 }
 
@@ -102,7 +102,7 @@ func NewOwnFenced(body string) *OwnFenced {
 // Exec runs the script if the token may write. Its KEYS are f.Data and more, and its ARGV are args.
 // The reply is the script's, and may be nil.
 func (o *OwnFenced) Exec(ctx context.Context, rdb rueidis.Client, f Fence, more, args []string) (rueidis.RedisMessage, Fenced, error) {
-	keys := append(append([]string{f.Data}, more...), f.Register)
+	keys := append(append([]string{f.Data}, more...), f.TokenCounter)
 	reply := o.s.exec(ctx, rdb, keys, append(slices.Clone(args), f.args()...))
 	got, err := refused(o.s, reply.Error())
 	if err != nil || got.Verdict != Done {

@@ -23,7 +23,7 @@ const (
 
 // guarded is a fence around the key "data".
 func guarded(token uint64) luascripts.Fence {
-	return luascripts.Fence{Data: "data", Register: "leasehold_fence:{data}", Token: token}
+	return luascripts.Fence{Data: "data", TokenCounter: "leasehold_fence:{data}", Token: token}
 }
 
 // A guarded write, by its name, and what it leaves of nothing.
@@ -143,7 +143,7 @@ func TestFence_deleted(t *testing.T) {
 // The register's expiry begins anew at each write; a refusal does not change it.
 func TestFence_keep(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
-		register := guarded(0).Register
+		register := guarded(0).TokenCounter
 		write := func(token uint64, keep time.Duration, want luascripts.Verdict) {
 			t.Helper()
 			f := guarded(token)
@@ -211,7 +211,7 @@ func TestFence_fullMemory(t *testing.T) {
 			t.Errorf("set: %+v, %v, want OOM", got, err)
 		}
 		f := guarded(younger)
-		f.Data, f.Register = "hash", "leasehold_fence:{hash}"
+		f.Data, f.TokenCounter = "hash", "leasehold_fence:{hash}"
 		if got, err := luascripts.HSetFenced(t.Context(), rdb, f, "a", "1"); err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("hset: %+v, %v, want OOM", got, err)
 		}
@@ -258,7 +258,7 @@ func TestFence_deniedCommands(t *testing.T) {
 func TestFence_ownScript(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		f := guarded(younger)
-		f.Data, f.Register = "{data}1", "leasehold_fence:{data}1"
+		f.Data, f.TokenCounter = "{data}1", "leasehold_fence:{data}1"
 		run := func(text string, more, args []string) (rueidis.RedisMessage, luascripts.Fenced, error) {
 			return luascripts.NewOwnFenced(text).Exec(t.Context(), rdb, f, more, args)
 		}
@@ -281,7 +281,7 @@ func TestFence_ownScript(t *testing.T) {
 		if _, got, err := run(`return redis.error_reply('SORRY not today')`, nil, nil); err == nil || !strings.Contains(err.Error(), "SORRY") || got != (luascripts.Fenced{}) {
 			t.Errorf("an error: %+v, %v", got, err)
 		}
-		if n := number(t, rdb, "EXISTS", f.Register); n != 1 {
+		if n := number(t, rdb, "EXISTS", f.TokenCounter); n != 1 {
 			t.Errorf("a script that failed left %d registers", n)
 		}
 

@@ -61,8 +61,8 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 30000)
 		k := keys
-		k.Register = "redisson_lock_token:{orders}"
-		do(t, rdb, "SADD", k.Register, "no number")
+		k.TokenCounter = "redisson_lock_token:{orders}"
+		do(t, rdb, "SADD", k.TokenCounter, "no number")
 		got, err := luascripts.HandOffReentrant(t.Context(), rdb, k, ours, luascripts.Release{NextOwner: other, Offer: time.Second, WaiterTimeout: time.Minute, Spare: 64})
 		if err != nil || got.Verdict != luascripts.Done || got.Token != 0 {
 			t.Errorf("%v, %v", got, err)
@@ -579,8 +579,8 @@ func TestLine_needsTheRegister(t *testing.T) {
 	rdb := s.Client(t)
 	said := listening(t, s, first, second)
 	fenced := keys
-	fenced.Register = "redisson_lock_token:{orders}"
-	do(t, rdb, "SET", fenced.Register, "4000000000000000")
+	fenced.TokenCounter = "redisson_lock_token:{orders}"
+	do(t, rdb, "SET", fenced.TokenCounter, "4000000000000000")
 	hold(t, rdb)
 	stand(t, rdb, fenced, first, time.Second)
 	stand(t, rdb, keys, second, time.Second)
@@ -589,7 +589,7 @@ func TestLine_needsTheRegister(t *testing.T) {
 	if got := ask(t, rdb, fenced, first, time.Second, 0); got.Verdict != luascripts.Done || got.Token != 4000000000000001 {
 		t.Errorf("%+v", got)
 	}
-	if r := text(do(t, rdb, "GET", fenced.Register)); r != "4000000000000001" {
+	if r := text(do(t, rdb, "GET", fenced.TokenCounter)); r != "4000000000000001" {
 		t.Errorf("the register is at %s", r)
 	}
 	pass(t, rdb, fenced, first)

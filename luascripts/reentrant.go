@@ -35,12 +35,12 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Request
 
 // acquire adds the keys and arguments of reentrant_acquire.
 func (w *words) acquire(k *Keys, q *Request) {
-	w.keys = k.withRegister(append(w.keys, k.Lock)...)
+	w.keys = k.withTokenCounter(append(w.keys, k.Lock)...)
 	w.add(q.Owner, settingMs(q.Lease), q.waiter(), bit(!k.Scattered))
-	if q.Want != 1 || k.Register != "" {
+	if q.Want != 1 || k.TokenCounter != "" {
 		w.add(strconv.Itoa(q.Want))
 	}
-	if k.Register != "" {
+	if k.TokenCounter != "" {
 		w.add(strconv.Itoa(q.Spare))
 	}
 }
@@ -150,8 +150,8 @@ func (w *words) release(k *Keys, owner string, leave int, r *Release) {
 	w.add(owner, k.Publish, bit(!k.Scattered))
 	switch {
 	case r.NextOwner != "":
-		if k.Register != "" {
-			w.keys = append(w.keys, k.Register)
+		if k.TokenCounter != "" {
+			w.keys = append(w.keys, k.TokenCounter)
 		}
 		w.add("0", r.NextOwner, settingMs(r.Offer), ms(r.Again), settingMs(r.WaiterTimeout), strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare))
 	case leave > 0:

@@ -37,7 +37,7 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Ac
 	if q.Yield {
 		yield = "1"
 	}
-	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.LeasePrefix, ms(q.WaiterTimeout)}, q)
+	return acquire(ctx, rdb, readAcquire, k.withTokenCounter(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.LeasePrefix, ms(q.WaiterTimeout)}, q)
 }
 
 // ReleaseRead sets the read hold count of owner to leave, and returns Done, Gone or Foreign. With 0
@@ -61,7 +61,7 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // waiter timeout is not 0, readers that arrive later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	for range mostCalls {
-		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.LeasePrefix}, q)
+		got, err := acquire(ctx, rdb, writeAcquire, k.withTokenCounter(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.WaiterTimeout), k.LeasePrefix}, q)
 		if err != nil || got.Verdict != more {
 			return got, err
 		}

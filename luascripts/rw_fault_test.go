@@ -31,10 +31,10 @@ func TestRWPeers_downgradedAndDead(t *testing.T) {
 // is done.
 func TestRW_foreignRegister(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		l.keys.Register = "register"
+		l.keys.TokenCounter = "register"
 		for name, call := range map[string]func(l rw) error{"read": readsAs(1), "write": writesAs(1)} {
 			l.clear()
-			do(t, l.rdb, "RPUSH", l.keys.Register, "x")
+			do(t, l.rdb, "RPUSH", l.keys.TokenCounter, "x")
 			err := call(l)
 			if got := l.state(); err == nil || got != "" {
 				t.Errorf("%s: %v, and the lock is %q", name, err, got)
@@ -48,11 +48,11 @@ func TestRW_foreignRegister(t *testing.T) {
 // between them share one, so that a guard which has seen one accepts the others.
 func TestRW_tokensWithARegister(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		l.keys.Register = "redisson_lock_token:{orders}"
+		l.keys.TokenCounter = "redisson_lock_token:{orders}"
 		for _, before := range []string{"", "4000000000000000"} { // as of a clock that has gone back since
 			l.clear()
 			if before != "" {
-				do(t, l.rdb, "SET", l.keys.Register, before)
+				do(t, l.rdb, "SET", l.keys.TokenCounter, before)
 			}
 			last := l.asksToRead("G1").Token
 			if again := l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Token; again != 0 {

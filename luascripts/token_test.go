@@ -15,7 +15,7 @@ import (
 
 // A holder raises the register, and never lowers it. A client that does not hold the lock does not change it.
 func TestRaiseToken(t *testing.T) {
-	k := luascripts.Keys{Lock: "orders", Register: "redisson_lock_token:{orders}"}
+	k := luascripts.Keys{Lock: "orders", TokenCounter: "redisson_lock_token:{orders}"}
 	const above = "1795225388576201"
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, test := range map[string]struct {
@@ -23,14 +23,14 @@ func TestRaiseToken(t *testing.T) {
 			want           luascripts.Verdict
 			left           string // in the register
 		}{
-			"held":        {"HSET orders me 1", "SET " + k.Register + " 7", luascripts.Done, "1795225388576200"},
+			"held":        {"HSET orders me 1", "SET " + k.TokenCounter + " 7", luascripts.Done, "1795225388576200"},
 			"first":       {"HSET orders me 2", "", luascripts.Done, "1795225388576200"},
-			"equal":       {"HSET orders me 1", "SET " + k.Register + " 1795225388576200", luascripts.Done, "1795225388576200"},
-			"above":       {"HSET orders me 1", "SET " + k.Register + " " + above, luascripts.Done, above},
-			"free":        {"", "SET " + k.Register + " 7", luascripts.Gone, "7"},
-			"another's":   {"HSET orders other 1", "SET " + k.Register + " 7", luascripts.Gone, "7"},
-			"no number":   {"HSET orders me 1", "SET " + k.Register + " 12.5", luascripts.Foreign, "12.5"},
-			"foreign key": {"SET orders me", "SET " + k.Register + " 7", luascripts.Foreign, "7"},
+			"equal":       {"HSET orders me 1", "SET " + k.TokenCounter + " 1795225388576200", luascripts.Done, "1795225388576200"},
+			"above":       {"HSET orders me 1", "SET " + k.TokenCounter + " " + above, luascripts.Done, above},
+			"free":        {"", "SET " + k.TokenCounter + " 7", luascripts.Gone, "7"},
+			"another's":   {"HSET orders other 1", "SET " + k.TokenCounter + " 7", luascripts.Gone, "7"},
+			"no number":   {"HSET orders me 1", "SET " + k.TokenCounter + " 12.5", luascripts.Foreign, "12.5"},
+			"foreign key": {"SET orders me", "SET " + k.TokenCounter + " 7", luascripts.Foreign, "7"},
 		} {
 			do(t, rdb, "FLUSHALL")
 			for _, command := range []string{test.lock, test.register} {
@@ -44,14 +44,14 @@ func TestRaiseToken(t *testing.T) {
 					t.Errorf("%s: %v, %v, want %v", name, got, err, test.want)
 				}
 			}
-			left, err := rdb.Do(t.Context(), rdb.B().Get().Key(k.Register).Build()).ToString()
+			left, err := rdb.Do(t.Context(), rdb.B().Get().Key(k.TokenCounter).Build()).ToString()
 			if err != nil || left != test.left {
 				t.Errorf("%s: the register is at %q, %v, want %q", name, left, err, test.left)
 			}
 		}
 		do(t, rdb, "FLUSHALL")
 		do(t, rdb, "HSET", "orders", "me", "1")
-		do(t, rdb, "RPUSH", k.Register, "7")
+		do(t, rdb, "RPUSH", k.TokenCounter, "7")
 		if _, err := luascripts.RaiseToken(t.Context(), rdb, k, "me", younger); err == nil {
 			t.Error("a register that is a list")
 		}
@@ -72,9 +72,9 @@ func TestToken_noNumber(t *testing.T) {
 				"write": {keynames.ReadWrite("orders"), luascripts.AcquireWrite},
 			} {
 				k := acquire.keys
-				k.Register = keynames.Tokens("orders")
+				k.TokenCounter = keynames.Tokens("orders")
 				do(t, rdb, "FLUSHALL")
-				do(t, rdb, "SET", k.Register, text)
+				do(t, rdb, "SET", k.TokenCounter, text)
 				before := contents(t, rdb)
 				a, err := acquire.call(t.Context(), rdb, k, luascripts.Request{Owner: ours, Lease: time.Hour, Want: 1})
 				if after := contents(t, rdb); err == nil || after != before {
@@ -94,7 +94,7 @@ func TestToken_andItsRegister(t *testing.T) {
 	m.SetTime(noon)
 	clock := uint64(noon.UnixMicro())
 	k := fairKeys
-	k.Register = "redisson_lock_token:{orders}"
+	k.TokenCounter = "redisson_lock_token:{orders}"
 	for name, c := range map[string]struct {
 		register string
 		want     uint64
@@ -106,13 +106,13 @@ func TestToken_andItsRegister(t *testing.T) {
 	} {
 		do(t, rdb, "FLUSHALL")
 		if c.register != "" {
-			do(t, rdb, "SET", k.Register, c.register)
+			do(t, rdb, "SET", k.TokenCounter, c.register)
 		}
 		got, err := luascripts.AcquireFair(t.Context(), rdb, k, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Spare: 10})
 		if err != nil || got.Token != c.want {
 			t.Errorf("%s: token %d, %v, want %d", name, got.Token, err, c.want)
 		}
-		m := do(t, rdb, "GET", k.Register)
+		m := do(t, rdb, "GET", k.TokenCounter)
 		if left, err := m.AsUint64(); err != nil || left != c.want+10 {
 			t.Errorf("%s: the register is at %d, %v, want %d", name, left, err, c.want+10)
 		}

@@ -79,10 +79,10 @@ func Semaphore(name string) luascripts.Keys {
 	return k
 }
 
-// Tokens returns the register of a lock's fencing tokens.
+// Tokens returns the counter of a lock's fencing tokens.
 func Tokens(name string) string { return prefixed(tokenPrefix, name) }
 
-// Fence returns the register of package fence for a user's key, or what is
+// Fence returns the token counter of package fence for a user's key, or what is
 // wrong with that key.
 func Fence(key string) (string, error) {
 	if key == "" {

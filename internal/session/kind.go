@@ -156,7 +156,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.channel = keys.OfTurns(spec.Keys.Channel, s.id)
 	}
 	if config.Fencing {
-		spec.Keys.Register = keys.Tokens(mapped)
+		spec.Keys.TokenCounter = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
 	if spec.terms.HandsOff && config.Fencing {
@@ -176,7 +176,7 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 		Lease:    lease,
 		Fixed:    spec.Config.Lease != 0,
 		Replicas: spec.Config.Replicas > 0,
-		Register: spec.Keys.Register,
+		Register: spec.Keys.TokenCounter,
 		Yield:    !spec.Config.ReaderPreference,
 	}
 	if spec.Queues && (terms.Yield || terms.Reads) { // with reader preference, a writer leaves no intent

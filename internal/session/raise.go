@@ -22,7 +22,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		holder += luascripts.Writing
 	}
 	_, err := once(ctx, t.at.s, t.spec, "raise token", func() (luascripts.Verdict, error) {
-		if t.spec.Keys.Register == "" {
+		if t.spec.Keys.TokenCounter == "" {
 			return 0, command.Final{Err: fmt.Errorf("%w: lock was created without WithFencing", errors.ErrUnsupported)}
 		}
 		// The next holder then needs a token from Redis, so the lock is not handed off inside the process.

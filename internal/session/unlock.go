@@ -148,10 +148,10 @@ func handOff(of *lockstate.Acquisition) bool {
 
 // releaseRequest is the command that releases an ended acquisition. It can hand off the lock to a next owner.
 type releaseRequest struct {
-	t        *acquisition
-	register string // the key of the token counter; "" without fencing
-	release  luascripts.Release
-	next     *acquisition // the ticket of the queue in this process; nil if the release names no next owner
+	t            *acquisition
+	tokenCounter string // the key of the token counter; "" without fencing
+	release      luascripts.Release
+	next         *acquisition // the ticket of the queue in this process; nil if the release names no next owner
 }
 
 // released is the reply to a release, with the time of the send.
@@ -163,7 +163,7 @@ type released struct {
 // Send sends the release.
 func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
-	keys.Register = f.register
+	keys.TokenCounter = f.tokenCounter
 	r.sent = time.Now()
 	r.Released, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.release)
 	return r, err
@@ -252,7 +252,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 		return f, true
 	}
 	s := t.at.s
-	f = releaseRequest{t: t, register: t.spec.Keys.Register, release: luascripts.Release{Last: t.Token(), Spare: t.spec.spare}}
+	f = releaseRequest{t: t, tokenCounter: t.spec.Keys.TokenCounter, release: luascripts.Release{Last: t.Token(), Spare: t.spec.spare}}
 	if !t.Terms.HandsOff {
 		return f, false
 	}
@@ -270,8 +270,8 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
 	f.release.NextOwner, f.release.Offer, f.release.Again, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
-	if r := spec.Keys.Register; r != "" {
-		f.register, f.release.Spare = r, lockstate.MaxHandOffs
+	if r := spec.Keys.TokenCounter; r != "" {
+		f.tokenCounter, f.release.Spare = r, lockstate.MaxHandOffs
 	}
 	t.at.subscribeEarly(w.Queue(), spec)
 	return f, false
