@@ -95,13 +95,13 @@ const NoExpiry time.Duration = -1
 
 // Acquired is the reply to an acquire script.
 type Acquired struct {
-	Verdict Verdict
-	Token   uint64        // Done on a first hold: the fencing token
-	Left    time.Duration // Held: the remaining lease of the other owner, or NoExpiry
-	Deaf    bool          // plain, Held: no message reaches the process of the owner
-	Retry   time.Duration // Held: the other client may keep the lock although no owner uses it, and an owner that does not wait retries for so long; 0 if not
-	Own     bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
-	Next    string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
+	Verdict  Verdict
+	Token    uint64        // Done on a first hold: the fencing token
+	Left     time.Duration // Held: the remaining lease of the other owner, or NoExpiry
+	NoPubSub bool          // plain, Held: no message reaches the process of the owner
+	Retry    time.Duration // Held: the other client may keep the lock although no owner uses it, and an owner that does not wait retries for so long; 0 if not
+	Own      bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
+	Next     string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
 
 	Confirmed int // Done: the number of replicas that confirmed it, if the request requires any
 }
@@ -145,11 +145,11 @@ func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 		left, err := msg.AsIntSlice()
 		switch {
 		case err == nil && len(left) == 1 && left[0] >= -1:
-			return Acquired{Verdict: Held, Left: remaining(left[0]), Deaf: true}, nil
+			return Acquired{Verdict: Held, Left: remaining(left[0]), NoPubSub: true}, nil
 		case err == nil && len(left) == 2 && left[0] >= -1 && left[1]&^1 == 0:
 			return Acquired{Verdict: Held, Left: remaining(left[0]), Own: left[1] == 1}, nil
 		case err == nil && len(left) == 3 && left[0] >= -1 && left[1]&^1 == 0 && left[2] > 0:
-			return Acquired{Verdict: Held, Left: remaining(left[0]), Deaf: s != fairAcquire && left[1] == 1, Own: s == fairAcquire && left[1] == 1, Retry: Millis(left[2])}, nil
+			return Acquired{Verdict: Held, Left: remaining(left[0]), NoPubSub: s != fairAcquire && left[1] == 1, Own: s == fairAcquire && left[1] == 1, Retry: Millis(left[2])}, nil
 		}
 		return Acquired{}, &ReplyError{s.name, msg.String()}
 	}

@@ -62,7 +62,7 @@ func outcome(c *luascripts.Change) string {
 		return c.Err.Error()
 	}
 	a := c.Acquired
-	return fmt.Sprintf("%d %t %v deaf=%t, %+v", a.Verdict, a.Token > 0, a.Left.Round(time.Hour), a.Deaf, c.Released)
+	return fmt.Sprintf("%d %t %v noPubSub=%t, %+v", a.Verdict, a.Token > 0, a.Left.Round(time.Hour), a.NoPubSub, c.Released)
 }
 
 var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
@@ -163,7 +163,7 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 		bad    *luascripts.Change
 		want   string
 	}{
-		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s deaf=false, {Verdict:0 Token:0 Aside:false Listeners:false Next:}"},
+		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s noPubSub=false, {Verdict:0 Token:0 Aside:false Listeners:false Next:}"},
 		{"a large register", func(t *testing.T, s *redistest.Server) {
 			s.Do(t, "SET", fenced("bad").TokenCounter, "9007199254740991")
 		}, nil, takes(fenced("bad"), ours, 1), "register"},

@@ -90,7 +90,7 @@ func TestLinger_wantedAgain(t *testing.T) {
 	seed(t, rdb, keeperOf(luascripts.PlainMark, "125"), 1, 20_000)
 	for i := range 3 {
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
-		if err != nil || got.Verdict != luascripts.Held || got.Deaf {
+		if err != nil || got.Verdict != luascripts.Held || got.NoPubSub {
 			t.Fatalf("request %d: %+v, %v", i, got, err)
 		}
 		e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)

@@ -409,10 +409,10 @@ func TestLine_deaf(t *testing.T) {
 			hold(t, rdb)
 			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, Again: c.again}
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
-			if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
+			if err != nil || got.Verdict != luascripts.Held || !got.NoPubSub {
 				t.Fatalf("%+v, %v", got, err)
 			}
-			if got := ask(t, rdb, keys, second, time.Second, 0); got.Verdict != luascripts.Held || got.Deaf {
+			if got := ask(t, rdb, keys, second, time.Second, 0); got.Verdict != luascripts.Held || got.NoPubSub {
 				t.Fatalf("%+v", got)
 			}
 			pass(t, rdb, keys, holder)
@@ -437,7 +437,7 @@ func TestLine_fewAreDeaf(t *testing.T) {
 	for i := range 10 {
 		q := luascripts.Request{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: time.Minute, Again: time.Second}
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
-		if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
+		if err != nil || got.Verdict != luascripts.Held || !got.NoPubSub {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
@@ -714,7 +714,7 @@ func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	scattered.Scattered = true
 
 	hold(t, rdb)
-	if got := ask(t, rdb, keys, first, time.Second, 0); !got.Deaf { // asks again in a second
+	if got := ask(t, rdb, keys, first, time.Second, 0); !got.NoPubSub { // asks again in a second
 		t.Fatalf("%+v", got)
 	}
 	listening(t, s, first)
@@ -725,10 +725,10 @@ func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	}
 
 	hold(t, rdb)
-	if got := ask(t, rdb, keys, second, time.Second, 0); !got.Deaf {
+	if got := ask(t, rdb, keys, second, time.Second, 0); !got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}
-	if got := ask(t, rdb, scattered, second, time.Second, 0); got.Deaf {
+	if got := ask(t, rdb, scattered, second, time.Second, 0); got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}
 	pass(t, rdb, scattered, holder) // now that the server cannot tell that no message reaches it
@@ -781,7 +781,7 @@ func TestLine_forgetsTheDead(t *testing.T) {
 	leave := listener(t, s, process(first))
 	stand(t, rdb, keys, first, time.Second)
 	leave()
-	if got := ask(t, rdb, keys, second, time.Second, 0); !got.Deaf { // asks again in a second, and is kept for a minute
+	if got := ask(t, rdb, keys, second, time.Second, 0); !got.NoPubSub { // asks again in a second, and is kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	listening(t, s, third)
@@ -866,7 +866,7 @@ func TestLine_triesLeaveAMark(t *testing.T) {
 // try is the request of a TryLock, which is refused.
 func try(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
-	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.Deaf {
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.NoPubSub {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -123,11 +123,11 @@ func (a *attempt) send() error {
 		return a.failed(false, command.Final{Err: lock.ErrWrongType})
 	}
 	confirmed := a.isSubscribed()
-	if confirmed && reply.Deaf {
+	if confirmed && reply.NoPubSub {
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
-	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.Deaf, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
+	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
 	a.at.unlock()
 	if a.limit > 0 && reply.Retry > 0 && q.Writer == "" { // a writer that is refused to read has lost the lock
 		return keptElsewhere{reply.Retry}

@@ -952,7 +952,7 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 				again = append(again, q.Again)
 				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
-				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter is not subscribed yet
+				a.NoPubSub = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter is not subscribed yet
 				return a, err
 			}
 		}, nil)

@@ -287,7 +287,7 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
-				a.Deaf = a.Verdict == luascripts.Held && deaf.Load()
+				a.NoPubSub = a.Verdict == luascripts.Held && deaf.Load()
 				return a, err
 			}
 		}, nil)
