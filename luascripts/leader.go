@@ -13,8 +13,8 @@ var (
 	leaderRead = load("leader_read")
 )
 
-// Said is the value that a leader has published.
-type Said struct {
+// LeaderValue is the value that a leader has published.
+type LeaderValue struct {
 	Token uint64
 	Value string
 	Since time.Time
@@ -31,25 +31,25 @@ func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, v
 }
 
 // ReadLeader reads the leader value. It returns Done, Free if there is no value, or Foreign.
-func ReadLeader(ctx context.Context, rdb rueidis.Client, k Keys) (Said, Verdict, error) {
+func ReadLeader(ctx context.Context, rdb rueidis.Client, k Keys) (LeaderValue, Verdict, error) {
 	msg, err := leaderRead.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
-		return Said{}, 0, err
+		return LeaderValue{}, 0, err
 	}
 	if n, err := msg.ToInt64(); err == nil && (n == int64(Free) || n == int64(Foreign)) {
-		return Said{}, Verdict(n), nil
+		return LeaderValue{}, Verdict(n), nil
 	}
 	words, err := msg.ToArray()
 	bad := &ReplyError{leaderRead.name, "a list of " + strconv.Itoa(len(words))}
 	if err != nil || len(words) != 4 {
-		return Said{}, 0, bad
+		return LeaderValue{}, 0, bad
 	}
 	token, err1 := words[0].AsUint64()
 	value, err2 := words[1].ToString()
 	since, err3 := words[2].AsInt64()
 	left, err4 := words[3].AsInt64()
 	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
-		return Said{}, Foreign, nil // a hash of the application
+		return LeaderValue{}, Foreign, nil // a hash of the application
 	}
-	return Said{Token: token, Value: value, Since: time.UnixMilli(since), Left: remaining(left)}, Done, nil
+	return LeaderValue{Token: token, Value: value, Since: time.UnixMilli(since), Left: remaining(left)}, Done, nil
 }

@@ -23,7 +23,7 @@ func TestLeader(t *testing.T) {
 				t.Errorf("%d says %q, %v: %d, %v, want %d", token, value, over, v, err, want)
 			}
 		}
-		says := func(token uint64, value string) (s luascripts.Said) {
+		says := func(token uint64, value string) (s luascripts.LeaderValue) {
 			t.Helper()
 			s, v, err := luascripts.ReadLeader(t.Context(), rdb, k)
 			if err != nil || (v == luascripts.Done) != (token > 0) || s.Token != token || s.Value != value {
