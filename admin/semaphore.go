@@ -21,16 +21,16 @@ const held = ":timeout"
 func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	stock, err := luascripts.InspectSemaphore(ctx, a.rdb, keys.Semaphore(name))
-	if err != nil || stock.Foreign {
+	stored, err := luascripts.InspectSemaphore(ctx, a.rdb, keys.Semaphore(name))
+	if err != nil || stored.Foreign {
 		return Lock{}, false, err
 	}
-	state, _, free := session.StockOf(name, stock)
+	state, _, free := session.SemaphoreStateOf(name, stored)
 	l = Lock{State: state, Kind: Semaphore, Holding: len(state.Holders), Waiting: len(state.Waiters), Permits: free, Free: free}
 	for _, h := range state.Holders {
 		l.Permits += int64(h.Count)
 	}
-	return l, stock.Exists && (l.Locked() || l.Waiting > 0), nil
+	return l, stored.Exists && (l.Locked() || l.Waiting > 0), nil
 }
 
 // idleSemaphore reads name as a semaphore that no owner holds or waits for.

@@ -224,8 +224,8 @@ func SlotsOfPermits(ctx context.Context, rdb rueidis.Client, k Keys, owner strin
 	return Done, slots, nil
 }
 
-// Stock is the state of a semaphore in Redis.
-type Stock struct {
+// SemaphoreState is the state of a semaphore in Redis.
+type SemaphoreState struct {
 	Exists  bool
 	Foreign bool  // the key has the wrong type
 	Free    int64 // as stored, without permits whose leases have expired
@@ -239,20 +239,20 @@ type Permit struct {
 	Left time.Duration // of its lease: 0 if it has expired, NoExpiry if it has no expiry
 }
 
-// stockAtOnce is how many permits and waiters semaphore_inspect returns at most.
-const stockAtOnce = 1000
+// permitsAtOnce is how many permits and waiters semaphore_inspect returns at most.
+const permitsAtOnce = 1000
 
 // InspectSemaphore reads the semaphore and its queue. It reads more than a thousand permits or waiters in parts,
 // one after the other.
-func InspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys) (s Stock, err error) {
+func InspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys) (s SemaphoreState, err error) {
 	seen := make(map[string]bool)
 	for from, after, first := 0, 0, true; ; first = false {
 		part, err := inspectSemaphore(ctx, rdb, k, from, after)
 		if err != nil {
-			return Stock{}, err
+			return SemaphoreState{}, err
 		}
 		if first {
-			s = Stock{Exists: part.Exists, Foreign: part.Foreign, Free: part.Free}
+			s = SemaphoreState{Exists: part.Exists, Foreign: part.Foreign, Free: part.Free}
 		}
 		for _, p := range part.Held {
 			if !seen[p.ID] {
@@ -267,24 +267,24 @@ func InspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys) (s Stock,
 			}
 		}
 		from, after = from+len(part.Held), after+len(part.Waiters)
-		if len(part.Held) < stockAtOnce && len(part.Waiters) < stockAtOnce {
+		if len(part.Held) < permitsAtOnce && len(part.Waiters) < permitsAtOnce {
 			return s, nil
 		}
 	}
 }
 
-func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, after int) (Stock, error) {
+func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, after int) (SemaphoreState, error) {
 	msg, err := semaphoreInspect.exec(ctx, rdb, k.semaphore(), []string{strconv.Itoa(from), strconv.Itoa(after)}).ToMessage()
 	if err != nil {
-		return Stock{}, err
+		return SemaphoreState{}, err
 	}
 	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
-		return Stock{Foreign: true}, nil
+		return SemaphoreState{Foreign: true}, nil
 	}
 	reply, err := msg.ToArray()
 	bad := &ReplyError{Script: semaphoreInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has ids, which belong in no error
 	if err != nil || len(reply) != 4 {
-		return Stock{}, bad
+		return SemaphoreState{}, bad
 	}
 	free, err1 := reply[0].ToString()
 	permits, err2 := reply[2].ToArray()
@@ -292,12 +292,12 @@ func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, aft
 	held, ok1 := waiters(permits)
 	waiting, ok2 := waiters(queue)
 	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
-		return Stock{}, bad
+		return SemaphoreState{}, bad
 	}
-	s := Stock{Exists: free != "", Waiters: waiting}
+	s := SemaphoreState{Exists: free != "", Waiters: waiting}
 	if s.Exists {
 		if s.Free, err = strconv.ParseInt(free, 10, 64); err != nil {
-			return Stock{}, bad
+			return SemaphoreState{}, bad
 		}
 	}
 	for _, p := range held {

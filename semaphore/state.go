@@ -32,7 +32,7 @@ type Holder struct {
 // Permits whose leases have expired count as free. If a key has the wrong type, the error matches
 // lock.ErrWrongType.
 func (s *Semaphore) Inspect(ctx context.Context) (State, error) {
-	found, leases, free, exists, err := s.one.session.Stock(ctx, s.one.spec())
+	found, leases, free, exists, err := s.one.session.SemaphoreState(ctx, s.one.spec())
 	if err != nil {
 		return State{}, err
 	}

@@ -71,7 +71,7 @@ func TestNewOwner_permits(t *testing.T) {
 	s := new(Session)
 	s.id = owner.NewClient()
 	seen := make(map[string]bool)
-	var stock luascripts.Stock
+	var stock luascripts.SemaphoreState
 	var owners []string
 	now := time.Now()
 	for _, permits := range []int{1, 1000, 3, 1, 1000} {
@@ -88,7 +88,7 @@ func TestNewOwner_permits(t *testing.T) {
 	if len(seen) != 2005 {
 		t.Errorf("%d permits", len(seen))
 	}
-	state, _, _ := StockOf("gpus", stock)
+	state, _, _ := SemaphoreStateOf("gpus", stock)
 	var held []string
 	for _, h := range state.Holders {
 		held = append(held, h.Owner)

@@ -43,26 +43,26 @@ func TestStockOf(t *testing.T) {
 	const java = "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08"
 	javas := lock.Holder{Owner: "01020304050607080102030405060708", Count: 1, Mode: lock.Permit}
 	for name, c := range map[string]struct {
-		stock  luascripts.Stock
+		stock  luascripts.SemaphoreState
 		want   lock.State
 		leases []time.Duration
 		free   int64
 	}{
-		"nobody holds it": {stock: luascripts.Stock{Free: 3}, free: 3},
-		"a lease is over": {stock: luascripts.Stock{Free: 3, Held: permitsOf(third, 0)}, free: 4},
-		"one owner": {luascripts.Stock{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
+		"nobody holds it": {stock: luascripts.SemaphoreState{Free: 3}, free: 3},
+		"a lease is over": {stock: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
+		"one owner": {luascripts.SemaphoreState{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
 			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
-		"in the order in which they ask": {luascripts.Stock{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
+		"in the order in which they ask": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
 			lock.State{Mode: lock.Permit, Lease: 4 * time.Second, Holders: []lock.Holder{holder(first, number, 3), holder(second, number+3, 1), holder(third, number+4, 1), holder(fourth, number+5, 1)}},
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
-		"Redisson's": {luascripts.Stock{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
+		"Redisson's": {luascripts.SemaphoreState{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
 			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
-		"those that wait": {stock: luascripts.Stock{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
+		"those that wait": {stock: luascripts.SemaphoreState{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
 			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "gpus"
-			state, leases, free := StockOf("gpus", c.stock)
+			state, leases, free := SemaphoreStateOf("gpus", c.stock)
 			if !reflect.DeepEqual(state, c.want) || !slices.Equal(leases, c.leases) || free != c.free {
 				t.Errorf("%+v, leases %v, %d free\nwant %+v, leases %v, %d free", state, leases, free, c.want, c.leases, c.free)
 			}
@@ -76,13 +76,13 @@ func TestStockOf(t *testing.T) {
 	for name, id := range map[string]string{
 		"too short": "short", "too long": ours + "x", "no uuid": "\x40" + ours[1:], "no uuid at all": "\xc0" + ours[1:], "before the first": at(2024), "long after": at(2041),
 	} {
-		state, _, _ := StockOf("gpus", luascripts.Stock{Held: []luascripts.Permit{foreign(id), foreign(java)}})
+		state, _, _ := SemaphoreStateOf("gpus", luascripts.SemaphoreState{Held: []luascripts.Permit{foreign(id), foreign(java)}})
 		if len(state.Holders) != 2 || slices.ContainsFunc(state.Holders, func(h lock.Holder) bool { return !h.Since.IsZero() || strings.Contains(h.Owner, ":") }) {
 			t.Errorf("%s: %+v, want two of Redisson's", name, state.Holders)
 		}
 	}
 	for _, year := range []int{2025, 2040} {
-		if state, _, _ := StockOf("gpus", luascripts.Stock{Held: []luascripts.Permit{foreign(at(year))}}); state.Holders[0].Since.Year() != year {
+		if state, _, _ := SemaphoreStateOf("gpus", luascripts.SemaphoreState{Held: []luascripts.Permit{foreign(at(year))}}); state.Holders[0].Since.Year() != year {
 			t.Errorf("of %d: %+v", year, state.Holders)
 		}
 	}
@@ -92,7 +92,7 @@ func TestStockOf(t *testing.T) {
 func TestStock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.b.NewSpec(many, "orders", nil)
-		if state, leases, free, exists, err := w.b.Stock(w.Context(), spec); err != nil || exists || free != 0 || leases != nil || state.Mode != lock.Free {
+		if state, leases, free, exists, err := w.b.SemaphoreState(w.Context(), spec); err != nil || exists || free != 0 || leases != nil || state.Mode != lock.Free {
 			w.Errorf("before there is one: %+v, %v, %d free, %v, %v", state, leases, free, exists, err)
 		}
 		if err := w.mini.Set("orders", "3"); err != nil {
@@ -105,7 +105,7 @@ func TestStock(t *testing.T) {
 			}
 		}
 		w.mini.HSet(keys.Client(w.a.id), "host", "gpu1", "name", "trainer")
-		state, leases, free, exists, err := w.b.Stock(w.Context(), spec)
+		state, leases, free, exists, err := w.b.SemaphoreState(w.Context(), spec)
 		if err != nil || !exists || free != 3 || !slices.Equal(leases, []time.Duration{leaseTime}) || len(state.Holders) != 1 {
 			w.Fatalf("%+v, %v, %d free, %v, %v", state, leases, free, exists, err)
 		}
@@ -122,7 +122,7 @@ func TestStock_fails(t *testing.T) {
 		spec := w.a.NewSpec(many, "orders", nil)
 		fails := func() error {
 			w.Helper()
-			state, _, _, exists, err := w.a.Stock(w.Context(), spec)
+			state, _, _, exists, err := w.a.SemaphoreState(w.Context(), spec)
 			if exists || state.Name != "" {
 				w.Errorf("%+v beside an error", state)
 			}

@@ -14,10 +14,10 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// StockOf decodes the state of the semaphore with this name. Holders are in the order of their requests, followed by
+// SemaphoreStateOf decodes the state of the semaphore with this name. Holders are in the order of their requests, followed by
 // holders of Redisson. leases has the remaining lease time of each holder. free is the number of available permits,
 // including permits whose leases have expired.
-func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.Duration, free int64) {
+func SemaphoreStateOf(name string, s luascripts.SemaphoreState) (state lock.State, leases []time.Duration, free int64) {
 	state = lock.State{Name: name}
 	free = s.Free
 	type hold struct {
@@ -79,16 +79,16 @@ func permit(id string) (client string, number uint64, ours bool) {
 	return owner.Client([8]byte([]byte(id[:8]))), number, true
 }
 
-// Stock returns the state of a semaphore. It adds the clients of the holders if Redis replies in time.
-func (s *Session) Stock(ctx context.Context, spec *Spec) (state lock.State, leases []time.Duration, free int64, exists bool, err error) {
-	stock, err := Ask(ctx, s, spec, "inspect", luascripts.InspectSemaphore)
-	if stock.Foreign {
+// SemaphoreState returns the state of a semaphore. It adds the clients of the holders if Redis replies in time.
+func (s *Session) SemaphoreState(ctx context.Context, spec *Spec) (state lock.State, leases []time.Duration, free int64, exists bool, err error) {
+	stored, err := Ask(ctx, s, spec, "inspect", luascripts.InspectSemaphore)
+	if stored.Foreign {
 		err = &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrWrongType)}
 	}
 	if err != nil {
 		return state, nil, 0, false, err
 	}
-	state, leases, free = StockOf(spec.Name, stock)
+	state, leases, free = SemaphoreStateOf(spec.Name, stored)
 	s.name(ctx, &state)
-	return state, leases, free, stock.Exists, nil
+	return state, leases, free, stored.Exists, nil
 }
