@@ -237,7 +237,7 @@ func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 
 func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, error) {
 	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
-		return luascripts.LookAtLatch(ctx, rdb, k, keptTraces)
+		return luascripts.LatchStatus(ctx, rdb, k, keptTraces)
 	})
 }
 

@@ -268,7 +268,7 @@ func (c *WaitGroup) who(ctx context.Context, e *LostError) {
 // look returns the state of the wait group.
 func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupState, error) {
 	return session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.WaitGroupState, error) {
-		s, v, err := luascripts.LookAtWaitGroup(ctx, rdb, k)
+		s, v, err := luascripts.WaitGroupStatus(ctx, rdb, k)
 		return s, command.Foreign(v, err)
 	})
 }

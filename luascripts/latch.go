@@ -58,8 +58,8 @@ func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall
 	return latchState(latchDown, n, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, c.Part, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again), strconv.FormatInt(n, 10)}))
 }
 
-// LookAtLatch returns the state of a latch.
-func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
+// LatchStatus returns the state of a latch.
+func LatchStatus(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
 	return latchState(latchStatus, 0, latchStatus.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
 }
 

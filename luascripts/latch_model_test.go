@@ -131,7 +131,7 @@ func TestLatch_model(t *testing.T) {
 				m.SetTime(now)
 			},
 			"": func(rt *rapid.T) {
-				s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+				s, v, err := luascripts.LatchStatus(t.Context(), rdb, k, time.Hour)
 				is(rt, "a look", s, v, err, 0)
 			},
 		})

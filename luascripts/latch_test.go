@@ -44,7 +44,7 @@ func TestLatch(t *testing.T) {
 		}
 		look := func() luascripts.LatchState {
 			t.Helper()
-			return must(luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour))
+			return must(luascripts.LatchStatus(t.Context(), rdb, k, time.Hour))
 		}
 		create := func(id string, n int64) luascripts.LatchState {
 			t.Helper()
@@ -198,7 +198,7 @@ func TestLatch_expires(t *testing.T) {
 	k := keynames.Latch("done")
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	look := func() luascripts.LatchState {
-		s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+		s, v, err := luascripts.LatchStatus(t.Context(), rdb, k, time.Hour)
 		check(t, "a look", v, luascripts.Done, err)
 		return s
 	}
@@ -239,7 +239,7 @@ func TestLatch_traces(t *testing.T) {
 				return err
 			},
 			"look": func() error {
-				_, _, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+				_, _, err := luascripts.LatchStatus(t.Context(), rdb, k, time.Hour)
 				return err
 			},
 			"delete": func() error {
@@ -313,12 +313,12 @@ func TestLatch_denied(t *testing.T) {
 			do(t, admin, "PERSIST", k.Rounds) // so that each call sets the expiries
 			do(t, admin, "PERSIST", k.Calls)
 			look := func() string {
-				s, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour)
+				s, _, err := luascripts.LatchStatus(t.Context(), admin, k, time.Hour)
 				return fmt.Sprint(s, err)
 			}
 			// effect is what is to see of the latch, without the numbers of its rounds.
 			effect := func() string {
-				s, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour)
+				s, _, err := luascripts.LatchStatus(t.Context(), admin, k, time.Hour)
 				return fmt.Sprintf("%d left, open %t, gone %t, %v", s.Left, s.IsOpen(), s.Round > 0 && s.Gone == s.Round, err)
 			}
 			before := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin))
@@ -344,7 +344,7 @@ func TestLatch_lookDenied(t *testing.T) {
 	s := redistest.Start(t)
 	k := keynames.Latch("done")
 	do(t, s.Client(t), "SET", "done", "3")
-	if state, _, err := luascripts.LookAtLatch(t.Context(), denied(t, s, "hset"), k, time.Hour); err == nil {
+	if state, _, err := luascripts.LatchStatus(t.Context(), denied(t, s, "hset"), k, time.Hour); err == nil {
 		t.Errorf("%+v", state)
 	}
 }
@@ -367,7 +367,7 @@ func TestLatch_foreign(t *testing.T) {
 					return luascripts.CountDownLatch(t.Context(), rdb, k, latchCall("a"))
 				},
 				"look": func() (luascripts.LatchState, luascripts.Verdict, error) {
-					return luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+					return luascripts.LatchStatus(t.Context(), rdb, k, time.Hour)
 				},
 				"delete": func() (luascripts.LatchState, luascripts.Verdict, error) {
 					return luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
@@ -391,7 +391,7 @@ func TestLatch_rounds(t *testing.T) {
 		k := keynames.Latch("done")
 		look := func() luascripts.LatchState {
 			t.Helper()
-			s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+			s, v, err := luascripts.LatchStatus(t.Context(), rdb, k, time.Hour)
 			if v != luascripts.Done || err != nil {
 				t.Fatalf("%d, %v", v, err)
 			}

@@ -121,7 +121,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 
 		"wait group: join what is over": {[][]string{{"ZADD", "waitgroup", "1", ours}}, acquire(luascripts.JoinWaitGroup, waitGroup, request(1))},
 		"wait group: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, _, err := luascripts.LookAtWaitGroup(ctx, rdb, waitGroup)
+			_, _, err := luascripts.WaitGroupStatus(ctx, rdb, waitGroup)
 			return err
 		}},
 		"wait group: leave":              {nil, leaves(waitGroup, 0)},
@@ -139,7 +139,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		}},
 
 		"latch: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
-			_, _, err := luascripts.LookAtLatch(ctx, rdb, latch, time.Hour)
+			_, _, err := luascripts.LatchStatus(ctx, rdb, latch, time.Hour)
 			return err
 		}},
 		"latch: count down": {nil, func(ctx context.Context, rdb rueidis.Client) error {

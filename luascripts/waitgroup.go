@@ -72,8 +72,8 @@ type WaitGroupState struct {
 	Some  []string      // up to 100 of them
 }
 
-// LookAtWaitGroup returns the state of a wait group. The verdict is Done or Foreign.
-func LookAtWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
+// WaitGroupStatus returns the state of a wait group. The verdict is Done or Foreign.
+func WaitGroupStatus(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
 	msg, err := waitGroupStatus.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
 		return WaitGroupState{}, 0, err

@@ -36,7 +36,7 @@ func TestWaitGroup(t *testing.T) {
 		}
 		stands := func(done, alive, lost int64) luascripts.WaitGroupState {
 			t.Helper()
-			s, v, err := luascripts.LookAtWaitGroup(t.Context(), rdb, k)
+			s, v, err := luascripts.WaitGroupStatus(t.Context(), rdb, k)
 			if err != nil || v != luascripts.Done || s.Done != done || s.Alive != alive || s.Lost != lost {
 				t.Errorf("%+v, %d, %v, want %d done, %d alive, %d lost", s, v, err, done, alive, lost)
 			}
@@ -173,7 +173,7 @@ func TestWaitGroup_foreign(t *testing.T) {
 				return luascripts.LeaveWaitGroup(t.Context(), rdb, k, "a", 0, luascripts.WorkerDone)
 			},
 			"look": func() (luascripts.Verdict, error) {
-				_, v, err := luascripts.LookAtWaitGroup(t.Context(), rdb, k)
+				_, v, err := luascripts.WaitGroupStatus(t.Context(), rdb, k)
 				return v, err
 			},
 			"inspect": func() (luascripts.Verdict, error) {
