@@ -134,7 +134,7 @@ func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + 
 // channel returns the channel of an owner's client, and number the message that notifies the owner of its turn.
 func (q lineOf) channel(owner string) string {
 	client, _, _ := strings.Cut(owner, ":")
-	return fair.Channel(q.name) + ":" + client + luascripts.Turns
+	return fair.Channel(q.name) + ":" + client + luascripts.TurnChannelSuffix
 }
 
 func number(owner string) string {

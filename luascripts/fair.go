@@ -18,9 +18,9 @@ var (
 	fairForce   = load("fair_force")
 )
 
-// Turns is the end of the name of a client's channel, after "<channel>:<client uuid>". On this
+// TurnChannelSuffix is the end of the name of a client's channel, after "<channel>:<client uuid>". On this
 // channel the client receives the numbers of its owners whose turn it is.
-const Turns = ":fair"
+const TurnChannelSuffix = ":fair"
 
 // again is the verdict of fair_acquire that there are more dead owners to remove, so it must be
 // called again at once. A call removes a bounded number of them, so that the server can serve other

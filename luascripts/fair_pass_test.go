@@ -128,7 +128,7 @@ func TestPassFair_gone(t *testing.T) {
 // turnOf returns the message that it is the turn of o.
 func turnOf(o string) string {
 	client, number, _ := strings.Cut(o, ":")
-	return fairKeys.Channel + ":" + client + luascripts.Turns + " " + number
+	return fairKeys.Channel + ":" + client + luascripts.TurnChannelSuffix + " " + number
 }
 
 // A grant names 63 owners at most.

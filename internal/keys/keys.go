@@ -110,9 +110,11 @@ func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, c
 // OfOwner returns the channel of one owner who waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
 
-// OfTurns returns the channel at which a client hears which of its owners are next in a
+// OfTurns returns the channel on which a client is notified which of its owners are next in a
 // fair lock's queue.
-func OfTurns(channel, client string) string { return channel + ":" + client + luascripts.Turns }
+func OfTurns(channel, client string) string {
+	return channel + ":" + client + luascripts.TurnChannelSuffix
+}
 
 // OfClient returns the channel of one client in the queue of a plain lock.
 func OfClient(queueChannel, client string) string { return queueChannel + ":" + client }
