@@ -254,11 +254,11 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 	var all []Waiter
 	for i := 0; i < len(msgs); i += 2 {
 		owner, err1 := msgs[i].ToString()
-		patience, err2 := msgs[i+1].ToInt64()
+		timeout, err2 := msgs[i+1].ToInt64()
 		if err1 != nil || err2 != nil {
 			return nil, false
 		}
-		all = append(all, Waiter{Owner: owner, WaiterTimeout: remaining(patience)})
+		all = append(all, Waiter{Owner: owner, WaiterTimeout: remaining(timeout)})
 	}
 	return all, true
 }

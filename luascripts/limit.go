@@ -78,8 +78,8 @@ type LimitCall struct {
 	Requests []LimitRequest
 }
 
-// LimitAnswer is the reply to one LimitCall.
-type LimitAnswer struct {
+// LimitCallReply is the reply to one LimitCall.
+type LimitCallReply struct {
 	At      int64        // the server's time, in µs
 	Replies []LimitReply // to each request
 	Verdict Verdict      // Done or Foreign
@@ -97,7 +97,7 @@ const requestsTogether = 64
 // A shared call that the server rejects is repeated for each key alone. The server may be a cluster
 // that appears as one server, and one denied key must not fail the others. A rejected call has
 // executed nothing.
-func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitAnswer {
+func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitCallReply {
 	var batches []limitBatch
 	requests := 0 // of the last batch
 	for i, c := range calls {
@@ -110,7 +110,7 @@ func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toge
 			requests = len(c.Requests)
 		}
 	}
-	answers := make([]LimitAnswer, 0, len(calls))
+	answers := make([]LimitCallReply, 0, len(calls))
 	replies := execAll(ctx, rdb, len(batches), func(i int, w *words) *script {
 		batches[i].words(w)
 		return limitTake
@@ -142,11 +142,11 @@ func (b limitBatch) words(w *words) {
 }
 
 // answers reads the reply to b.
-func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
-	answers := make([]LimitAnswer, len(b))
+func (b limitBatch) answers(reply rueidis.RedisResult) []LimitCallReply {
+	answers := make([]LimitCallReply, len(b))
 	if err := b.read(answers, reply); err != nil {
 		for i := range answers {
-			answers[i] = LimitAnswer{Err: err}
+			answers[i] = LimitCallReply{Err: err}
 		}
 	}
 	return answers
@@ -154,7 +154,7 @@ func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
 
 // read reads the reply to b into answers. An unexpected reply for one key is an error of that key alone, because the
 // others have taken their permits.
-func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error {
+func (b limitBatch) read(answers []LimitCallReply, reply rueidis.RedisResult) error {
 	msg, err := reply.ToMessage()
 	if err != nil {
 		return err
@@ -173,11 +173,11 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 		if len(n) < limitWords*len(c.Requests) {
 			return &ReplyError{limitTake.name, msg.String()}
 		}
-		answers[i] = LimitAnswer{At: at, Verdict: Done}
+		answers[i] = LimitCallReply{At: at, Verdict: Done}
 		first := len(all)
 		for _, q := range c.Requests {
 			if !plausible(n, q, c.Rules) {
-				answers[i] = LimitAnswer{Err: &ReplyError{limitTake.name, fmt.Sprint(n[:limitWords])}}
+				answers[i] = LimitCallReply{Err: &ReplyError{limitTake.name, fmt.Sprint(n[:limitWords])}}
 			}
 			all = append(all, LimitReply{
 				Taken: n[0], Delay: fromUs(n[1]), Remaining: n[2], Retry: fromUs(n[3]), Reset: fromUs(n[4]),

@@ -380,7 +380,7 @@ func TestLimit_sharedCall(t *testing.T) {
 		call("e", others, want(4)), call("f", others, want(5)),
 		call("a", rules, want(9)),
 	}
-	rest := func(a luascripts.LimitAnswer) (left []int64) {
+	rest := func(a luascripts.LimitCallReply) (left []int64) {
 		for _, r := range a.Replies {
 			left = append(left, r.Remaining)
 		}

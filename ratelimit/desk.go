@@ -323,7 +323,7 @@ func (l *lane) board(requests []luascripts.LimitRequest) []luascripts.LimitReque
 }
 
 // answer gives each caller its answer.
-func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.LimitAnswer, sent time.Time) {
+func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.LimitCallReply, sent time.Time) {
 	var back []answer // the answers to refund
 	of := answer{at: a.At, sent: sent}
 	d.mu.Lock()
