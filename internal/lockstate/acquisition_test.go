@@ -43,7 +43,7 @@ func TestAdd(t *testing.T) {
 func TestAdd_renewals(t *testing.T) {
 	s := newStage(t)
 	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
-	asked, o, first := s.tenure(own), s.owner(own, 1), &Hold{Fixed: true}
+	asked, o, first := s.acquisition(own), s.owner(own, 1), &Hold{Fixed: true}
 	s.WillSend(asked, own.Lease, 0)
 	s.Granted(nil, asked, o, first, 1, false, s.now)
 	if s.done() != nil || asked.alive || asked.longest != time.Second {
@@ -173,7 +173,7 @@ func TestFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			asked := s.tenure(&plainTerms)
+			asked := s.acquisition(&plainTerms)
 			test.change(s, asked)
 			s.done()
 			s.Fail(asked)
@@ -203,9 +203,9 @@ func TestUnused(t *testing.T) {
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
 		"a line":            func(s *stage) { s.side(false).newQueue(&plainTerms) },
-		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
+		"what is open":      func(s *stage) { s.side(true).open = s.acquisition(&readTerms) },
 		"a request":         func(s *stage) { s.side(true).requests = 1 },
-		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },
+		"what has the lock": func(s *stage) { s.side(false).held = s.acquisition(&plainTerms) },
 	} {
 		s := newStage(t)
 		if change(s); s.Unused() || s.Idle(s.now) {
@@ -237,7 +237,7 @@ func TestOwner(t *testing.T) {
 	if !o.Acquires() {
 		t.Error("a call asks")
 	}
-	held := s.tenure(&plainTerms)
+	held := s.acquisition(&plainTerms)
 	o.hold(held)
 	if o.Acquires() {
 		t.Error("it holds the lock")
@@ -254,7 +254,7 @@ func TestOwner(t *testing.T) {
 		t.Error("the owner is here, and no call needs it")
 	}
 	writer, reader := s.owner(&writeTerms, 7), s.owner(&readTerms, 7)
-	writes := s.tenure(&writeTerms)
+	writes := s.acquisition(&writeTerms)
 	writer.hold(writes)
 	if reader.Sibling() != writes || writer.Sibling() != nil {
 		t.Error("it does not know what it has on the other side")

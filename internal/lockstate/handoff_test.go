@@ -25,8 +25,8 @@ func TestMayPass(t *testing.T) {
 		"nothing is against it":       {change: none, may: true},
 		"nobody waits":                {waits: func(*stage) {}, change: none},
 		"closed":                      {change: func(s *stage, _ *Acquisition) { s.Close() }},
-		"another is offered":          {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.tenure(&plainTerms) }},
-		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.tenure(&plainTerms) }},
+		"another is offered":          {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms) }},
+		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(&plainTerms) }},
 		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
 		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a request is under way":      {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
@@ -206,10 +206,13 @@ func TestHeir(t *testing.T) {
 		change    func(*stage)
 		nextOwner bool
 	}{
-		"a call waits":        {func(s *stage) { s.stand(&plainTerms, 2) }, true},
-		"nobody waits":        {func(s *stage) {}, false},
-		"closed":              {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
-		"another is offered":  {func(s *stage) { s.stand(&plainTerms, 2); s.Queue(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
+		"a call waits": {func(s *stage) { s.stand(&plainTerms, 2) }, true},
+		"nobody waits": {func(s *stage) {}, false},
+		"closed":       {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
+		"another is offered": {func(s *stage) {
+			s.stand(&plainTerms, 2)
+			s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms)
+		}, false},
 		"an attempt is first": {func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -437,7 +440,7 @@ func TestAdopt(t *testing.T) {
 	})
 	t.Run("another was offered", func(t *testing.T) {
 		s, ticket, w := scene(t)
-		other := s.tenure(&plainTerms)
+		other := s.acquisition(&plainTerms)
 		other.grant.since, other.phase = s.now, Offered
 		s.offer(w.queue, other)
 		if out := grant(s, w, ticket, false); out != Holds || other.Lives() || s.side(false).held != ticket {
@@ -474,7 +477,7 @@ func TestAdopt(t *testing.T) {
 		if !first {
 			t.Fatal("others are ahead")
 		}
-		w.Acquisition = s.tenure(&plainTerms)
+		w.Acquisition = s.acquisition(&plainTerms)
 		if own := s.asks(w); own != w.Acquisition || w.queue.hand.ticket != nil {
 			t.Error("it asks in the name of the line")
 		}
@@ -486,7 +489,7 @@ func TestAdopt(t *testing.T) {
 		s := newStage(t)
 		w := s.reader(&readTerms, 2)
 		s.pass(time.Second)
-		w.Acquisition = s.tenure(&readTerms) // after a reply that came too late
+		w.Acquisition = s.acquisition(&readTerms) // after a reply that came too late
 		own := s.asks(w)
 		if out := grant(s, w, own, false); out != Holds || own.Came != s.now {
 			t.Errorf("%d, asked %v", out, own.Came)
@@ -494,7 +497,7 @@ func TestAdopt(t *testing.T) {
 	})
 	t.Run("ended meanwhile", func(t *testing.T) {
 		s := newStage(t)
-		o, own := s.owner(&writeTerms, 1), s.tenure(&writeTerms)
+		o, own := s.owner(&writeTerms, 1), s.acquisition(&writeTerms)
 		s.WillSend(own, leaseTime, 0)
 		s.Fail(own)
 		if out := s.Granted(nil, own, o, new(Hold), 100, false, s.now); out != TooLate || !own.uncertain || o.Acquisition() != nil {
@@ -690,11 +693,11 @@ func TestRefused_afterItsTenureWasLost(t *testing.T) {
 // earlier one would end a live lease.
 func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	s := newStage(t)
-	tenure, h := s.take(&plainTerms, 1)
+	held, h := s.take(&plainTerms, 1)
 	w := s.stand(&plainTerms, 2)
 	s.stand(&plainTerms, 3)
-	s.Unlock(tenure, h, s.now, func(*Acquisition) bool { return false })
-	_, nextOwner := s.NextOwner(tenure, offerTime, 10*pollTime, time.Time{})
+	s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
+	_, nextOwner := s.NextOwner(held, offerTime, 10*pollTime, time.Time{})
 	s.pass(pollTime)
 	s.Queue(&plainTerms).TimerFired()
 	if asked := s.asks(w); asked != nextOwner {

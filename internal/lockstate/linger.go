@@ -8,7 +8,7 @@ import "time"
 // When the last hold ends, the acquisition after it is Kept instead of released. It has the owner
 // string and the lease, as after a local hand-off, and Redis is not notified. The next caller takes it.
 // It is released when it was kept for the time of the option, when the process has had the lock for
-// MinTenure or that time, whichever is longer, or when another client was refused.
+// MinKeepTime or that time, whichever is longer, or when another client was refused.
 //
 // A refused request of another client notifies this process. The process must not miss that, so an
 // acquisition lingers only if:
@@ -20,11 +20,11 @@ import "time"
 //   - There was no notification since then. Each notification counts, and each confirmation of a
 //     subscription, because messages may have been lost before it.
 //
-// A notification can be lost nevertheless, and Redisson sends none. The tenure bounds their wait.
+// A notification can be lost nevertheless, and Redisson sends none. The keep time bounds their wait.
 
-// MinTenure is how long a process has a lock before it releases it for other clients, even if none
+// MinKeepTime is how long a process has a lock before it releases it for other clients, even if none
 // notified it, unless the time of the option is longer.
-const MinTenure = time.Second
+const MinKeepTime = time.Second
 
 // tokenTime is the minimum time that a process has a lock for each token that it gives out itself. Its
 // tokens then stay behind the server's clock, which makes the token of the next holder.
@@ -47,8 +47,8 @@ type keeping struct {
 	tried     bool         // a client that does not wait was refused
 }
 
-// tenure returns how long the process may have the lock.
-func (g *lingering) tenure() time.Duration { return max(g.linger, MinTenure) }
+// keepTime returns how long the process may have the lock.
+func (g *lingering) keepTime() time.Duration { return max(g.linger, MinKeepTime) }
 
 // Lingers reports whether t may be kept after its last hold, as far as its grant decides.
 func (t *Acquisition) Lingers() bool { return t.grant.lingering != nil && t.grant.lingering.linger > 0 }
@@ -65,7 +65,7 @@ func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
 // lingers reports whether this process may have the lock of t for longer, whatever its own callers do.
 func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
 	g := &t.grant
-	return t.Lingers() && g.lingering.noticed == p.sides[0].noticed && now.Sub(g.since) < g.lingering.tenure()
+	return t.Lingers() && g.lingering.noticed == p.sides[0].noticed && now.Sub(g.since) < g.lingering.keepTime()
 }
 
 // mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
@@ -99,7 +99,7 @@ func (p *Lock) keep(t *Acquisition) {
 func (p *Lock) keepFor(t *Acquisition, now time.Time) {
 	s := &p.sides[0]
 	s.keptUntil = now.Add(t.grant.lingering.linger)
-	if end := t.grant.since.Add(t.grant.lingering.tenure()); end.Before(s.keptUntil) {
+	if end := t.grant.since.Add(t.grant.lingering.keepTime()); end.Before(s.keptUntil) {
 		s.keptUntil = end
 	}
 	s.startLinger()
@@ -185,7 +185,7 @@ func (p *Lock) Wanted(tries bool) {
 }
 
 // YieldsAfter reports whether this process lets other clients come first after it has released t: a
-// client that does not wait wants the lock, or the tenure is over and clients may listen that notify
+// client that does not wait wants the lock, or the keep time is over and clients may listen that notify
 // no process. The waiters of a read/write lock have no queue, so they come first, too.
 func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
 	s := &p.sides[0]
@@ -195,6 +195,6 @@ func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
 		return tried
 	}
 	g := &t.grant
-	over := now.Sub(g.since) >= g.lingering.tenure()
+	over := now.Sub(g.since) >= g.lingering.keepTime()
 	return listeners && over || t.Terms.Sided && (over || g.lingering.noticed != s.noticed)
 }

@@ -15,7 +15,7 @@ var (
 // keeps makes an owner acquire a lock that lingers, by the nth request for the acquisition.
 func (s *stage) keeps(c *Terms, subscribed bool, requests int) (*Acquisition, *Hold) {
 	s.Helper()
-	return s.keepsAs(s.tenure(c), subscribed, requests)
+	return s.keepsAs(s.acquisition(c), subscribed, requests)
 }
 
 // keepsAs is keeps for an acquisition.
@@ -64,11 +64,11 @@ func TestMayKeep(t *testing.T) {
 		"another client waits":       {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
 		"another client tries":       {change: func(s *stage, _ *Acquisition) { s.Wanted(true) }},
 		"closed":                     {change: func(s *stage, _ *Acquisition) { s.Close() }},
-		"the tenure is over":         {change: none, held: MinTenure},
-		"the tenure is almost over":  {change: none, held: MinTenure - 1, may: true},
-		"a longer tenure":            {terms: with(plainTerms, func(c *Terms) { c.Linger = 2 * MinTenure }), change: none, held: 2*MinTenure - 1, may: true},
+		"the tenure is over":         {change: none, held: MinKeepTime},
+		"the tenure is almost over":  {change: none, held: MinKeepTime - 1, may: true},
+		"a longer tenure":            {terms: with(plainTerms, func(c *Terms) { c.Linger = 2 * MinKeepTime }), change: none, held: 2*MinKeepTime - 1, may: true},
 		"a caller waits that cannot": {change: func(s *stage, _ *Acquisition) { s.stand(fixedTerms, 2) }},
-		"another has the lock":       {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.tenure(keptPlain) }},
+		"another has the lock":       {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(keptPlain) }},
 		"given up":                   {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
 		"in doubt":                   {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a request is under way":     {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
@@ -78,8 +78,8 @@ func TestMayKeep(t *testing.T) {
 		"the lease of the next":      {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
 		"passed on often":            {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 10 * MaxHandOffs }, may: true},
 		"with a register":            {terms: with(*keptPlain, func(c *Terms) { c.Register = "register" }), change: none, may: true},
-		"a writer, and a request":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&readTerms), 0, 0) }},
-		"a plain one, and a request": {change: func(s *stage, _ *Acquisition) { s.WillSend(s.tenure(&plainTerms), 0, 0) }, may: true},
+		"a writer, and a request":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.acquisition(&readTerms), 0, 0) }},
+		"a plain one, and a request": {change: func(s *stage, _ *Acquisition) { s.WillSend(s.acquisition(&plainTerms), 0, 0) }, may: true},
 		"a writer, and a reader":     {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.owner(&readTerms, 2) }},
 		"a writer, and one waits":    {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.stand(&writeTerms, 2) }},
 	} {
@@ -91,7 +91,7 @@ func TestMayKeep(t *testing.T) {
 			if test.held == 0 {
 				test.held = 2 * time.Millisecond
 			}
-			named := s.tenure(test.terms)
+			named := s.acquisition(test.terms)
 			named.traced = test.traced
 			held, h := s.keepsAs(named, !test.deaf, max(test.requests, 1))
 			s.pass(test.held - time.Millisecond)
@@ -208,14 +208,14 @@ func TestTakeKept_withoutTheOption(t *testing.T) {
 	}
 }
 
-// It is released after the time of the option, and no later than the end of the tenure. Each Unlock begins the time again.
+// It is released after the time of the option, and no later than the end of the keep time. Each Unlock begins the time again.
 func TestLingerOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		before time.Duration // how long it was held
 		want   time.Duration // after the Unlock
 	}{
 		"young": {10 * time.Millisecond, lingerTime},
-		"old":   {MinTenure - 50*time.Millisecond, 50 * time.Millisecond},
+		"old":   {MinKeepTime - 50*time.Millisecond, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -289,17 +289,17 @@ func TestYieldsAfter(t *testing.T) {
 		held      time.Duration
 		want      bool
 	}{
-		"nothing":                      {keptPlain, false, false, false, 2 * MinTenure, false},
+		"nothing":                      {keptPlain, false, false, false, 2 * MinKeepTime, false},
 		"an attempt":                   {keptPlain, true, false, false, time.Millisecond, true},
 		"an attempt and a waiter":      {keptPlain, true, true, false, time.Millisecond, true},
 		"an attempt, without it":       {&plainTerms, true, false, false, time.Millisecond, true},
-		"others listen":                {keptPlain, false, false, true, MinTenure, true},
-		"others listen, and too early": {keptPlain, false, false, true, MinTenure - 1, false},
-		"others listen, without it":    {&plainTerms, false, false, true, 2 * MinTenure, false},
-		"a writer":                     {keptWrite, false, false, false, MinTenure, true},
+		"others listen":                {keptPlain, false, false, true, MinKeepTime, true},
+		"others listen, and too early": {keptPlain, false, false, true, MinKeepTime - 1, false},
+		"others listen, without it":    {&plainTerms, false, false, true, 2 * MinKeepTime, false},
+		"a writer":                     {keptWrite, false, false, false, MinKeepTime, true},
 		"a waiter":                     {keptPlain, false, true, false, time.Millisecond, false},
 		"a waiter of a writer":         {keptWrite, false, true, false, time.Millisecond, true},
-		"a writer, too early":          {keptWrite, false, false, false, MinTenure - 1, false},
+		"a writer, too early":          {keptWrite, false, false, false, MinKeepTime - 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

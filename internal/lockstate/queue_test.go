@@ -185,7 +185,7 @@ func TestLine_usedAgain(t *testing.T) {
 func TestTry(t *testing.T) {
 	try := func(s *stage, c *Terms, number uint64) (*Waiter, bool) {
 		w, first := s.Try(c, s.owner(c, number), s.now)
-		w.Acquisition = s.tenure(c)
+		w.Acquisition = s.acquisition(c)
 		return w, first
 	}
 	for name, c := range map[string]*Terms{"plain": &plainTerms, "write": &writeTerms} {
@@ -566,12 +566,12 @@ func TestUnheard(t *testing.T) {
 	}
 
 	s = newStage(t)
-	own := s.tenure(&writeTerms)
+	own := s.acquisition(&writeTerms)
 	s.WillSend(own, 0, 0)
 	if s.LateReply(nil, own, true) || s.done() != nil || s.inFlight != 0 {
 		t.Error("of a call without a place in line")
 	}
-	own = s.tenure(&writeTerms)
+	own = s.acquisition(&writeTerms)
 	s.WillSend(own, 0, 0)
 	if s.Fail(own); s.done() != nil || !s.LateReply(nil, own, true) {
 		t.Error("the tenure was given up before its answer, and no look settles it")

@@ -160,7 +160,7 @@ func TestSeat(t *testing.T) {
 		"it is lost":                        {func(s *stage, t *Acquisition, _ *Hold) { s.End(t, Lost) }, 2, false},
 		"closed":                            {func(s *stage, _ *Acquisition, _ *Hold) { s.Close() }, 2, false},
 		"another call of the owner is here": {func(s *stage, _ *Acquisition, _ *Hold) { s.owner(&readTerms, 2) }, 2, false},
-		"another tenure is open":            {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.tenure(&readTerms) }, 2, false},
+		"another tenure is open":            {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.acquisition(&readTerms) }, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -331,7 +331,7 @@ func TestRide(t *testing.T) {
 	t.Run("refused, and its owner writes", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.Next(rider, s.tenure(&writeTerms), s.now); step.Do != Send {
+		if step := s.Next(rider, s.acquisition(&writeTerms), s.now); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -443,7 +443,7 @@ func TestRide_alone(t *testing.T) {
 	t.Run("its owner writes", func(t *testing.T) {
 		s := newStage(t)
 		s.asks(s.reader(&readTerms, 1))
-		writes := s.tenure(&writeTerms)
+		writes := s.acquisition(&writeTerms)
 		w := s.reader(&readTerms, 2)
 		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.writes {
 			t.Errorf("%+v", step)
@@ -560,7 +560,7 @@ func TestCameIn(t *testing.T) {
 	s.refused(first)
 	second := s.reader(hastyTerms, 2)
 	try, _ := s.Try(hastyTerms, s.owner(hastyTerms, 3), s.now)
-	try.Acquisition, try.Prepared = s.tenure(hastyTerms), new(Hold)
+	try.Acquisition, try.Prepared = s.acquisition(hastyTerms), new(Hold)
 	asked := s.asks(try)
 	s.Wakeup(first)
 	if step := s.next(first); step.Do != Wait {
@@ -698,7 +698,7 @@ func TestLand_once(t *testing.T) {
 	asked := s.asks(w)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	w.reason = true
-	if step := s.Next(w, s.tenure(&writeTerms), s.now); step.Do != Send {
+	if step := s.Next(w, s.acquisition(&writeTerms), s.now); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(asked, leaseTime, leaseTime)

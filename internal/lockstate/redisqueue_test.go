@@ -244,7 +244,7 @@ func TestHearOwn(t *testing.T) {
 	if s.did(SubscribeOwner) {
 		t.Error("it hears twice")
 	}
-	w.Acquisition = s.tenure(&fairTerms) // for the next request, after a reply that came too late
+	w.Acquisition = s.acquisition(&fairTerms) // for the next request, after a reply that came too late
 	s.WillSend(w.Acquisition, 0, 0)
 	s.Refused(w, w.Acquisition, own, s.now)
 	if all := s.done(); len(all) != 2 || all[0].Kind != UnsubscribeOwner || all[1].Kind != SubscribeOwner || w.Queued() != w.Acquisition {
@@ -386,7 +386,7 @@ func TestNotEntered_whoseEntryItWas(t *testing.T) {
 	_, r := w.queue.NextHeartbeat(s.now)
 	s.GiveUp(gone, gone.Acquisition)
 	s.Quit(gone, s.now)
-	anew.Acquisition = s.tenure(&fairTerms)
+	anew.Acquisition = s.acquisition(&fairTerms)
 	s.done()
 	w.queue.HeartbeatDone(r, errBroke)
 	for _, q := range r.Waiters {
@@ -408,7 +408,7 @@ func TestFollow_anew(t *testing.T) {
 	held, h, w := s.crowd(3)
 	s.Follow(held, numbers(w[0]), 2)
 	s.Follow(held, numbers(w[1], w[2]), 2)
-	w[1].Acquisition = s.tenure(&fairTerms)
+	w[1].Acquisition = s.acquisition(&fairTerms)
 	if s.give(h) == nil || !slices.Equal(s.wakes(), []*Waiter{w[2]}) {
 		t.Error("the lock is not passed on to the next that stands in the queue")
 	}
@@ -461,7 +461,7 @@ func TestHeir_standsInTheQueue(t *testing.T) {
 func TestInherit_queueClosedOrBusy(t *testing.T) {
 	for name, change := range map[string]func(s *stage, l *Queue){
 		"closed": func(s *stage, _ *Queue) { s.Close() },
-		"busy":   func(s *stage, l *Queue) { s.offerTo(l, s.tenure(&fairTerms), l.waiters[1]) },
+		"busy":   func(s *stage, l *Queue) { s.offerTo(l, s.acquisition(&fairTerms), l.waiters[1]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -867,7 +867,7 @@ func TestStrike_busy(t *testing.T) {
 	first := s.done()
 	s.pass(ServedPause / 2)
 	s.give(h) // this is the release
-	next := s.tenure(&fairTerms)
+	next := s.acquisition(&fairTerms)
 	s.Follow(next, numbers(w[1]), 2)
 	s.NoLongerHeld(h.Acquisition)
 	next.phase, s.sides[0].held = Held, next
@@ -975,15 +975,15 @@ func TestEntered(t *testing.T) {
 		"it waits":                     {func(*stage, *Waiter) {}, false},
 		"it has left":                  {func(s *stage, w *Waiter) { s.GiveUp(w, w.Acquisition); s.Quit(w, s.now) }, true},
 		"it has the lock by its name":  {func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now) }, false},
-		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.tenure(&fairTerms), s.now) }, false},
+		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.acquisition(&fairTerms), s.now) }, false},
 		"two of its entries are under way, and it had the lock": {func(s *stage, w *Waiter) {
 			s.WillSend(w.Acquisition, leaseTime, leaseTime)
-			s.serve(w, s.tenure(&fairTerms), s.now)
+			s.serve(w, s.acquisition(&fairTerms), s.now)
 		}, true},
 		"two were, one is answered, and it had the lock": {func(s *stage, w *Waiter) {
 			s.WillSend(w.Acquisition, leaseTime, leaseTime)
 			s.Entered(Queuing{w, w.Acquisition, true}, false, s.now, s.now)
-			s.serve(w, s.tenure(&fairTerms), s.now)
+			s.serve(w, s.acquisition(&fairTerms), s.now)
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1009,7 +1009,7 @@ func TestServed_staysOut(t *testing.T) {
 	as := w.Acquisition
 	as.uncertain = true
 	s.done()
-	s.serve(w, s.tenure(&fairTerms), s.now)
+	s.serve(w, s.acquisition(&fairTerms), s.now)
 	if !slices.Contains(s.gives(), as) {
 		t.Error("its request may bring it into the queue, and nobody takes it out")
 	}

@@ -17,7 +17,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
-	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime}, makerFunc(s.tenure))
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime}, makerFunc(s.acquisition))
 	return s
 }
 
@@ -26,7 +26,7 @@ type makerFunc func(*Terms) *Acquisition
 
 func (m makerFunc) NewAcquisition(c *Terms, _ time.Time) *Acquisition { return m(c) }
 
-func (s *stage) tenure(c *Terms) *Acquisition {
+func (s *stage) acquisition(c *Terms) *Acquisition {
 	s.named++
 	t := &Acquisition{Terms: c, Name: "p:" + strconv.Itoa(s.named), Came: s.now}
 	if c.MayShare() {
@@ -44,7 +44,7 @@ func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, 
 // take makes an owner acquire the lock, without waiting.
 func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 	s.Helper()
-	t, h := s.tenure(c), new(Hold)
+	t, h := s.acquisition(c), new(Hold)
 	s.WillSend(t, c.Lease, 0)
 	if out := s.Granted(nil, t, s.owner(c, number), h, 100, false, s.now); out != Holds {
 		s.Fatalf("the lock was not taken: %d", out)
@@ -55,7 +55,7 @@ func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 // reader makes an owner wait to read.
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
 	w := s.Join(c, s.owner(c, number), s.now)
-	w.Acquisition, w.Prepared = s.tenure(c), new(Hold)
+	w.Acquisition, w.Prepared = s.acquisition(c), new(Hold)
 	return w
 }
 
@@ -63,7 +63,7 @@ func (s *stage) reader(c *Terms, number uint64) *Waiter {
 func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	w := s.Join(c, s.owner(c, number), s.now)
 	if !c.Tickets() {
-		w.Acquisition = s.tenure(c)
+		w.Acquisition = s.acquisition(c)
 	}
 	return w
 }

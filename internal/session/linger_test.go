@@ -231,7 +231,7 @@ func TestLinger_tenure(t *testing.T) {
 					freed = time.Since(start)
 				}
 			}
-			if want := max(linger, lockstate.MinTenure); k != lingerKinds["fair"] && (freed < want-20*time.Millisecond || freed > want+20*time.Millisecond) {
+			if want := max(linger, lockstate.MinKeepTime); k != lingerKinds["fair"] && (freed < want-20*time.Millisecond || freed > want+20*time.Millisecond) {
 				w.Errorf("%v: it was free after %v", linger, freed)
 			}
 			cancel()
