@@ -68,7 +68,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 					q.takes(holder)
 					theirs := time.Duration(strings.Count(strings.Join(want, " "), "J"))
 					ours := time.Duration(len(want)+1) - theirs
-					if last := q.lastDeadline(); last > theirs*javaWait+ours*patience+61*time.Second {
+					if last := q.lastDeadline(); last > theirs*javaWait+ours*waiterTimeout+61*time.Second {
 						t.Fatalf("round %d: with %s in the queue, an owner counts as alive for %v", round, want, last)
 					}
 				}
@@ -129,7 +129,7 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 // when it came, and asks nothing meanwhile.
 func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
-		for _, p := range []time.Duration{0, patience} {
+		for _, p := range []time.Duration{0, waiterTimeout} {
 			t.Run(fmt.Sprint(p), func(t *testing.T) {
 				q := fair{t, q.rdb}
 				e := listen(t, q.rdb)
@@ -170,7 +170,7 @@ func TestFair_foreignQueue(t *testing.T) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			for name, call := range map[string]func(rdb rueidis.Client) error{
 				"acquire": func(rdb rueidis.Client) error {
-					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 					return err
 				},
 				"release": func(rdb rueidis.Client) error {

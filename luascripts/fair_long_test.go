@@ -83,13 +83,13 @@ func TestFair_manyDead(t *testing.T) {
 			oneScript(t, q, "a request")
 		})
 		story("a request of one that waits behind them, and another has it", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1")
+			q.queuedMany(waiterTimeout, "G1")
 			q.held("G9", long)
 			q.waits("G1")
 			oneScript(t, q, "a request")
 		})
 		story("a request behind a living owner", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "J2")
+			q.queuedMany(waiterTimeout, "J2")
 			q.waits("G1")
 			if q.line() != "J2 G1" {
 				t.Errorf("in the queue: %s", q.line())
@@ -97,14 +97,14 @@ func TestFair_manyDead(t *testing.T) {
 			q.lasts("one of Redisson is first")
 		})
 		story("a release", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1", "G2")
+			q.queuedMany(waiterTimeout, "G1", "G2")
 			q.held("G9", long)
 			e.heard()
 			q.releases("G9", luascripts.Done)
 			e.expect(told("G1")...)
 		})
 		story("a waiter leaves", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1", "G2")
+			q.queuedMany(waiterTimeout, "G1", "G2")
 			e.heard()
 			q.releases("G1", luascripts.Gone)
 			e.expect(told("G2")...)
@@ -117,7 +117,7 @@ func TestFair_manyDead(t *testing.T) {
 			}
 		})
 		story("by force", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1")
+			q.queuedMany(waiterTimeout, "G1")
 			q.held("G9", long)
 			e.heard()
 			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
@@ -125,7 +125,7 @@ func TestFair_manyDead(t *testing.T) {
 			e.expect(told("G1")...)
 		})
 		story("by force, and another owner acquires the lock before all dead ones are removed", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1")
+			q.queuedMany(waiterTimeout, "G1")
 			q.held("G9", long)
 			e.heard()
 			afterFirst := between{q.rdb, sync.OnceFunc(func() { do(t, q.rdb, "HSET", fairKeys.Lock, owner("G1"), "1") })}
@@ -137,7 +137,7 @@ func TestFair_manyDead(t *testing.T) {
 			e.expect(told("G1")...)
 		})
 		story("a heartbeat", func(t *testing.T, q fair) {
-			q.queuedMany(patience, "G1", "G2")
+			q.queuedMany(waiterTimeout, "G1", "G2")
 			e.heard()
 			if kept := q.keeps("G2"); kept.Left != time.Millisecond {
 				t.Errorf("look again in %v, and the first is not known", kept.Left)
@@ -167,7 +167,7 @@ func (b between) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return reply
 }
 
-// A process with many waiters was frozen for longer than their patience, and no other
+// A process with many waiters was frozen for longer than their waiter timeout, and no other
 // process noticed. Its heartbeat takes several scripts, and none of them takes the waiters of a later one
 // for dead, in whatever order they are in.
 func TestFair_manyOfOneProcessAreLate(t *testing.T) {
@@ -176,7 +176,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 		q.held("G999", long)
 		for _, late := range []bool{false, true} {
 			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
-			left := patience
+			left := waiterTimeout
 			if late {
 				left = -time.Second
 			}
@@ -191,7 +191,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 				t.Errorf("late %v: in the queue are %s", late, got)
 			}
 			for _, name := range []string{"G1", "G200", "G450"} {
-				about(t, name, q.left(name), patience)
+				about(t, name, q.left(name), waiterTimeout)
 			}
 		}
 	})
@@ -199,7 +199,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 
 // Ours and Redisson's wait in a long queue. Ours far behind know from their deadlines how
 // many of Redisson's are before them: each stays alive until its turn, without a heartbeat, and
-// no dead one keeps the others waiting for longer than its patience.
+// no dead one keeps the others waiting for longer than its waiter timeout.
 func TestPeers_longQueue(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9999")
@@ -219,7 +219,7 @@ func TestPeers_longQueue(t *testing.T) {
 				if name[0] == 'J' {
 					foreign++
 				} else if i%7 == 0 || i > len(line)-5 {
-					about(t, what+": "+name, q.left(name), patience+foreign*javaWait)
+					about(t, what+": "+name, q.left(name), waiterTimeout+foreign*javaWait)
 				}
 			}
 		}
@@ -261,7 +261,7 @@ func TestPeers_longQueueOfTheirs(t *testing.T) {
 		}
 		q.javaWaits(theirs...)
 		q.waits("G31")
-		if left := q.left("G31"); left < 130*javaWait+patience-slow || left > 161*javaWait+patience {
+		if left := q.left("G31"); left < 130*javaWait+waiterTimeout-slow || left > 161*javaWait+waiterTimeout {
 			t.Errorf("G31 counts as alive for %v", left)
 		}
 		if served := q.serve("G9999"); served != strings.Join(slices.Concat(names(1, 30), theirs, []string{"G31"}), " ") {
@@ -270,13 +270,13 @@ func TestPeers_longQueueOfTheirs(t *testing.T) {
 	})
 }
 
-// The patience of others does not stay a part of a deadline: it is not added up.
+// The waiter timeout of others does not stay a part of a deadline: it is not added up.
 func TestFair_patienceInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
 		q.waits(names(1, 210)...)
 		for n := 211; n <= 270; n++ {
-			p := patience
+			p := waiterTimeout
 			if n%2 == 0 {
 				p = time.Hour
 			}
@@ -296,10 +296,10 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 			for _, comes := range []string{"", "G151"} {
 				do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
 				q.held("G999", long)
-				q.queuedMany(patience, all...)
+				q.queuedMany(waiterTimeout, all...)
 				want := slices.Clone(all)
 				if key == fairKeys.Queue { // the deadlines stay
-					q.queuedMany(patience, names(201, 300)...)
+					q.queuedMany(waiterTimeout, names(201, 300)...)
 				}
 				do(t, q.rdb, "DEL", key)
 				if comes != "" {
@@ -333,7 +333,7 @@ func TestInspectFair_longQueue(t *testing.T) {
 		for _, n := range []int{99, 100, 101, 450} {
 			q.clear()
 			q.held("G9999", long)
-			q.queuedMany(patience, names(1, n)...)
+			q.queuedMany(waiterTimeout, names(1, n)...)
 			s, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys)
 			if err != nil || len(s.Waiters) != n || len(s.Fields) != 1 {
 				t.Fatalf("%d wait, %d seen, %v", n, len(s.Waiters), err)
@@ -343,7 +343,7 @@ func TestInspectFair_longQueue(t *testing.T) {
 					t.Fatalf("%d of %d is %s", i+1, n, short(w.Owner))
 				}
 			}
-			about(t, "the patience of the last", s.Waiters[n-1].WaiterTimeout, patience)
+			about(t, "the patience of the last", s.Waiters[n-1].WaiterTimeout, waiterTimeout)
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestInspectFair_longQueue(t *testing.T) {
 func TestFair_takenOutOfALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
-		q.queuedMany(patience, names(1, 150)...)
+		q.queuedMany(waiterTimeout, names(1, 150)...)
 		do(t, q.rdb, "LTRIM", fairKeys.Queue, "0", "119")
 		for _, name := range names(121, 150) {
 			if !q.keeps(name).MustRetry[0] {

@@ -22,7 +22,7 @@ func (q fair) waiting(owners ...string) {
 	q.t.Helper()
 	for _, o := range owners {
 		do(q.t, q.rdb, "RPUSH", fairKeys.Queue, o)
-		do(q.t, q.rdb, "ZADD", fairKeys.Timeouts, fmt.Sprint(now(q.t, q.rdb)+patience.Milliseconds()), o)
+		do(q.t, q.rdb, "ZADD", fairKeys.Timeouts, fmt.Sprint(now(q.t, q.rdb)+waiterTimeout.Milliseconds()), o)
 	}
 	if len(owners) > 0 {
 		do(q.t, q.rdb, "PEXPIRE", fairKeys.Queue, "60000")
@@ -102,7 +102,7 @@ func TestPassFair(t *testing.T) {
 
 				// The next owner whose answer is lost asks, and finds that it has the lock.
 				if c.holder != nil {
-					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.nextOwner, Lease: lease, Want: 1, WaiterTimeout: patience})
+					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.nextOwner, Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 					if err != nil || a.Verdict != luascripts.Done || a.Token == 0 || a.Next != c.next {
 						t.Errorf("the next owner asks: %+v, %v", a, err)
 					}
@@ -141,7 +141,7 @@ func TestFair_nextAreFew(t *testing.T) {
 		for _, n := range []int{1, 2, 8, 9, 10, 63, 64, 65, 100} {
 			q.clear()
 			q.waiting(owners[:n]...)
-			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: own(0), Lease: lease, Want: 1, WaiterTimeout: patience})
+			a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: own(0), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 			if want := strings.Join(numbers[1:min(n, 64)], " "); err != nil || a.Next != want {
 				t.Errorf("of %d: %q, %v, want %q", n, a.Next, err, want)
 			}
@@ -216,7 +216,7 @@ func (q fair) enters(owners ...string) luascripts.Kept {
 	q.t.Helper()
 	var all []luascripts.Waiter
 	for _, o := range owners {
-		all = append(all, luascripts.Waiter{Owner: o, WaiterTimeout: patience, Enters: true})
+		all = append(all, luascripts.Waiter{Owner: o, WaiterTimeout: waiterTimeout, Enters: true})
 	}
 	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, all)
 	if err != nil {
@@ -242,7 +242,7 @@ func TestKeepFair_enters(t *testing.T) {
 			if got := q.members(); !slices.Equal(got, append([]string{another(2)}, owners...)) {
 				t.Fatalf("%d wait: %q", len(got), got)
 			}
-			about(t, "a place", scoreLeft(q, own(200)), patience)
+			about(t, "a place", scoreLeft(q, own(200)), waiterTimeout)
 			if left := pttl(t, q.rdb, fairKeys.Queue); left < time.Hour {
 				t.Errorf("the queue is gone in %v", left)
 			}
@@ -265,7 +265,7 @@ func TestKeepFair_enters(t *testing.T) {
 		if kept := q.enters(own(1)); !kept.Own[0] {
 			t.Errorf("%+v", kept)
 		}
-		about(t, "a place behind one of Redisson", scoreLeft(q, own(1)), patience+javaWait)
+		about(t, "a place behind one of Redisson", scoreLeft(q, own(1)), waiterTimeout+javaWait)
 		q.clear()
 		q.held("J1", time.Minute)
 		if kept := q.enters(own(1), own(2)); !kept.Own[0] || !kept.Own[1] {
@@ -290,7 +290,7 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.hold(another(1))
 	q.waiting(own(1))
-	waiting := []luascripts.Waiter{{Owner: own(1), WaiterTimeout: patience}, {Owner: own(2), WaiterTimeout: patience, Enters: true}, {Owner: own(3), WaiterTimeout: patience, Enters: true}}
+	waiting := []luascripts.Waiter{{Owner: own(1), WaiterTimeout: waiterTimeout}, {Owner: own(2), WaiterTimeout: waiterTimeout, Enters: true}, {Owner: own(3), WaiterTimeout: waiterTimeout, Enters: true}}
 	refused := func(what string, kept luascripts.Kept, err error) {
 		t.Helper()
 		if err != nil || !slices.Equal(kept.MustRetry, []bool{false, true, true}) || !slices.Equal(q.members(), []string{own(1)}) {
@@ -300,7 +300,7 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	full(t, s)
 	kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, waiting)
 	refused("full memory", kept, err)
-	about(t, "the place of one that waits", scoreLeft(q, own(1)), patience)
+	about(t, "the place of one that waits", scoreLeft(q, own(1)), waiterTimeout)
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	kept, err = luascripts.KeepFair(t.Context(), denied(t, s, "rpush"), fairKeys, waiting)
 	refused("without rpush", kept, err)

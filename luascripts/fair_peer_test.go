@@ -166,7 +166,7 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 
 				q.javaReleases("J1")
 				q.javaGets("J2") // 2
-				if left := q.left("G3"); left < patience-slow {
+				if left := q.left("G3"); left < waiterTimeout-slow {
 					t.Errorf("G3 counts as alive for %v only", left)
 				}
 				q.javaReleases("J2") // 3
@@ -222,7 +222,7 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 					q.javaWaits("J5") // it asks whenever it can
 					q.javaGets(name)
 					for _, g := range []string{"G4", "G6"} {
-						if left := q.left(g); left < patience-slow {
+						if left := q.left(g); left < waiterTimeout-slow {
 							t.Errorf("when %s has it, %s counts as alive for %v only", name, g, left)
 						}
 					}
@@ -233,7 +233,7 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 }
 
 // A dead owner of ours keeps Redisson's waiters behind it for no longer than its
-// patience, whichever client asks; also when its deadline was set behind another of Redisson's.
+// waiter timeout, whichever client asks; also when its deadline was set behind another of Redisson's.
 func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -241,7 +241,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaWaits("J2")
 		q.releases("G9", luascripts.Done)
 		q.javaWaits("J2")
-		q.pass(patience)
+		q.pass(waiterTimeout)
 		q.javaGets("J2")
 		q.javaReleases("J2")
 
@@ -258,7 +258,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaGets("J2")
 		q.javaReleases("J2")
 		q.javaWaits("J4")
-		q.pass(2 * patience) // it may have counted from that of G1
+		q.pass(2 * waiterTimeout) // it may have counted from that of G1
 		q.javaGets("J4")
 		if q.line() != "" {
 			t.Errorf("in the queue: %s", q.line())
@@ -367,18 +367,18 @@ func TestPeers_noDrift(t *testing.T) {
 					come(q, n+10)
 					q.keeps("G1")
 				}
-				if left := q.left("G1"); left > patience {
+				if left := q.left("G1"); left > waiterTimeout {
 					t.Errorf("G1 counts as alive for %v", left)
 				}
-				if left := q.left("J2"); left > javaWait+patience || left < javaWait-slow {
+				if left := q.left("J2"); left > javaWait+waiterTimeout || left < javaWait-slow {
 					t.Errorf("J2 counts as alive for %v", left)
 				}
 				q.waits("G3")
 				q.keeps("G3", "G1")
-				if left := q.left("G3"); left > javaWait+2*patience {
+				if left := q.left("G3"); left > javaWait+2*waiterTimeout {
 					t.Errorf("G3, which came last, counts as alive for %v", left)
 				}
-				if last := q.lastDeadline(); last > javaWait+2*patience {
+				if last := q.lastDeadline(); last > javaWait+2*waiterTimeout {
 					t.Errorf("an owner counts as alive for %v", last)
 				}
 				if served := q.serve("G9999"); served != "G1 J2 G3" {
@@ -419,7 +419,7 @@ func TestPeers_middleGivesUp(t *testing.T) {
 					switch left := q.left(name); {
 					case left > before[name]:
 						t.Errorf("%s counted as alive for %v, now for %v", name, before[name], left)
-					case left < patience-slow:
+					case left < waiterTimeout-slow:
 						t.Errorf("%s counts as alive for %v only", name, left)
 					}
 				}
@@ -436,9 +436,9 @@ func TestPeers_middleGivesUp(t *testing.T) {
 func TestPeers_abandoned(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for line, after := range map[string]time.Duration{
-			"G1 G2 G3": patience,
+			"G1 G2 G3": waiterTimeout,
 			"J1 G2 G3": 2*javaWait + lease, // Redisson's may count what was left of the lease
-			"G1 J2 G3": javaWait + 2*patience,
+			"G1 J2 G3": javaWait + 2*waiterTimeout,
 		} {
 			t.Run(line, func(t *testing.T) {
 				q := fair{t, q.rdb}
@@ -450,11 +450,11 @@ func TestPeers_abandoned(t *testing.T) {
 				}
 				last := names[len(names)-1]
 				q.releases("G9", luascripts.Done)
-				for beats := after / (patience / 2); beats > 0; beats-- {
-					q.pass(patience / 2)
+				for beats := after / (waiterTimeout / 2); beats > 0; beats-- {
+					q.pass(waiterTimeout / 2)
 					q.keeps(last) // only this owner lives
 				}
-				q.pass(patience / 2)
+				q.pass(waiterTimeout / 2)
 				q.gets(last)
 				if q.line() != "" {
 					t.Errorf("in the queue: %s", q.line())

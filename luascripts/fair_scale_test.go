@@ -21,7 +21,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	rdb := s.Client(b)
 	waiter := func(n int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", n) }
 	foreign := func(n int) string { return fmt.Sprintf("0192d3a4-7b1c-4e5f-8a6b-000000000001:%d", n) }
-	alive := strconv.FormatInt(now(b, rdb)+patience.Milliseconds(), 10)
+	alive := strconv.FormatInt(now(b, rdb)+waiterTimeout.Milliseconds(), 10)
 	const dead = "1"
 	holder := waiter(1 << 40)
 
@@ -55,7 +55,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	keep := func(from, n int) {
 		var all []luascripts.Waiter
 		for i := from; i < from+n; i++ {
-			all = append(all, luascripts.Waiter{Owner: waiter(i), WaiterTimeout: patience})
+			all = append(all, luascripts.Waiter{Owner: waiter(i), WaiterTimeout: waiterTimeout})
 		}
 		if _, err := luascripts.KeepFair(b.Context(), rdb, fairKeys, all); err != nil {
 			b.Fatal(err)
@@ -65,14 +65,14 @@ func BenchmarkFair_serverTime(b *testing.B) {
 		name         string
 		before, call func(n int)
 	}{
-		{"asks again, the last", func(n int) { fill(n, false, alive); held() }, func(n int) { ask(waiter(n-1), patience) }},
-		{"comes anew", func(n int) { fill(n, false, alive); held() }, func(int) { ask(holder+"0", patience) }},
-		{"comes anew, mixed", func(n int) { fill(n, true, alive); held() }, func(int) { ask(holder+"0", patience) }},
+		{"asks again, the last", func(n int) { fill(n, false, alive); held() }, func(n int) { ask(waiter(n-1), waiterTimeout) }},
+		{"comes anew", func(n int) { fill(n, false, alive); held() }, func(int) { ask(holder+"0", waiterTimeout) }},
+		{"comes anew, mixed", func(n int) { fill(n, true, alive); held() }, func(int) { ask(holder+"0", waiterTimeout) }},
 		{"heartbeat of 1", func(n int) { fill(n, false, alive); held() }, func(n int) { keep(n-1, 1) }},
 		{"heartbeat of 100", func(n int) { fill(n, false, alive); held() }, func(n int) { keep(max(n-100, 0), min(n, 100)) }},
 		{"heartbeat of 100, mixed", func(n int) { fill(n, true, alive); held() }, func(n int) { keep(max(n-100, 0), min(n, 100)) }},
 		{"release", func(n int) { fill(n, false, alive); held() }, func(int) { release(holder) }},
-		{"the first gets it", func(n int) { fill(n, false, alive) }, func(int) { ask(waiter(0), patience) }},
+		{"the first gets it", func(n int) { fill(n, false, alive) }, func(int) { ask(waiter(0), waiterTimeout) }},
 		{"leaves from the middle", func(n int) { fill(n, false, alive); held() }, func(n int) { release(waiter(n / 2)) }},
 		{"all are dead", func(n int) { fill(n, false, dead) }, func(int) { ask(holder, 0) }},
 		{"Inspect", func(n int) { fill(n, false, alive); held() }, func(int) {

@@ -28,10 +28,10 @@ var fairKeys = luascripts.Keys{
 }
 
 const (
-	patience = time.Minute      // of our waiters
-	long     = 10 * time.Minute // the lease of the holder before a test begins
-	javaWait = 300 * time.Second
-	persist  = -time.Millisecond // a lease without an expiry, in the form of PTTL
+	waiterTimeout = time.Minute      // of our waiters
+	long          = 10 * time.Minute // the lease of the holder before a test begins
+	javaWait      = 300 * time.Second
+	persist       = -time.Millisecond // a lease without an expiry, in the form of PTTL
 )
 
 // owner returns the owner string of G1 or J1. The version of the uuid tells an owner that sends
@@ -111,13 +111,13 @@ func (q fair) held(name string, lease time.Duration) {
 }
 
 // queued puts "G1 G2! J3" into the queue: G1 first, and G2 is dead. Each living owner
-// has its patience left.
+// has its waiter timeout left.
 func (q fair) queued(names string) {
 	q.t.Helper()
 	for _, name := range strings.Fields(names) {
 		name, dead := strings.CutSuffix(name, "!")
 		do(q.t, q.rdb, "RPUSH", fairKeys.Queue, owner(name))
-		q.deadline(name, patience)
+		q.deadline(name, waiterTimeout)
 		if dead {
 			q.dies(name)
 		}
@@ -166,7 +166,7 @@ func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 // gets makes name ask, and fails unless it is granted the lock.
 func (q fair) gets(name string) {
 	q.t.Helper()
-	if got := q.ask(name, patience); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
+	if got := q.ask(name, waiterTimeout); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
 		q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
 	}
 }
@@ -175,7 +175,7 @@ func (q fair) gets(name string) {
 func (q fair) waits(names ...string) {
 	q.t.Helper()
 	for _, name := range names {
-		if got := q.ask(name, patience); got.Verdict != luascripts.Held {
+		if got := q.ask(name, waiterTimeout); got.Verdict != luascripts.Held {
 			q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
 		}
 	}
@@ -186,7 +186,7 @@ func (q fair) keeps(names ...string) luascripts.Kept {
 	q.t.Helper()
 	var waiting []luascripts.Waiter
 	for _, name := range names {
-		waiting = append(waiting, luascripts.Waiter{Owner: owner(name), WaiterTimeout: patience})
+		waiting = append(waiting, luascripts.Waiter{Owner: owner(name), WaiterTimeout: waiterTimeout})
 	}
 	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, waiting)
 	if err != nil {
@@ -280,46 +280,46 @@ func (q fair) lasts(what string) {
 func TestAcquireFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, c := range []struct {
-			name     string
-			holder   string
-			lease    time.Duration // of the holder
-			line     string
-			want     int
-			patience time.Duration
-			verdict  luascripts.Verdict
-			left     time.Duration
-			holds    string
-			after    string // in the queue
+			name          string
+			holder        string
+			lease         time.Duration // of the holder
+			line          string
+			want          int
+			waiterTimeout time.Duration
+			verdict       luascripts.Verdict
+			left          time.Duration
+			holds         string
+			after         string // in the queue
 		}{
-			{"free", "", 0, "", 1, patience, luascripts.Done, 0, "G1=1", ""},
+			{"free", "", 0, "", 1, waiterTimeout, luascripts.Done, 0, "G1=1", ""},
 			{"free, without waiting", "", 0, "", 1, 0, luascripts.Done, 0, "G1=1", ""},
-			{"free, and another waits", "", 0, "G2 G3", 1, patience, luascripts.Held, patience, "", "G2 G3 G1"},
-			{"free, and another waits, without waiting", "", 0, "G2 G3", 1, 0, luascripts.Held, patience, "", "G2 G3"},
-			{"free, and one of Redisson waits", "", 0, "J2", 1, patience, luascripts.Held, patience, "", "J2 G1"},
-			{"free, and all waiters are dead", "", 0, "G2! J3! G4!", 1, patience, luascripts.Done, 0, "G1=1", ""},
+			{"free, and another waits", "", 0, "G2 G3", 1, waiterTimeout, luascripts.Held, waiterTimeout, "", "G2 G3 G1"},
+			{"free, and another waits, without waiting", "", 0, "G2 G3", 1, 0, luascripts.Held, waiterTimeout, "", "G2 G3"},
+			{"free, and one of Redisson waits", "", 0, "J2", 1, waiterTimeout, luascripts.Held, waiterTimeout, "", "J2 G1"},
+			{"free, and all waiters are dead", "", 0, "G2! J3! G4!", 1, waiterTimeout, luascripts.Done, 0, "G1=1", ""},
 			{"free, and all waiters are dead, without waiting", "", 0, "G2! J3! G4!", 1, 0, luascripts.Done, 0, "G1=1", ""},
-			{"free, and the second is alive", "", 0, "G2! G3 G4!", 1, patience, luascripts.Held, patience, "", "G3 G4 G1"},
-			{"free, and the second is alive, without waiting", "", 0, "G2! G3 G4!", 1, 0, luascripts.Held, patience, "", "G3 G4"},
-			{"free, and we are first", "", 0, "G1 G2 G3", 1, patience, luascripts.Done, 0, "G1=1", "G2 G3"},
-			{"free, and we are first alive", "", 0, "G2! G3! G1 G4", 1, patience, luascripts.Done, 0, "G1=1", "G4"},
-			{"free, and we are second", "", 0, "G2 G1 G3", 1, patience, luascripts.Held, patience, "", "G2 G1 G3"},
-			{"free, and we came back from the dead too late", "", 0, "G1! G2", 1, patience, luascripts.Held, patience, "", "G2 G1"},
-			{"held", "G2", long, "", 1, patience, luascripts.Held, long, "G2=1", "G1"},
+			{"free, and the second is alive", "", 0, "G2! G3 G4!", 1, waiterTimeout, luascripts.Held, waiterTimeout, "", "G3 G4 G1"},
+			{"free, and the second is alive, without waiting", "", 0, "G2! G3 G4!", 1, 0, luascripts.Held, waiterTimeout, "", "G3 G4"},
+			{"free, and we are first", "", 0, "G1 G2 G3", 1, waiterTimeout, luascripts.Done, 0, "G1=1", "G2 G3"},
+			{"free, and we are first alive", "", 0, "G2! G3! G1 G4", 1, waiterTimeout, luascripts.Done, 0, "G1=1", "G4"},
+			{"free, and we are second", "", 0, "G2 G1 G3", 1, waiterTimeout, luascripts.Held, waiterTimeout, "", "G2 G1 G3"},
+			{"free, and we came back from the dead too late", "", 0, "G1! G2", 1, waiterTimeout, luascripts.Held, waiterTimeout, "", "G2 G1"},
+			{"held", "G2", long, "", 1, waiterTimeout, luascripts.Held, long, "G2=1", "G1"},
 			{"held, without waiting", "G2", long, "", 1, 0, luascripts.Held, long, "G2=1", ""},
-			{"held, and we wait already", "G2", long, "G1 G3", 1, patience, luascripts.Held, long, "G2=1", "G1 G3"},
-			{"held, and we wait in the middle", "G2", long, "G3 G1 J4", 1, patience, luascripts.Held, long, "G2=1", "G3 G1 J4"},
-			{"held, and we wait behind one of Redisson", "G2", long, "J3 G1 J4", 1, patience, luascripts.Held, long, "G2=1", "J3 G1 J4"},
+			{"held, and we wait already", "G2", long, "G1 G3", 1, waiterTimeout, luascripts.Held, long, "G2=1", "G1 G3"},
+			{"held, and we wait in the middle", "G2", long, "G3 G1 J4", 1, waiterTimeout, luascripts.Held, long, "G2=1", "G3 G1 J4"},
+			{"held, and we wait behind one of Redisson", "G2", long, "J3 G1 J4", 1, waiterTimeout, luascripts.Held, long, "G2=1", "J3 G1 J4"},
 			{"held, and we do not wait any more", "G2", long, "G3 G1 J4", 1, 0, luascripts.Held, long, "G2=1", "G3 G1 J4"},
-			{"held for ever", "G2", persist, "", 1, patience, luascripts.Held, luascripts.NoExpiry, "G2=1", "G1"},
-			{"held, dead at the head", "J2=3", long, "G3! G4", 1, patience, luascripts.Held, long, "J2=3", "G4 G1"},
-			{"ours already", "G1", long, "G2", 1, patience, luascripts.Done, 0, "G1=1", "G2"},
-			{"re-entry past the queue", "G1", long, "G2 J3", 2, patience, luascripts.Done, 0, "G1=2", "G2 J3"},
-			{"re-entry again", "G1=2", long, "G2", 2, patience, luascripts.Done, 0, "G1=2", "G2"},
-			{"re-entry into a key without expiry", "G1", persist, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
-			{"a count that is too large", "G1=3", long, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
-			{"re-entry into what is gone", "", 0, "", 2, patience, luascripts.Gone, 0, "", ""},
-			{"re-entry into what is gone, and others wait", "", 0, "G2", 2, patience, luascripts.Gone, 0, "", "G2"},
-			{"re-entry into what another has", "G2", long, "", 2, patience, luascripts.Gone, 0, "G2=1", ""},
+			{"held for ever", "G2", persist, "", 1, waiterTimeout, luascripts.Held, luascripts.NoExpiry, "G2=1", "G1"},
+			{"held, dead at the head", "J2=3", long, "G3! G4", 1, waiterTimeout, luascripts.Held, long, "J2=3", "G4 G1"},
+			{"ours already", "G1", long, "G2", 1, waiterTimeout, luascripts.Done, 0, "G1=1", "G2"},
+			{"re-entry past the queue", "G1", long, "G2 J3", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2 J3"},
+			{"re-entry again", "G1=2", long, "G2", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2"},
+			{"re-entry into a key without expiry", "G1", persist, "", 2, waiterTimeout, luascripts.Done, 0, "G1=2", ""},
+			{"a count that is too large", "G1=3", long, "", 2, waiterTimeout, luascripts.Done, 0, "G1=2", ""},
+			{"re-entry into what is gone", "", 0, "", 2, waiterTimeout, luascripts.Gone, 0, "", ""},
+			{"re-entry into what is gone, and others wait", "", 0, "G2", 2, waiterTimeout, luascripts.Gone, 0, "", "G2"},
+			{"re-entry into what another has", "G2", long, "", 2, waiterTimeout, luascripts.Gone, 0, "G2=1", ""},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				q := fair{t, q.rdb}
@@ -329,7 +329,7 @@ func TestAcquireFair(t *testing.T) {
 				var first string
 				for range 2 { // the second copy finds it done
 					before := time.Now()
-					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.patience})
+					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.waiterTimeout})
 					if err != nil || got.Verdict != c.verdict {
 						t.Errorf("%+v, %v, want verdict %d", got, err, c.verdict)
 					}
@@ -348,8 +348,8 @@ func TestAcquireFair(t *testing.T) {
 					case c.holder != "":
 						about(t, "the other's lease", pttl(t, q.rdb, fairKeys.Lock), c.lease)
 					}
-					if c.verdict == luascripts.Held && c.patience > 0 {
-						about(t, "our place", q.left("G1"), c.patience+foreignBefore(c.after, "G1"))
+					if c.verdict == luascripts.Held && c.waiterTimeout > 0 {
+						about(t, "our place", q.left("G1"), c.waiterTimeout+foreignBefore(c.after, "G1"))
 						q.outlives("after a request")
 						if theirs := c.holder != "" && c.holder[0] == 'J' || foreignBefore(c.after, "G1") > 0; got.Own != theirs {
 							t.Errorf("told at a channel of its own: %v, want %v", got.Own, theirs)
@@ -459,19 +459,19 @@ func TestKeepFair(t *testing.T) {
 			{"held", "G9", long, "G1 G2", "G1 G2", long, []int64{0, 0}, "G1 G2", nil},
 			{"held for ever", "G9", persist, "G1", "G1", luascripts.NoExpiry, []int64{0}, "G1", nil},
 			{"held by a waiter of ours", "G1", long, "G2", "G1 G2", long, []int64{1, 0}, "G2", nil},
-			{"free, and we are first", "", 0, "G1 G2", "G1 G2", patience, []int64{1, 0}, "G1 G2", nil},
-			{"free, and we are first, asked in another order", "", 0, "G1 G2", "G2 G1", patience, []int64{0, 1}, "G1 G2", nil},
-			{"free, and another is first", "", 0, "G3 G1", "G1", patience, []int64{0}, "G3 G1", nil},
-			{"free, and we are first behind the dead", "", 0, "G3! G4! G1", "G1", patience, []int64{1}, "G1", nil},
-			{"free, and another is first behind the dead", "", 0, "G3! G4 G1", "G1", patience, []int64{0}, "G4 G1", told("G4")},
-			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", patience, []int64{0}, "J4 G1", told("J4")},
+			{"free, and we are first", "", 0, "G1 G2", "G1 G2", waiterTimeout, []int64{1, 0}, "G1 G2", nil},
+			{"free, and we are first, asked in another order", "", 0, "G1 G2", "G2 G1", waiterTimeout, []int64{0, 1}, "G1 G2", nil},
+			{"free, and another is first", "", 0, "G3 G1", "G1", waiterTimeout, []int64{0}, "G3 G1", nil},
+			{"free, and we are first behind the dead", "", 0, "G3! G4! G1", "G1", waiterTimeout, []int64{1}, "G1", nil},
+			{"free, and another is first behind the dead", "", 0, "G3! G4 G1", "G1", waiterTimeout, []int64{0}, "G4 G1", told("G4")},
+			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", waiterTimeout, []int64{0}, "J4 G1", told("J4")},
 			{"held, between those of Redisson", "G9", long, "J3 G1 J4 G2", "G1 G2", long, []int64{0, 0}, "J3 G1 J4 G2", nil},
 			{"held, and the first is dead", "G9", long, "G3! G4 G1", "G1", long, []int64{0}, "G4 G1", nil},
-			{"some are not in line", "", 0, "G2 G1", "G3 G1 G4", patience, []int64{-2, 0, -2}, "G2 G1", nil},
+			{"some are not in line", "", 0, "G2 G1", "G3 G1 G4", waiterTimeout, []int64{-2, 0, -2}, "G2 G1", nil},
 			{"a dead one in the middle", "G9", long, "G1 G2! G3", "G1", long, []int64{0}, "G1 G2 G3", nil},
 			{"late, but nobody noticed", "G9", long, "G1! G2", "G1", long, []int64{0}, "G1 G2", nil},
-			{"late, nobody noticed, and it is our turn", "", 0, "G1! G2", "G1", patience, []int64{1}, "G1 G2", nil},
-			{"late, as all others are", "", 0, "G3! G1! G2!", "G1 G2", patience, []int64{1, 0}, "G1 G2", nil},
+			{"late, nobody noticed, and it is our turn", "", 0, "G1! G2", "G1", waiterTimeout, []int64{1}, "G1 G2", nil},
+			{"late, as all others are", "", 0, "G3! G1! G2!", "G1 G2", waiterTimeout, []int64{1, 0}, "G1 G2", nil},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				q := fair{t, q.rdb}
@@ -495,7 +495,7 @@ func TestKeepFair(t *testing.T) {
 				}
 				for i, name := range strings.Fields(c.keep) {
 					if c.replies[i] != -2 && name != c.holder {
-						about(t, "the place of "+name, q.left(name), patience+foreignBefore(c.after, name))
+						about(t, "the place of "+name, q.left(name), waiterTimeout+foreignBefore(c.after, name))
 					}
 				}
 				if c.after != "" {
@@ -552,7 +552,7 @@ func TestInspectFair(t *testing.T) {
 			t.Errorf("held: %+v", s)
 		}
 		about(t, "the lease", s.Left, long)
-		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), WaiterTimeout: patience}, {Owner: owner("J3"), WaiterTimeout: 5 * time.Minute}}
+		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), WaiterTimeout: waiterTimeout}, {Owner: owner("J3"), WaiterTimeout: 5 * time.Minute}}
 		if len(s.Waiters) != len(want) {
 			t.Fatalf("in the queue: %+v", s.Waiters)
 		}
@@ -560,7 +560,7 @@ func TestInspectFair(t *testing.T) {
 			if w.Owner != want[i].Owner {
 				t.Errorf("%d in the queue: %s, want %s", i, w.Owner, want[i].Owner)
 			}
-			about(t, "patience of "+short(w.Owner), w.WaiterTimeout, want[i].WaiterTimeout)
+			about(t, "waiter timeout of "+short(w.Owner), w.WaiterTimeout, want[i].WaiterTimeout)
 		}
 		do(t, q.rdb, "PERSIST", fairKeys.Lock)
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
@@ -650,8 +650,8 @@ func TestFair_order(t *testing.T) {
 	})
 }
 
-// The dead of ours keep their places for one patience, at any place in the queue:
-// the patience of many does not add up.
+// The dead of ours keep their places for one waiter timeout, at any place in the queue:
+// the waiter timeout of many does not add up.
 func TestFair_patiencesDoNotAddUp(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
@@ -661,18 +661,18 @@ func TestFair_patiencesDoNotAddUp(t *testing.T) {
 		}
 		q.waits(names...)
 		for _, name := range names {
-			about(t, "patience of "+name, q.left(name), patience)
+			about(t, "waiter timeout of "+name, q.left(name), waiterTimeout)
 		}
 		q.keeps(names[100:]...)
 		for _, name := range names {
-			about(t, "patience of "+name+" after a heartbeat", q.left(name), patience)
+			about(t, "waiter timeout of "+name+" after a heartbeat", q.left(name), waiterTimeout)
 		}
 
 		q.releases("G999", luascripts.Done)
 		if got := q.ask("G998", 0); got.Verdict != luascripts.Held {
 			t.Errorf("they are alive, and yet: %+v", got)
 		}
-		q.pass(patience)
+		q.pass(waiterTimeout)
 		q.gets("G998")
 		if got := q.line(); got != "" || number(t, q.rdb, "EXISTS", fairKeys.Queue, fairKeys.Timeouts) != 0 {
 			t.Errorf("left in the queue: %s", got)
@@ -680,7 +680,7 @@ func TestFair_patiencesDoNotAddUp(t *testing.T) {
 	})
 }
 
-// Each owner has the patience that it asked for, whichever owners are before it.
+// Each owner has the waiter timeout that it asked for, whichever owners are before it.
 func TestFair_patienceOfItsOwn(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -719,7 +719,7 @@ func TestFair_nextIsToldWhenTheHeadDies(t *testing.T) {
 		q.dies("G1") // 2
 		kept := q.keeps("G3")
 		e.expect(told("G2")...)
-		about(t, "look again in", kept.Left, patience)
+		about(t, "look again in", kept.Left, waiterTimeout)
 
 		q.gets("G2") // 3
 	})
@@ -745,7 +745,7 @@ func TestFair_deletedByHand(t *testing.T) {
 
 				// An owner comes anew before any heartbeat. Then all send heartbeats, and
 				// ask if they are told to; some do anyhow.
-				got := q.ask("G5", patience)
+				got := q.ask("G5", waiterTimeout)
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
 					t.Errorf("the new owner: %+v", got)
 				}
@@ -826,7 +826,7 @@ func TestFair_persisted(t *testing.T) {
 			q.outlives(what)
 		}
 		do(t, q.rdb, "PERSIST", fairKeys.Lock)
-		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Left != luascripts.NoExpiry {
+		if got := q.ask("G1", waiterTimeout); got.Verdict != luascripts.Held || got.Left != luascripts.NoExpiry {
 			t.Errorf("a lock without an expiry: %+v", got)
 		}
 		q.releases("G9", luascripts.Done)
@@ -862,7 +862,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				do(t, q.rdb, make...)
 				do(t, q.rdb, "PEXPIRE", fairKeys.Lock, strconv.FormatInt(long.Milliseconds(), 10))
 				before := contents(t, q.rdb)
-				for _, p := range []time.Duration{0, patience} {
+				for _, p := range []time.Duration{0, waiterTimeout} {
 					for want := 1; want <= 2; want++ {
 						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: p})
 						check(t, "acquire", got.Verdict, luascripts.Foreign, err)
@@ -913,21 +913,21 @@ func TestFair_fullMemory(t *testing.T) {
 		}
 	}
 	full(t, s)
-	refused("the first hold", "G1", patience)
+	refused("the first hold", "G1", waiterTimeout)
 	refused("the first hold, without waiting", "G1", 0)
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 
 	q.held("G1=2", time.Minute)
 	q.queued("G2 G3")
 	full(t, s)
-	refused("a place in the queue", "G4", patience)
+	refused("a place in the queue", "G4", waiterTimeout)
 	if got := q.ask("G4", 0); got.Verdict != luascripts.Held {
 		t.Errorf("without waiting: %+v", got)
 	}
 	q.waits("G3")
 	q.keeps("G2", "G3")
-	about(t, "after a heartbeat", q.left("G2"), patience)
-	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: patience})
+	about(t, "after a heartbeat", q.left("G2"), waiterTimeout)
+	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: waiterTimeout})
 	check(t, "re-entry", got.Verdict, luascripts.Done, err)
 	e := listen(t, q.rdb)
 	for _, leave := range []int{2, 1, 0} {
@@ -935,7 +935,7 @@ func TestFair_fullMemory(t *testing.T) {
 		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
 	}
 	e.expect(told("G2")...)
-	refused("the turn of G2", "G2", patience)
+	refused("the turn of G2", "G2", waiterTimeout)
 	do(t, q.rdb, "DEL", fairKeys.Timeouts)
 	forced, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
 	check(t, "force", forced, luascripts.Free, err)
@@ -973,7 +973,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 			holder, line := q.holder(), q.line()
 			var err error
 			if c.leave < 0 {
-				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 			} else {
 				_, err = luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), c.leave)
 			}
@@ -1027,7 +1027,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	check(t, "force", got, luascripts.Done, err)
 
 	// A denial is no verdict about the lock.
-	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), WaiterTimeout: patience}}); err == nil {
+	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), WaiterTimeout: waiterTimeout}}); err == nil {
 		t.Error("heartbeat without zadd: no error")
 	}
 	if _, err := luascripts.InspectFair(t.Context(), denied(t, s, "lrange"), fairKeys); err == nil {
@@ -1073,14 +1073,14 @@ func FuzzFairReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), 0)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		v, err = luascripts.ForceFair(t.Context(), rdb, fairKeys)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
 
-		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: patience}})
+		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: waiterTimeout}})
 		switch {
 		case err != nil && (kept.MustRetry != nil || kept.Left != 0):
 			t.Errorf("an error with a reply: %+v, %v", kept, err)
@@ -1114,14 +1114,14 @@ func TestFair_oneOfTwoPersisted(t *testing.T) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			q.queued("G1 G2")
 			for _, each := range []string{fairKeys.Queue, fairKeys.Timeouts} { // for so long that it need not be lengthened
-				do(t, q.rdb, "PEXPIRE", each, fmt.Sprint((time.Hour + 3*patience).Milliseconds()))
+				do(t, q.rdb, "PEXPIRE", each, fmt.Sprint((time.Hour + 3*waiterTimeout).Milliseconds()))
 			}
 			do(t, q.rdb, "PERSIST", key)
 			q.waits("G2")
 			q.outlives("persisted was " + key)
 			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
 		}
-		q.queuedMany(patience, names(1, 101)...)
+		q.queuedMany(waiterTimeout, names(1, 101)...)
 		do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
 		q.waits("G2")
 		q.outlives("a long queue")
@@ -1139,7 +1139,7 @@ func TestFair_persistedAndLong(t *testing.T) {
 		q.held("G999", long)
 		for _, n := range []int{100, 101} {
 			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
-			q.queuedMany(patience, names(1, n)...)
+			q.queuedMany(waiterTimeout, names(1, n)...)
 			do(t, q.rdb, "PERSIST", fairKeys.Queue)
 			do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
 			q.waits("G1")
@@ -1170,7 +1170,7 @@ func TestFair_expiryStays(t *testing.T) {
 	})
 }
 
-// The expiry is an hour more than the patience of the owner that calls, before any other is counted.
+// The expiry is an hour more than the waiter timeout of the owner that calls, before any other is counted.
 func TestFair_expiryForTheCaller(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
@@ -1181,7 +1181,7 @@ func TestFair_expiryForTheCaller(t *testing.T) {
 			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
 			q.queued("G1 G2")
 			for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
-				do(t, q.rdb, "PEXPIRE", key, fmt.Sprint((time.Hour + patience/2).Milliseconds()))
+				do(t, q.rdb, "PEXPIRE", key, fmt.Sprint((time.Hour + waiterTimeout/2).Milliseconds()))
 			}
 			use()
 			q.outlives(what)
@@ -1193,18 +1193,18 @@ func TestFair_expiryForTheCaller(t *testing.T) {
 func TestFair_clockGoesBack(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
-		q.queuedMany(patience, names(1, 150)...)
+		q.queuedMany(waiterTimeout, names(1, 150)...)
 		for name, use := range map[string]func(){
 			"G120": func() { q.waits("G120") },
 			"G140": func() { q.keeps("G140") },
 		} {
-			q.deadline(name, patience+time.Second/2)
+			q.deadline(name, waiterTimeout+time.Second/2)
 			use()
-			about(t, name, q.left(name), patience)
+			about(t, name, q.left(name), waiterTimeout)
 		}
-		q.deadline("G150", patience+time.Second/2)
+		q.deadline("G150", waiterTimeout+time.Second/2)
 		q.waits("G151")
-		about(t, "G151", q.left("G151"), patience)
+		about(t, "G151", q.left("G151"), waiterTimeout)
 	})
 }
 
@@ -1220,12 +1220,12 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 		"the last that is looked at": names(1, 101),
 	} {
 		q.clear()
-		q.queuedMany(patience, line...)
-		m.SetTime(noon.Add(patience - time.Millisecond))
+		q.queuedMany(waiterTimeout, line...)
+		m.SetTime(noon.Add(waiterTimeout - time.Millisecond))
 		if got := q.ask("G999", 0); got.Verdict != luascripts.Held || got.Left != time.Millisecond {
 			t.Errorf("%s, a millisecond before: %+v", what, got)
 		}
-		m.SetTime(noon.Add(patience))
+		m.SetTime(noon.Add(waiterTimeout))
 		if got := q.ask("G999", 0); got.Verdict != luascripts.Done {
 			t.Errorf("%s, at its deadline: %+v", what, got)
 		}
@@ -1235,17 +1235,17 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	q.clear()
 	q.held("G9", long)
 	q.queued("G3 J4 G1")
-	m.SetTime(noon.Add(patience))
+	m.SetTime(noon.Add(waiterTimeout))
 	q.deadline("J4", javaWait)
-	q.deadline("G1", patience)
+	q.deadline("G1", waiterTimeout)
 	q.keeps("G1")
-	about(t, "behind one of Redisson", q.left("G1"), patience+javaWait)
+	about(t, "behind one of Redisson", q.left("G1"), waiterTimeout+javaWait)
 	m.SetTime(noon)
 
 	// A script that drops a hundred says that there are more.
 	q.clear()
-	q.queuedMany(patience, names(1, 101)...)
-	m.SetTime(noon.Add(patience))
+	q.queuedMany(waiterTimeout, names(1, 101)...)
+	m.SetTime(noon.Add(waiterTimeout))
 	reply := eval(t, q.rdb, luascripts.Text("fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G999"), "60000", "1", "0")
 	if n, err := reply.ToInt64(); err != nil || n != -5 || q.line() != "G101" {
 		t.Errorf("the script answers %d, %v, and %s wait", n, err, q.line())
@@ -1276,12 +1276,12 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.MustRetry, true) || q.line() != "G1 G2 G3" {
 			t.Errorf("%+v, and %s wait", kept, q.line())
 		}
-		about(t, "G3", q.left("G3"), patience)
+		about(t, "G3", q.left("G3"), waiterTimeout)
 
 		// One of the deadlines of a long queue, not that of the owner itself.
 		q.clear()
 		q.held("G999", long)
-		q.queuedMany(patience, names(1, 150)...)
+		q.queuedMany(waiterTimeout, names(1, 150)...)
 		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G5"))
 		if kept := q.keeps("G140"); kept.MustRetry[0] {
 			t.Errorf("G140 is in the queue, and yet: %+v", kept)
@@ -1303,7 +1303,7 @@ func TestKeepFair_aDeadlineIsNoPlace(t *testing.T) {
 		q.held("G999", long)
 		q.queued("G1 G2 G3")
 		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1"), owner("G2"))
-		q.deadline("G9", patience)
+		q.deadline("G9", waiterTimeout)
 		if kept := q.keeps("G9"); !kept.MustRetry[0] {
 			t.Errorf("G9 waits on, and is not in the queue: %+v", kept)
 		}
@@ -1315,7 +1315,7 @@ func TestKeepFair_tellsOnce(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		q.queued("J999")
-		q.queuedMany(patience, names(1, 250)...)
+		q.queuedMany(waiterTimeout, names(1, 250)...)
 		q.keeps(names(1, 250)...)
 		e.expect(told("J999")...)
 	})
@@ -1329,7 +1329,7 @@ func TestKeepFair_besideAPlainLine(t *testing.T) {
 		if kept := q.enters(own(1)); kept.Own[0] || kept.MustRetry[0] {
 			t.Errorf("%+v", kept)
 		}
-		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Own {
+		if got := q.ask("G1", waiterTimeout); got.Verdict != luascripts.Held || got.Own {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -1345,12 +1345,12 @@ func TestFair_lineAlone(t *testing.T) {
 			q.queued("G1")
 		}
 		line()
-		if got := q.ask("G1", patience); got.Verdict != luascripts.Done {
+		if got := q.ask("G1", waiterTimeout); got.Verdict != luascripts.Done {
 			t.Errorf("its turn: %+v", got)
 		}
 		line()
 		q.held("G9", long)
-		if got := q.ask("G9", patience); got.Verdict != luascripts.Done {
+		if got := q.ask("G9", waiterTimeout); got.Verdict != luascripts.Done {
 			t.Errorf("its own: %+v", got)
 		}
 		q.releases("G9", luascripts.Done)
@@ -1390,7 +1390,7 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 		do(t, q.rdb, "SET", spoilt.TokenCounter, "9007199254740991")
 		q.queued("G1 G2")
 		before := contents(t, q.rdb)
-		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
+		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout}); err == nil {
 			t.Errorf("%+v", got)
 		}
 		if after := contents(t, q.rdb); after != before {
@@ -1417,7 +1417,7 @@ func TestPassFair_heirStaysInTheQueue(t *testing.T) {
 // longer than a hundred.
 func TestInspectFair_parts(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
-		q.queuedMany(patience, names(1, 250)...)
+		q.queuedMany(waiterTimeout, names(1, 250)...)
 		part := func(after string, seen int) (first, last string, n int) {
 			t.Helper()
 			reply := eval(t, q.rdb, luascripts.Text("fair_inspect"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, after, fmt.Sprint(seen))
@@ -1461,7 +1461,7 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 		do(t, q.rdb, "PERSIST", key)
 	}
 	before := contents(t, q.rdb)
-	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience})
+	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 	if _, denied := rueidis.IsRedisErr(err); !denied {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -1474,14 +1474,14 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 func TestFair_behindTheFirstHundred(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
-		q.queuedMany(patience, names(1, 150)...)
+		q.queuedMany(waiterTimeout, names(1, 150)...)
 		for name, use := range map[string]func(){
 			"G120": func() { q.waits("G120") },
 			"G140": func() { q.keeps("G140") },
 		} {
-			q.deadline(name, patience+javaWait)
+			q.deadline(name, waiterTimeout+javaWait)
 			use()
-			about(t, name, q.left(name), patience+javaWait)
+			about(t, name, q.left(name), waiterTimeout+javaWait)
 		}
 	})
 }
@@ -1501,22 +1501,22 @@ func TestAcquireFair_theirsAtTheEndOfALongQueue(t *testing.T) {
 			want time.Duration
 		}{
 			"behind the dead": {func() {
-				q.queuedMany(patience, "G1")
+				q.queuedMany(waiterTimeout, "G1")
 				q.queuedMany(-time.Second, names(2, 100)...)
 				q.queuedMany(javaWait, theirs(101, 130)...)
 			}, 30},
 			"before the dead": {func() {
-				q.queuedMany(patience, names(1, 90)...)
+				q.queuedMany(waiterTimeout, names(1, 90)...)
 				q.queuedMany(javaWait, theirs(91, 120)...)
 				q.queuedMany(-time.Second, "G121")
 			}, 30},
 			"one has no deadline": {func() {
-				q.queuedMany(patience, names(1, 120)...)
+				q.queuedMany(waiterTimeout, names(1, 120)...)
 				do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G120"))
 				q.queuedMany(javaWait, theirs(121, 130)...)
 			}, 10},
 			"more than it sees": {func() {
-				q.queuedMany(patience, names(1, 30)...)
+				q.queuedMany(waiterTimeout, names(1, 30)...)
 				q.queuedMany(javaWait, theirs(31, 260)...)
 			}, 230},
 		} {
@@ -1524,26 +1524,26 @@ func TestAcquireFair_theirsAtTheEndOfALongQueue(t *testing.T) {
 			q.held("G999", long)
 			c.make()
 			q.waits("G500")
-			about(t, name, q.left("G500"), patience+c.want*javaWait)
+			about(t, name, q.left("G500"), waiterTimeout+c.want*javaWait)
 		}
 	})
 }
 
-// What is left of a deadline tells little when the owner is late, or asks with another patience than before. Then
+// What is left of a deadline tells little when the owner is late, or asks with another waiter timeout than before. Then
 // the queue is read.
 func TestFair_doubtfulDeadlines(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, c := range map[string]struct {
-			left, patience time.Duration // of G1
+			left, waiterTimeout time.Duration // of G1
 		}{
-			"late for most of its patience":  {patience / 3, patience},
-			"more patient than before":       {patience + javaWait, 2 * javaWait},
+			"late for most of its patience":  {waiterTimeout / 3, waiterTimeout},
+			"more patient than before":       {waiterTimeout + javaWait, 2 * javaWait},
 			"more patient, and late as well": {javaWait, 2 * javaWait},
 		} {
 			for what, use := range map[string]func(){
-				"a request": func() { q.ask("G1", c.patience) },
+				"a request": func() { q.ask("G1", c.waiterTimeout) },
 				"a heartbeat": func() {
-					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: c.patience}}); err != nil {
+					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: c.waiterTimeout}}); err != nil {
 						t.Error(err)
 					}
 				},
@@ -1553,21 +1553,21 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 				q.queued("G3 J2 G1")
 				q.deadline("G1", c.left)
 				use()
-				about(t, name+", "+what, q.left("G1"), c.patience+javaWait)
+				about(t, name+", "+what, q.left("G1"), c.waiterTimeout+javaWait)
 			}
 		}
 		for name, c := range map[string]struct {
-			left, patience time.Duration // of the last, and of the one that comes
+			left, waiterTimeout time.Duration // of the last, and of the one that comes
 		}{
-			"the last is late":               {javaWait - 20*time.Second, patience},
-			"it has more patience than that": {patience + javaWait, 2 * javaWait},
+			"the last is late":               {javaWait - 20*time.Second, waiterTimeout},
+			"it has more patience than that": {waiterTimeout + javaWait, 2 * javaWait},
 		} {
 			q.clear()
 			q.held("G9", long)
 			q.queued("J2 G3")
 			q.deadline("G3", c.left)
-			q.ask("G1", c.patience)
-			about(t, name, q.left("G1"), c.patience+javaWait)
+			q.ask("G1", c.waiterTimeout)
+			about(t, name, q.left("G1"), c.waiterTimeout+javaWait)
 		}
 	})
 }
@@ -1576,7 +1576,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, spoil := range map[string]func(){
-			"another's deadline without a place": func() { q.deadline("G9", patience) },
+			"another's deadline without a place": func() { q.deadline("G9", waiterTimeout) },
 			"its place without a deadline":       func() { do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1")) },
 		} {
 			q.clear()
@@ -1608,9 +1608,9 @@ func TestKeepFair_theirsInAQueueWithAnExpiry(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, f := range map[string]func(){
 			"before the one that it is about, far behind": func() {
-				q.queuedMany(patience, names(1, 150)...)
+				q.queuedMany(waiterTimeout, names(1, 150)...)
 				q.queuedMany(javaWait, "J151")
-				q.queuedMany(patience+javaWait, "G152")
+				q.queuedMany(waiterTimeout+javaWait, "G152")
 				q.keeps("G152")
 			},
 			"before the one that enters": func() {
@@ -1664,7 +1664,7 @@ func TestKeepFair_deniedCommands(t *testing.T) {
 				do(t, q.rdb, "PERSIST", fairKeys.Queue)
 				do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
 			}
-			if _, err := luascripts.KeepFair(t.Context(), denied(t, s, command), fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: patience}}); err != nil {
+			if _, err := luascripts.KeepFair(t.Context(), denied(t, s, command), fairKeys, []luascripts.Waiter{{Owner: owner("G1"), WaiterTimeout: waiterTimeout}}); err != nil {
 				needs = append(needs, command)
 			}
 		}
@@ -1689,7 +1689,7 @@ func TestFair_theDeadStayDead(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.queued("G2! G1")
 	before := contents(t, q.rdb)
-	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience}); err == nil {
+	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout}); err == nil {
 		t.Errorf("%+v", got)
 	}
 	if after := contents(t, q.rdb); after != before {

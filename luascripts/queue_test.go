@@ -343,9 +343,9 @@ func TestLine_passesOverTheDead(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
 	for name, c := range map[string]struct {
-		k        luascripts.Keys
-		patience time.Duration
-		want     string
+		k             luascripts.Keys
+		waiterTimeout time.Duration
+		want          string
 	}{
 		"gone":                {keys, time.Minute, second},
 		"nobody can tell":     {scattered, time.Minute, first},
@@ -354,7 +354,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
 			leave := listener(t, s, process(first))
-			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: c.patience}
+			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: time.Second, WaiterTimeout: c.waiterTimeout}
 			if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 				t.Fatal(err)
 			}

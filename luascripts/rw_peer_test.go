@@ -345,7 +345,7 @@ func TestRWPeers_wish(t *testing.T) {
 // one, and ours claim the next.
 func TestRWPeers_turn(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
-		waits := func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, patience }
+		waits := func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, waiterTimeout }
 		l.turn("G5 5m 1m", long)
 		l.expect("a writer of ours", l.asksToWrite("G1").Verdict, luascripts.Held)
 		l.stopsWriting("G1", luascripts.Gone) // it gives up

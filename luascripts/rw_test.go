@@ -205,7 +205,7 @@ func (l rw) asksToRead(name string, change ...func(*luascripts.Request)) luascri
 
 func (l rw) asksToWrite(name string, change ...func(*luascripts.Request)) luascripts.Acquired {
 	l.t.Helper()
-	q := luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: patience}
+	q := luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout}
 	for _, c := range change {
 		c(&q)
 	}
@@ -283,9 +283,9 @@ func TestAcquireRead(t *testing.T) {
 			{"we write, with a shorter lease", "write G9:write=1", lease, "", 1, long, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", long, long},
 			{"we write and read", "write G9:write=1 G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "write G9:write=1 G1=2(*)", long, long},
 			{"we write, and another waits to", "write G9:write=1", long, early, 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
-			{"behind a writer that came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G2=1(1)", 0, long},
-			{"behind a writer that came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, patience, "", 0, 0},
-			{"behind a writer that came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G1=1() G2=1(1)", 0, long},
+			{"behind a writer that came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, waiterTimeout, "read G2=1(1)", 0, long},
+			{"behind a writer that came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, waiterTimeout, "", 0, 0},
+			{"behind a writer that came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, waiterTimeout, "read G1=1() G2=1(1)", 0, long},
 			{"before a writer that came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(*) G2=1(1)", long, long},
@@ -295,7 +295,7 @@ func TestAcquireRead(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				l.held(c.before, c.lease)
-				l.wish(c.wish, patience)
+				l.wish(c.wish, waiterTimeout)
 				q := luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Yield: !c.first, Waited: 5 * time.Minute}
 				if c.writer != "" {
 					q.Writer = owner(c.writer)
@@ -337,24 +337,24 @@ func TestAcquireRead(t *testing.T) {
 func TestAcquireWrite(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
-			name     string
-			before   string
-			lease    time.Duration // of all keys that are there before
-			wish     string        // of a waiting writer; the caller has been waiting for 5 minutes
-			want     int
-			ask      time.Duration // the lease asked for
-			patience time.Duration
-			verdict  luascripts.Verdict
-			left     time.Duration // in the reply, if it is refused
-			after    string
-			hash     time.Duration // the lease of the hash
-			wished   string
+			name          string
+			before        string
+			lease         time.Duration // of all keys that are there before
+			wish          string        // of a waiting writer; the caller has been waiting for 5 minutes
+			want          int
+			ask           time.Duration // the lease asked for
+			waiterTimeout time.Duration
+			verdict       luascripts.Verdict
+			left          time.Duration // in the reply, if it is refused
+			after         string
+			hash          time.Duration // the lease of the hash
+			wished        string
 		}{
-			{"free", "", 0, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"free", "", 0, "", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"free, without waiting", "", 0, "", 1, lease, 0, luascripts.Done, 0, "write G1:write=1", lease, ""},
-			{"free, after waiting", "", 0, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
-			{"free, and another waits", "", 0, "G5 10m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, "G5 10m"},
-			{"the same request again", "write G1:write=1", lease, "", 1, long, patience, luascripts.Done, 0, "write G1:write=1", long, ""},
+			{"free, after waiting", "", 0, "G1 5m", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"free, and another waits", "", 0, "G5 10m", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, "G5 10m"},
+			{"the same request again", "write G1:write=1", lease, "", 1, long, waiterTimeout, luascripts.Done, 0, "write G1:write=1", long, ""},
 			{"re-entry", "write G1:write=1", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
@@ -365,23 +365,23 @@ func TestAcquireWrite(t *testing.T) {
 			{"re-entry into what is gone", "", 0, "", 2, lease, 0, luascripts.Gone, 0, "", 0, ""},
 			{"re-entry into what another writes", "write G2:write=1", long, "", 2, lease, 0, luascripts.Gone, 0, "write G2:write=1", long, ""},
 			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, 0, luascripts.Gone, 0, "read G2=1(1)", long, ""},
-			{"another writes", "write G2:write=1", long, "", 1, lease, patience, luascripts.Held, long, "write G2:write=1", long, "G1 5m"},
+			{"another writes", "write G2:write=1", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "write G2:write=1", long, "G1 5m"},
 			{"another writes, without waiting", "write G2:write=1", long, "", 1, lease, 0, luascripts.Held, long, "write G2:write=1", long, ""},
-			{"another writes for ever", "write J2:write=1", persist, "", 1, lease, patience, luascripts.Held, luascripts.NoExpiry, "write J2:write=1", persist, "G1 5m"},
-			{"another reads", "read G2=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"another writes for ever", "write J2:write=1", persist, "", 1, lease, waiterTimeout, luascripts.Held, luascripts.NoExpiry, "write J2:write=1", persist, "G1 5m"},
+			{"another reads", "read G2=1(1)", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
 			{"another reads, without waiting", "read G2=1(1)", long, "", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, ""},
-			{"many read", "read G2=2(*) J3=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(*) J3=1(1)", long, "G1 5m"},
-			{"we read", "read G1=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G1=1(1)", long, "G1 5m"},
-			{"others read, and our field is left behind", "read G1:write=1 G2=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G1:write=1 G2=1(1)", long, "G1 5m"},
-			{"the dead read", "read G2=1() J3=2()", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
-			{"the dead read, after waiting", "read G2=1()", long, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
-			{"the dead and the living read", "read G2=1() G3=1(1) J4=1()", long, "", 1, lease, patience, luascripts.Held, long, "read G3=1(1)", long, "G1 5m"},
-			{"half dead", "read G2=2(2)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(2)", long, "G1 5m"},
-			{"a writer waits that came before", "read G2=1(1)", long, "G5 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
-			{"a writer waits that came later", "read G2=1(1)", long, "G5 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"many read", "read G2=2(*) J3=1(1)", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=2(*) J3=1(1)", long, "G1 5m"},
+			{"we read", "read G1=1(1)", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G1=1(1)", long, "G1 5m"},
+			{"others read, and our field is left behind", "read G1:write=1 G2=1(1)", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G1:write=1 G2=1(1)", long, "G1 5m"},
+			{"the dead read", "read G2=1() J3=2()", long, "", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"the dead read, after waiting", "read G2=1()", long, "G1 5m", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"the dead and the living read", "read G2=1() G3=1(1) J4=1()", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G3=1(1)", long, "G1 5m"},
+			{"half dead", "read G2=2(2)", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=2(2)", long, "G1 5m"},
+			{"a writer waits that came before", "read G2=1(1)", long, "G5 10m", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
+			{"a writer waits that came later", "read G2=1(1)", long, "G5 1m", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
 			{"a writer waits that came later, without waiting", "read G2=1(1)", long, "G5 1m", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, "G5 1m"},
-			{"we wait already, and came before", "read G2=1(1)", long, "G1 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 10m"},
-			{"we wait already", "read G2=1(1)", long, "G1 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"we wait already, and came before", "read G2=1(1)", long, "G1 10m", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=1(1)", long, "G1 10m"},
+			{"we wait already", "read G2=1(1)", long, "G1 1m", 1, lease, waiterTimeout, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
@@ -391,7 +391,7 @@ func TestAcquireWrite(t *testing.T) {
 				var first string
 				for range 2 {
 					before := time.Now()
-					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, WaiterTimeout: c.patience})
+					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, WaiterTimeout: c.waiterTimeout})
 					check(t, "reply", got.Verdict, c.verdict, err)
 					about(t, "left", got.Left, c.left)
 					if begins := c.verdict == luascripts.Done && c.want == 1; begins != (got.Token != 0) {
@@ -409,7 +409,7 @@ func TestAcquireWrite(t *testing.T) {
 					switch {
 					case c.wished == "":
 					case strings.HasPrefix(c.wished, "G1"):
-						about(t, "our wish", pttl(t, l.rdb, l.keys.Intent), c.patience)
+						about(t, "our wish", pttl(t, l.rdb, l.keys.Intent), c.waiterTimeout)
 					default:
 						about(t, "the other's wish", pttl(t, l.rdb, l.keys.Intent), 2*time.Minute)
 					}
@@ -561,7 +561,7 @@ func TestReleaseWrite(t *testing.T) {
 				if strings.HasPrefix(c.before, "read G8") {
 					l.ends(l.keys.Lock, c.reading)
 				}
-				l.wish(c.wish, patience)
+				l.wish(c.wish, waiterTimeout)
 				var first string
 				want, told := c.verdict, []string(nil)
 				if c.told {
@@ -720,7 +720,7 @@ func TestInspectRW(t *testing.T) {
 			t.Helper()
 			l.clear()
 			l.held(state, d)
-			l.wish(wish, patience)
+			l.wish(wish, waiterTimeout)
 			before := contents(t, l.rdb)
 			s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys)
 			if err != nil {
@@ -770,7 +770,7 @@ func TestInspectRW(t *testing.T) {
 				t.Errorf("%q with a wish: %+v", state, s)
 				continue
 			}
-			about(t, "patience", s.Waiters[0].WaiterTimeout, patience)
+			about(t, "patience", s.Waiters[0].WaiterTimeout, waiterTimeout)
 		}
 	})
 }
@@ -925,7 +925,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		l.expect("the writer", got.Verdict, luascripts.Held)
 		reply := l.asksToRead("G3")
 		l.expect("a newcomer", reply.Verdict, luascripts.Held)
-		about(t, "a newcomer waits for", reply.Left, patience)
+		about(t, "a newcomer waits for", reply.Left, waiterTimeout)
 		l.expect("a reader that came before", l.asksToRead("G4", func(q *luascripts.Request) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
 
 		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Verdict, luascripts.Done) // 3
@@ -939,9 +939,9 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		l.stopsWriting("G5", luascripts.Done) // 5
 		l.expect("the newcomer", l.asksToRead("G3").Verdict, luascripts.Done)
 
-		// A writer that died waiting keeps readers waiting for its patience, and no longer.
+		// A writer that died waiting keeps readers waiting for its waiter timeout, and no longer.
 		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
-		if left := pttl(t, l.rdb, l.keys.Intent); left <= 0 || left > patience {
+		if left := pttl(t, l.rdb, l.keys.Intent); left <= 0 || left > waiterTimeout {
 			t.Errorf("its wish lives for %v", left)
 		}
 		do(t, l.rdb, "DEL", l.keys.Intent)
@@ -978,7 +978,7 @@ func TestRW_strangeWishes(t *testing.T) {
 				if got := l.wished(); got != "G2 1m" {
 					t.Errorf("the wish is %q, want that of G2", got)
 				}
-				about(t, "the wish", pttl(t, l.rdb, l.keys.Intent), patience)
+				about(t, "the wish", pttl(t, l.rdb, l.keys.Intent), waiterTimeout)
 				l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
 				l.stopsReading("G1", luascripts.Done)
 				l.expect("the writer", l.asksToWrite("G2").Verdict, luascripts.Done)
@@ -1145,7 +1145,7 @@ func TestRW_fullMemory(t *testing.T) {
 	}
 	write := func(name string, want int) func() (luascripts.Acquired, error) {
 		return func() (luascripts.Acquired, error) {
-			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner(name), Lease: long, Want: want, WaiterTimeout: patience})
+			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner(name), Lease: long, Want: want, WaiterTimeout: waiterTimeout})
 		}
 	}
 	granted := func(what string, ask func() (luascripts.Acquired, error)) {
@@ -1214,7 +1214,7 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 		for _, command := range commands(c.script) {
 			l.clear()
 			l.held(c.before, long)
-			l.wish(c.wish, patience)
+			l.wish(c.wish, waiterTimeout)
 			before := mine()
 			err := c.call(rw{t, denied(t, s, command), l.keys})
 			if number(t, l.rdb, "PTTL", l.keys.Lock) == -1 {
@@ -1243,7 +1243,7 @@ func readsAs(want int) func(l rw) error {
 
 func writesAs(want int) func(l rw) error {
 	return func(l rw) error {
-		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: patience})
+		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: want, WaiterTimeout: waiterTimeout})
 		return err
 	}
 }
@@ -1298,7 +1298,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	mute.stopsReading("G1", luascripts.Done)
 	l.held("write G1:write=1", long)
 	mute.stopsWriting("G1", luascripts.Done)
-	l.wish("G1 5m", patience)
+	l.wish("G1 5m", waiterTimeout)
 	mute.stopsWriting("G1", luascripts.Gone)
 	l.held("write G1:write=1", long)
 	got, err := luascripts.ForceRW(t.Context(), mute.rdb, rwKeys)
@@ -1376,7 +1376,7 @@ func FuzzRWReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: patience, Yield: true}
+		q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout, Yield: true}
 		got, err := luascripts.AcquireRead(t.Context(), rdb, rwKeys, q)
 		plausibleGrant(t, reply, got, err)
 		got, err = luascripts.AcquireWrite(t.Context(), rdb, rwKeys, q)

@@ -80,33 +80,33 @@ func (l rw) turned() string {
 func TestRWTurn_aReaderAsks(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
-			name     string
-			before   string
-			wish     string
-			turn     string
-			patience time.Duration
-			verdict  luascripts.Verdict
-			after    string        // the turn
-			life     time.Duration // of the turn
+			name          string
+			before        string
+			wish          string
+			turn          string
+			waiterTimeout time.Duration
+			verdict       luascripts.Verdict
+			after         string        // the turn
+			life          time.Duration // of the turn
 		}{
-			{"another writes", "write G2:write=1", "", "", patience, luascripts.Held, "G1 5m out", patience},
+			{"another writes", "write G2:write=1", "", "", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
 			{"another writes, and it does not wait", "write G2:write=1", "", "", 0, luascripts.Held, "", 0},
-			{"behind a reader that came before", "write G2:write=1", "", "G5 10m -", patience, luascripts.Held, "G5 10m -", long},
-			{"behind a reader that came later", "write G2:write=1", "", "G5 1m -", patience, luascripts.Held, "G1 5m out", patience},
-			{"again", "write G2:write=1", "", "G1 10m -", patience, luascripts.Held, "G1 10m out", patience},
-			{"again, and a delay made it seem older", "write G2:write=1", "", "G1 1m -", patience, luascripts.Held, "G1 5m out", patience},
-			{"a writer took it in the turn of a reader", "write G2:write=1", "", "G1 5m 1m", patience, luascripts.Held, "G1 5m out", patience},
-			{"a writer took it in the turn of others", "write G2:write=1", "", "- - 1m", patience, luascripts.Held, "G1 5m out", patience},
-			{"behind a writer that came before", "read G2=1(1)", "G3 10m", "", patience, luascripts.Held, "G1 5m -", patience},
-			{"behind a writer, after the turn began", "read G2=1(1)", "G3 10m", "- - 7m", patience, luascripts.Held, "G1 5m 7m", patience},
-			{"behind a writer, in the turn of a reader that came before", "", "G3 10m", "G5 8m 7m", patience, luascripts.Held, "G5 8m 7m", long},
-			{"past a writer, in its turn", "", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
-			{"past a writer, in its turn, beside others", "read G2=1(1)", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
-			{"past a writer, in the turn of another", "", "G3 10m", "G5 5m 1m", patience, luascripts.Done, "G5 5m 1m", long},
-			{"past a writer, in the turn of others", "read G2=1(1)", "G3 10m", "- - 1m", patience, luascripts.Done, "- - 1m", long},
-			{"it is free", "", "", "G1 5m -", patience, luascripts.Done, "", 0},
-			{"it is free, and a writer may have passed it", "", "", "G1 5m out", patience, luascripts.Done, "", 0},
-			{"it is free, and another waits", "", "", "G5 10m -", patience, luascripts.Done, "G5 10m -", long},
+			{"behind a reader that came before", "write G2:write=1", "", "G5 10m -", waiterTimeout, luascripts.Held, "G5 10m -", long},
+			{"behind a reader that came later", "write G2:write=1", "", "G5 1m -", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
+			{"again", "write G2:write=1", "", "G1 10m -", waiterTimeout, luascripts.Held, "G1 10m out", waiterTimeout},
+			{"again, and a delay made it seem older", "write G2:write=1", "", "G1 1m -", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
+			{"a writer took it in the turn of a reader", "write G2:write=1", "", "G1 5m 1m", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
+			{"a writer took it in the turn of others", "write G2:write=1", "", "- - 1m", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
+			{"behind a writer that came before", "read G2=1(1)", "G3 10m", "", waiterTimeout, luascripts.Held, "G1 5m -", waiterTimeout},
+			{"behind a writer, after the turn began", "read G2=1(1)", "G3 10m", "- - 7m", waiterTimeout, luascripts.Held, "G1 5m 7m", waiterTimeout},
+			{"behind a writer, in the turn of a reader that came before", "", "G3 10m", "G5 8m 7m", waiterTimeout, luascripts.Held, "G5 8m 7m", long},
+			{"past a writer, in its turn", "", "G3 10m", "G1 5m 1m", waiterTimeout, luascripts.Done, "- - 1m", long},
+			{"past a writer, in its turn, beside others", "read G2=1(1)", "G3 10m", "G1 5m 1m", waiterTimeout, luascripts.Done, "- - 1m", long},
+			{"past a writer, in the turn of another", "", "G3 10m", "G5 5m 1m", waiterTimeout, luascripts.Done, "G5 5m 1m", long},
+			{"past a writer, in the turn of others", "read G2=1(1)", "G3 10m", "- - 1m", waiterTimeout, luascripts.Done, "- - 1m", long},
+			{"it is free", "", "", "G1 5m -", waiterTimeout, luascripts.Done, "", 0},
+			{"it is free, and a writer may have passed it", "", "", "G1 5m out", waiterTimeout, luascripts.Done, "", 0},
+			{"it is free, and another waits", "", "", "G5 10m -", waiterTimeout, luascripts.Done, "G5 10m -", long},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
@@ -115,7 +115,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 				l.wish(c.wish, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
-					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.patience })
+					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.waiterTimeout })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					if got := l.turned(); got != c.after {
 						t.Errorf("the turn is %q, want %q", got, c.after)
@@ -268,7 +268,7 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 func TestRWTurn(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Request) {
-			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, patience }
+			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, waiterTimeout }
 		}
 		for {
 			l.clear()
@@ -291,7 +291,7 @@ func TestRWTurn(t *testing.T) {
 			break
 		}
 
-		l.turn("- - 1m", patience)                                                    // it began a while ago
+		l.turn("- - 1m", waiterTimeout)                                               // it began a while ago
 		l.expect("a newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held) // 3
 		l.expect("the writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Held)
 
@@ -339,7 +339,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 func TestRWTurn_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Request) {
-			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, patience }
+			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, waiterTimeout }
 		}
 		for _, c := range []struct{ name, before string }{
 			{"a writer is inside", "write G1:write=1"},
@@ -400,11 +400,11 @@ func TestRWTurn_strange(t *testing.T) {
 				}
 				l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 				l.stopsReading("G4", luascripts.Gone)
-				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Request) { q.WaiterTimeout = patience }).Verdict, luascripts.Held)
+				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Request) { q.WaiterTimeout = waiterTimeout }).Verdict, luascripts.Held)
 				if got := l.turned(); got != "G2 0m out" {
 					t.Errorf("the turn is %q, want that of G2", got)
 				}
-				about(t, "the turn", pttl(t, l.rdb, l.keys.Reservation), patience)
+				about(t, "the turn", pttl(t, l.rdb, l.keys.Reservation), waiterTimeout)
 				l.stopsReading("G2", luascripts.Gone)
 				l.stopsWriting("G1", luascripts.Done)
 				if all := contents(t, l.rdb); all != "" {

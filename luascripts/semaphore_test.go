@@ -30,9 +30,9 @@ func semaphoreKeys(total int) luascripts.Keys {
 	return k
 }
 
-func take(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, patience time.Duration) luascripts.Verdict {
+func take(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, waiterTimeout time.Duration) luascripts.Verdict {
 	t.Helper()
-	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, Want: 1, WaiterTimeout: patience})
+	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, Want: 1, WaiterTimeout: waiterTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,9 +334,9 @@ func TestSemaphore_denied(t *testing.T) {
 	dump := func() string {
 		return fmt.Sprint(list(t, admin, "KEYS", "*"), freePermits(t, admin), list(t, admin, "ZRANGE", k.Leases, "0", "-1"), list(t, admin, "LRANGE", k.Queue, "0", "-1"), list(t, admin, "ZRANGE", k.Timeouts, "0", "-1"))
 	}
-	ask := func(owner string, patience time.Duration) func(rdb rueidis.Client) error {
+	ask := func(owner string, waiterTimeout time.Duration) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, WaiterTimeout: patience})
+			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: time.Hour, WaiterTimeout: waiterTimeout})
 			return err
 		}
 	}
@@ -401,10 +401,10 @@ func TestSemaphore_full(t *testing.T) {
 	take(t, rdb, k, taker(1, 2), time.Minute)
 	take(t, rdb, k, taker(2, 4), time.Minute) // waits
 	full(t, s)
-	for _, patience := range []time.Duration{0, time.Minute} {
-		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: patience})
-		if patience > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
-			t.Errorf("with patience %v: %v", patience, err)
+	for _, waiterTimeout := range []time.Duration{0, time.Minute} {
+		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: waiterTimeout})
+		if waiterTimeout > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
+			t.Errorf("with patience %v: %v", waiterTimeout, err)
 		}
 	}
 	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), WaiterTimeout: time.Minute}}); err != nil || kept.MustRetry[0] {

@@ -411,7 +411,7 @@ func plainSteps(r *numbers) []step {
 
 // fairSteps reads a step of fair.pml.
 func fairSteps(r *numbers) []step {
-	callers, processes, lease, offer, patience := r.next(), r.next(), r.next(), r.next(), r.next()
+	callers, processes, lease, offer, waiterTimeout := r.next(), r.next(), r.next(), r.next(), r.next()
 	client := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000%d", c%processes) }
 	number := func(c int) string {
 		if c == none {
@@ -488,7 +488,7 @@ func fairSteps(r *numbers) []step {
 	keys := []string{"lock", "queue", "timeouts", "never"}
 	switch command {
 	case 1:
-		s.calls = []call{{"fair_acquire", keys, []string{owner(name), inTicks(lease), "1", inTicks(patience), "0"}}}
+		s.calls = []call{{"fair_acquire", keys, []string{owner(name), inTicks(lease), "1", inTicks(waiterTimeout), "0"}}}
 		s.answers = func(reply any) string {
 			switch list, _ := reply.([]any); len(list) {
 			case 3:
@@ -508,7 +508,7 @@ func fairSteps(r *numbers) []step {
 			args[3] = strconv.Itoa(len(members(set)))
 		}
 		for _, c := range members(set) {
-			args = append(args, inTicks(patience), owner(c))
+			args = append(args, inTicks(waiterTimeout), owner(c))
 		}
 		s.calls = []call{{"fair_keep", keys, args}}
 		s.answers = func(reply any) string {

@@ -80,7 +80,7 @@ func (r *redis) take(c *command) bool {
 	if c.queued {
 		r.enlist(entry{p: c.p, name: c.name})
 	}
-	if c.terms.Sided && c.patience > 0 && (r.wish == "" || r.wish == c.name) {
+	if c.terms.Sided && c.waiterTimeout > 0 && (r.wish == "" || r.wish == c.name) {
 		r.wish, r.wished = c.name, c.came
 	}
 	return false
@@ -121,7 +121,7 @@ func (r *redis) inQueue(c *command) bool {
 		r.queue = slices.DeleteFunc(r.queue, at)
 		return true
 	}
-	if i < 0 && c.patience > 0 {
+	if i < 0 && c.waiterTimeout > 0 {
 		r.queue = append(r.queue, entry{c.p, c.name, c.copy})
 	}
 	return false

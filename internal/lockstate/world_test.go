@@ -177,27 +177,27 @@ const (
 
 // command is a command or reply in flight.
 type command struct {
-	errand    errand
-	p         *proc
-	c         *call // the call that waits for the reply; nil if none does
-	w         *Waiter
-	t         *Acquisition
-	name      string
-	terms     *Terms
-	queued    bool
-	patience  time.Duration
-	came      time.Time
-	writer    string
-	nextOwner *Acquisition
-	served    []string // for a release or a RemoveServed
-	round     Round    // for a heartbeat
-	ears      *ears
-	sent      time.Time
-	ran       bool
-	reply     reply
-	late      bool // the lease has expired by now
-	copy      bool // no call receives the reply
-	copied    bool // a duplicate of it is in flight
+	errand        errand
+	p             *proc
+	c             *call // the call that waits for the reply; nil if none does
+	w             *Waiter
+	t             *Acquisition
+	name          string
+	terms         *Terms
+	queued        bool
+	waiterTimeout time.Duration
+	came          time.Time
+	writer        string
+	nextOwner     *Acquisition
+	served        []string // for a release or a RemoveServed
+	round         Round    // for a heartbeat
+	ears          *ears
+	sent          time.Time
+	ran           bool
+	reply         reply
+	late          bool // the lease has expired by now
+	copy          bool // no call receives the reply
+	copied        bool // a duplicate of it is in flight
 	ordinals
 }
 
@@ -626,14 +626,14 @@ func (w *world) ask(c *call, step Step) {
 	lease := c.terms.Lease
 	switch {
 	case step.Queued:
-		lease, k.patience = max(lease, offerTime), 10*pollTime
+		lease, k.waiterTimeout = max(lease, offerTime), 10*pollTime
 	case c.how == lock:
-		k.patience = c.terms.WaiterTimeout
+		k.waiterTimeout = c.terms.WaiterTimeout
 	}
 	if step.Sibling != nil {
 		k.writer = step.Sibling.Name
 	}
-	c.p.place.WillSend(t, lease, k.patience)
+	c.p.place.WillSend(t, lease, k.waiterTimeout)
 	if c.terms.Linger > 0 {
 		w.willLinger(c.p, t)
 	}
@@ -654,7 +654,7 @@ func (w *world) willLinger(p *proc, t *Acquisition) {
 func (w *world) wants(k *command) {
 	p := w.marks[w.redis.holder]
 	if p != nil && p != k.p && p.keeper.listens && p.keeper.channel {
-		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.errand == toAsk && k.patience == 0
+		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.errand == toAsk && k.waiterTimeout == 0
 	}
 }
 
@@ -822,7 +822,7 @@ func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
 	p, c := &k.p.place, k.c
 	if c == nil { // late
 		w.tellLate(k)
-		wrote := k.reply.granted || k.patience > 0
+		wrote := k.reply.granted || k.waiterTimeout > 0
 		if p.LateReply(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
 			w.settle(k.p, k.t, broken)
 		}
@@ -838,7 +838,7 @@ func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
 		c.refused = k.reply.holder
 		own := c.terms.WaitPolicy == FairQueue && w.cast.keeps
 		was := c.w.queued.as
-		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
+		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.deaf, Own: own, Trace: k.waiterTimeout > 0}, w.now)
 		w.tellEarly(c.p, c.w, was)
 		if c.how == tryLock {
 			w.giveUp(c)

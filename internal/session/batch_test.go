@@ -47,11 +47,11 @@ func TestBatch_callersLeave(t *testing.T) {
 					owner := lock.ContextWithNewOwner(t.Context())
 					var holds []lock.Hold
 					for i := range 4 { // the first hold, and re-entries
-						patience := rand.N(30 * time.Millisecond)
+						waiterTimeout := rand.N(30 * time.Millisecond)
 						if n%4 == 0 && i == 0 {
-							patience = time.Minute
+							waiterTimeout = time.Minute
 						}
-						ctx, cancel := context.WithTimeout(owner, patience)
+						ctx, cancel := context.WithTimeout(owner, waiterTimeout)
 						h, err := s.Lock(ctx, spec)
 						cancel()
 						switch {

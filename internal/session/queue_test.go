@@ -45,10 +45,10 @@ func TestQueue_oneHeartbeatForAll(t *testing.T) {
 func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
-		patience := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
+		waiterTimeout := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
 		sessions := []*Session{w.a, w.a, w.b}
 		served := w.inOrder(3, func(i int) lock.Hold {
-			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(patience[i]))
+			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(waiterTimeout[i]))
 		})
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)

@@ -634,12 +634,12 @@ func (w *world) cutOff(d time.Duration) {
 // removed even if the server is back after more than a lease.
 func TestSettle_outlastsThePatience(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const patience = 2 * leaseTime
+		const waiterTimeout = 2 * leaseTime
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(patience)}))
+		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(waiterTimeout)}))
 		time.AfterFunc(time.Millisecond, cancel)
-		w.cutOff(patience - 2*pollTime)
+		w.cutOff(waiterTimeout - 2*pollTime)
 		<-gone
 		time.Sleep(pollTime + pollTime/2)
 		if places, _ := w.mini.List("redisson_lock_queue:{orders}"); len(places) != 0 {
