@@ -409,7 +409,7 @@ func cutting(t *testing.T, said string) rueidis.Client {
 	return rdb
 }
 
-// Waiters are told of a release that travels with others.
+// Waiters are notified of a release that travels with others.
 func TestChangeReentrant_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 20_000)

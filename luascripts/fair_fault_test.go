@@ -125,7 +125,7 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 }
 
 // A request, and not a heartbeat, dropped the dead before J2. It
-// is still told that it is its turn: it sleeps for the time that it was told
+// is still notified that it is its turn: it sleeps for the time that it was notified
 // when it came, and asks nothing meanwhile.
 func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
@@ -137,7 +137,7 @@ func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
 				q.queued("G1! J2")
 				q.ask("G3", p)
 				q.keeps("G3")
-				e.expect(told("J2")...)
+				e.expect(notified("J2")...)
 			})
 		}
 	})

@@ -44,7 +44,7 @@ func (q fair) length() int64 {
 }
 
 // Hundreds of dead stand at the head. No script drops more than a hundred of them, and no
-// caller notices that: the first living owner has the lock, or is told.
+// caller notices that: the first living owner has the lock, or is notified.
 func TestFair_manyDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		dead := names(1001, 1350)
@@ -101,13 +101,13 @@ func TestFair_manyDead(t *testing.T) {
 			q.held("G9", long)
 			e.heard()
 			q.releases("G9", luascripts.Done)
-			e.expect(told("G1")...)
+			e.expect(notified("G1")...)
 		})
 		story("a waiter leaves", func(t *testing.T, q fair) {
 			q.queuedMany(waiterTimeout, "G1", "G2")
 			e.heard()
 			q.releases("G1", luascripts.Gone)
-			e.expect(told("G2")...)
+			e.expect(notified("G2")...)
 		})
 		story("a release, and all are dead", func(t *testing.T, q fair) {
 			q.held("G9", long)
@@ -122,7 +122,7 @@ func TestFair_manyDead(t *testing.T) {
 			e.heard()
 			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
 			check(t, "force", got, luascripts.Done, err)
-			e.expect(told("G1")...)
+			e.expect(notified("G1")...)
 		})
 		story("by force, and another owner acquires the lock before all dead ones are removed", func(t *testing.T, q fair) {
 			q.queuedMany(waiterTimeout, "G1")
@@ -134,7 +134,7 @@ func TestFair_manyDead(t *testing.T) {
 			if number(t, q.rdb, "HEXISTS", fairKeys.Lock, owner("G1")) != 1 {
 				t.Error("it freed the lock of that owner, too")
 			}
-			e.expect(told("G1")...)
+			e.expect(notified("G1")...)
 		})
 		story("a heartbeat", func(t *testing.T, q fair) {
 			q.queuedMany(waiterTimeout, "G1", "G2")
@@ -148,7 +148,7 @@ func TestFair_manyDead(t *testing.T) {
 			for range 3 {
 				q.keeps("G2")
 			}
-			e.expect(told("G1")...)
+			e.expect(notified("G1")...)
 		})
 	})
 }

@@ -53,7 +53,7 @@ func TestPassFair(t *testing.T) {
 			holder    []string
 			after     []string
 			next      string
-			told      []string
+			notified  []string
 		}{
 			{"the next owner is alone", []string{own(2)}, own(2), nil, []string{own(2)}, nil, "", nil},
 			{"others of its client come next", []string{own(2), own(3), own(4), another(1), own(5)}, own(2), nil, []string{own(2)}, []string{own(3), own(4), another(1), own(5)}, "3 4", nil},
@@ -82,12 +82,12 @@ func TestPassFair(t *testing.T) {
 				if c.holder != nil {
 					about(t, "the lease", pttl(t, q.rdb, fairKeys.Lock), lease)
 				}
-				var told []string
-				for _, o := range c.told {
-					told = append(told, turnOf(o))
+				var notified []string
+				for _, o := range c.notified {
+					notified = append(notified, turnOf(o))
 				}
-				if heard := e.heard(); !slices.Equal(heard, told) {
-					t.Errorf("published %q, want %q", heard, told)
+				if heard := e.heard(); !slices.Equal(heard, notified) {
+					t.Errorf("published %q, want %q", heard, notified)
 				}
 
 				// A second copy finds that the owner holds nothing, and grants nothing.
@@ -112,7 +112,7 @@ func TestPassFair(t *testing.T) {
 	})
 }
 
-// An owner that holds nothing gives nothing to its next owner, which is told.
+// An owner that holds nothing gives nothing to its next owner, which is notified.
 func TestPassFair_gone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)

@@ -63,7 +63,7 @@ func ownerOrNone(name string) string {
 }
 
 // told returns what the ears hear when our scripts tell these owners that it is their turn.
-func told(names ...string) (all []string) {
+func notified(names ...string) (all []string) {
 	for _, name := range names {
 		if name[0] == 'J' {
 			all = append(all, javaTold(name))
@@ -377,34 +377,34 @@ func TestReleaseFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		for _, c := range []struct {
-			name    string
-			holder  string
-			line    string
-			leave   int
-			verdict luascripts.Verdict
-			holds   string
-			after   string   // in the queue
-			told    []string // the owners that are told
+			name     string
+			holder   string
+			line     string
+			leave    int
+			verdict  luascripts.Verdict
+			holds    string
+			after    string   // in the queue
+			notified []string // the owners that are notified
 		}{
 			{"the only hold", "G1", "", 0, luascripts.Done, "", "", nil},
-			{"the only hold, and others wait", "G1", "G2 G3", 0, luascripts.Done, "", "G2 G3", told("G2")},
-			{"the only hold, and one of Redisson waits", "G1", "J2 G3", 0, luascripts.Done, "", "J2 G3", told("J2")},
-			{"the only hold, and the first are dead", "G1", "G2! J3! G4 G5!", 0, luascripts.Done, "", "G4 G5", told("G4")},
+			{"the only hold, and others wait", "G1", "G2 G3", 0, luascripts.Done, "", "G2 G3", notified("G2")},
+			{"the only hold, and one of Redisson waits", "G1", "J2 G3", 0, luascripts.Done, "", "J2 G3", notified("J2")},
+			{"the only hold, and the first are dead", "G1", "G2! J3! G4 G5!", 0, luascripts.Done, "", "G4 G5", notified("G4")},
 			{"the only hold, and all waiters are dead", "G1", "G2! J3!", 0, luascripts.Done, "", "", nil},
-			{"all holds at once", "G1=3", "G2", 0, luascripts.Done, "", "G2", told("G2")},
+			{"all holds at once", "G1=3", "G2", 0, luascripts.Done, "", "G2", notified("G2")},
 			{"one of two", "G1=2", "G2! G3", 1, luascripts.Done, "G1=1", "G2 G3", nil},
 			{"one of two, again", "G1=1", "G2", 1, luascripts.Done, "G1=1", "G2", nil},
 			{"more than there are", "G1", "", 2, luascripts.Done, "G1=2", "", nil},
 			{"free", "", "", 0, luascripts.Gone, "", "", nil},
 			{"free, in part", "", "G2", 1, luascripts.Gone, "", "G2", nil},
-			{"a stranger, and it is free", "", "G2 G3", 0, luascripts.Gone, "", "G2 G3", told("G2")},
+			{"a stranger, and it is free", "", "G2 G3", 0, luascripts.Gone, "", "G2 G3", notified("G2")},
 			{"a stranger, and another has it", "G2=2", "G3", 0, luascripts.Gone, "G2=2", "G3", nil},
 			{"a stranger, in part", "G2=2", "G3", 1, luascripts.Gone, "G2=2", "G3", nil},
 			{"a waiter at the head", "G2", "G1 G3", 0, luascripts.Gone, "G2=1", "G3", nil},
 			{"a waiter in the middle", "G2", "G3 G1 J4", 0, luascripts.Gone, "G2=1", "G3 J4", nil},
 			{"a waiter at the end", "J2", "J3 G1", 0, luascripts.Gone, "J2=1", "J3", nil},
 			{"a dead waiter", "G2", "G3! G1! G4!", 0, luascripts.Gone, "G2=1", "G3 G4", nil},
-			{"a waiter whose turn it is", "", "G1 G3! G4", 0, luascripts.Gone, "", "G4", told("G4")},
+			{"a waiter whose turn it is", "", "G1 G3! G4", 0, luascripts.Gone, "", "G4", notified("G4")},
 			{"the last waiter", "", "G1", 0, luascripts.Gone, "", "", nil},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -423,8 +423,8 @@ func TestReleaseFair(t *testing.T) {
 					if c.holds != "" {
 						about(t, "the lease", pttl(t, q.rdb, fairKeys.Lock), long)
 					}
-					if got := e.heard(); !slices.Equal(got, c.told) {
-						t.Errorf("published %q, want %q", got, c.told)
+					if got := e.heard(); !slices.Equal(got, c.notified) {
+						t.Errorf("published %q, want %q", got, c.notified)
 					}
 					all := contents(t, q.rdb)
 					if first != "" && all != first {
@@ -444,15 +444,15 @@ func TestKeepFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		for _, c := range []struct {
-			name    string
-			holder  string
-			lease   time.Duration
-			line    string
-			keep    string // whose heartbeat it is
-			left    time.Duration
-			replies []int64
-			after   string   // in the queue
-			told    []string // the owners of other processes that are told
+			name     string
+			holder   string
+			lease    time.Duration
+			line     string
+			keep     string // whose heartbeat it is
+			left     time.Duration
+			replies  []int64
+			after    string   // in the queue
+			notified []string // the owners of other processes that are notified
 		}{
 			{"nobody waits", "", 0, "", "", 0, nil, "", nil},
 			{"nobody waits, but we thought so", "", 0, "", "G1", 0, []int64{-2}, "", nil},
@@ -463,8 +463,8 @@ func TestKeepFair(t *testing.T) {
 			{"free, and we are first, asked in another order", "", 0, "G1 G2", "G2 G1", waiterTimeout, []int64{0, 1}, "G1 G2", nil},
 			{"free, and another is first", "", 0, "G3 G1", "G1", waiterTimeout, []int64{0}, "G3 G1", nil},
 			{"free, and we are first behind the dead", "", 0, "G3! G4! G1", "G1", waiterTimeout, []int64{1}, "G1", nil},
-			{"free, and another is first behind the dead", "", 0, "G3! G4 G1", "G1", waiterTimeout, []int64{0}, "G4 G1", told("G4")},
-			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", waiterTimeout, []int64{0}, "J4 G1", told("J4")},
+			{"free, and another is first behind the dead", "", 0, "G3! G4 G1", "G1", waiterTimeout, []int64{0}, "G4 G1", notified("G4")},
+			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", waiterTimeout, []int64{0}, "J4 G1", notified("J4")},
 			{"held, between those of Redisson", "G9", long, "J3 G1 J4 G2", "G1 G2", long, []int64{0, 0}, "J3 G1 J4 G2", nil},
 			{"held, and the first is dead", "G9", long, "G3! G4 G1", "G1", long, []int64{0}, "G4 G1", nil},
 			{"some are not in line", "", 0, "G2 G1", "G3 G1 G4", waiterTimeout, []int64{-2, 0, -2}, "G2 G1", nil},
@@ -487,8 +487,8 @@ func TestKeepFair(t *testing.T) {
 				if !slices.Equal(kept.MustRetry, asks) {
 					t.Errorf("asks %v, want %v", kept.MustRetry, asks)
 				}
-				if got := e.heard(); !slices.Equal(got, c.told) {
-					t.Errorf("published %q, want %q", got, c.told)
+				if got := e.heard(); !slices.Equal(got, c.notified) {
+					t.Errorf("published %q, want %q", got, c.notified)
 				}
 				if q.line() != c.after || strings.TrimSuffix(q.holder(), "=1") != c.holder {
 					t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holder, c.after)
@@ -518,7 +518,7 @@ func TestKeepFair(t *testing.T) {
 					t.Errorf("a second copy made\n%sout of\n%s", again, all)
 				}
 				for _, m := range e.heard() {
-					if slices.Contains(told("G3", "G4", "G5"), m) {
+					if slices.Contains(notified("G3", "G4", "G5"), m) {
 						t.Errorf("%s was told a second time; it sends heartbeats itself", m)
 					}
 				}
@@ -585,7 +585,7 @@ func TestForceFair(t *testing.T) {
 			if q.holder() != "" || q.line() != "G2 J3" {
 				t.Errorf("%q has it and %q wait, want nobody and G2 J3", q.holder(), q.line())
 			}
-			e.expect(told("G2")...)
+			e.expect(notified("G2")...)
 		}
 		q.gets("G2")
 	})
@@ -609,7 +609,7 @@ func TestFair_lease(t *testing.T) {
 }
 
 // 1: ten come, one after the other. 2: some ask again, some send heartbeats, one
-// calls TryLock. 3: they are served in the order of 1, each told at its turn.
+// calls TryLock. 3: they are served in the order of 1, each notified at its turn.
 func TestFair_order(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -633,7 +633,7 @@ func TestFair_order(t *testing.T) {
 		last := "G11" // 3
 		for i, name := range names {
 			q.releases(last, luascripts.Done)
-			e.expect(told(name)...)
+			e.expect(notified(name)...)
 			for _, other := range append([]string{"G12"}, names[i+1:]...) {
 				if got := q.ask(other, 0); got.Verdict != luascripts.Held {
 					t.Errorf("%s overtakes %s: %+v", other, name, got)
@@ -712,13 +712,13 @@ func TestFair_nextIsToldWhenTheHeadDies(t *testing.T) {
 		q.gets("G9")
 		q.waits("G1", "G2", "G3")
 		q.releases("G9", luascripts.Done) // 1
-		e.expect(told("G1")...)
+		e.expect(notified("G1")...)
 		q.keeps("G3")
 		e.expect() // it is the turn of G1, for now
 
 		q.dies("G1") // 2
 		kept := q.keeps("G3")
-		e.expect(told("G2")...)
+		e.expect(notified("G2")...)
 		about(t, "look again in", kept.Left, waiterTimeout)
 
 		q.gets("G2") // 3
@@ -744,7 +744,7 @@ func TestFair_deletedByHand(t *testing.T) {
 				do(t, q.rdb, append([]string{"DEL"}, doomed...)...)
 
 				// An owner comes anew before any heartbeat. Then all send heartbeats, and
-				// ask if they are told to; some do anyhow.
+				// ask if they are notified to; some do anyhow.
 				got := q.ask("G5", waiterTimeout)
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
 					t.Errorf("the new owner: %+v", got)
@@ -886,7 +886,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				about(t, "its expiry", pttl(t, q.rdb, fairKeys.Lock), long)
 				e.expect()
 
-				// A waiter leaves, and no other is told: none can have the lock.
+				// A waiter leaves, and no other is notified: none can have the lock.
 				q.releases("G2", luascripts.Foreign)
 				if q.line() != "G3" {
 					t.Errorf("in the queue: %s", q.line())
@@ -934,12 +934,12 @@ func TestFair_fullMemory(t *testing.T) {
 		got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), leave)
 		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
 	}
-	e.expect(told("G2")...)
+	e.expect(notified("G2")...)
 	refused("the turn of G2", "G2", waiterTimeout)
 	do(t, q.rdb, "DEL", fairKeys.Timeouts)
 	forced, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
 	check(t, "force", forced, luascripts.Free, err)
-	e.expect(told("G2")...)
+	e.expect(notified("G2")...)
 	q.releases("G2", luascripts.Gone)
 	q.releases("G3", luascripts.Gone)
 	if all := contents(t, q.rdb); all != "" {
@@ -1317,7 +1317,7 @@ func TestKeepFair_tellsOnce(t *testing.T) {
 		q.queued("J999")
 		q.queuedMany(waiterTimeout, names(1, 250)...)
 		q.keeps(names(1, 250)...)
-		e.expect(told("J999")...)
+		e.expect(notified("J999")...)
 	})
 }
 
@@ -1357,7 +1357,7 @@ func TestFair_lineAlone(t *testing.T) {
 		if n := number(t, q.rdb, "EXISTS", fairKeys.Lock); n != 0 {
 			t.Error("a line is left without a holder")
 		}
-		e.expect(told("G1")...)
+		e.expect(notified("G1")...)
 
 		line()
 		q.held("G9", long)
@@ -1368,7 +1368,7 @@ func TestFair_lineAlone(t *testing.T) {
 
 		line()
 		q.releases("G9", luascripts.Gone)
-		e.expect(told("G1")...)
+		e.expect(notified("G1")...)
 	})
 }
 
@@ -1399,7 +1399,7 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 	})
 }
 
-// The next owner cannot be taken out of the queue: it has no lock, and is told.
+// The next owner cannot be taken out of the queue: it has no lock, and is notified.
 func TestPassFair_heirStaysInTheQueue(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1630,7 +1630,7 @@ func TestKeepFair_theirsInAQueueWithAnExpiry(t *testing.T) {
 	})
 }
 
-// Those that enter a free lock's queue take several scripts. The first of them is told to ask.
+// Those that enter a free lock's queue take several scripts. The first of them is notified to retry.
 func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		var owners []string

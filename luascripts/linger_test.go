@@ -143,7 +143,7 @@ func TestLinger_ownClient(t *testing.T) {
 	})
 }
 
-// A client of sharded Pub/Sub is told by SPUBLISH. A server without it, or a user without the right, refuses as ever.
+// A client of sharded Pub/Sub is notified by SPUBLISH. A server without it, or a user without the right, refuses as ever.
 func TestLinger_cannotTell(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

@@ -149,7 +149,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 		time.Sleep(time.Duration(ms) * time.Millisecond)
 		return "OK"
 	}
-	if got, told := p.tell(words); told {
+	if got, notified := p.tell(words); notified {
 		return got
 	}
 	if _, err := os.Stat(words[0] + ".lua"); err != nil {
@@ -172,7 +172,7 @@ func (p *playing) line(t *testing.T, words []string) string {
 
 // tell runs a line that is not for the server, if it is one: it changes what
 // the server replies, or asks what it was sent.
-func (p *playing) tell(words []string) (got string, told bool) {
+func (p *playing) tell(words []string) (got string, notified bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch words[0] {

@@ -508,7 +508,7 @@ func TestLine_isBounded(t *testing.T) {
 	}
 }
 
-// Listeners that know of no line get the lock free now and then, and ours are told to ask
+// Listeners that know of no line get the lock free now and then, and ours are notified to retry
 // later: after four grants; after 16 where the server cannot count such listeners. If there are
 // none the lock is freed for callers of TryLock: after four grants and a second if one has left its mark,
 // and otherwise after 640 and ten seconds.
@@ -1056,7 +1056,7 @@ func TestLine_replacesWhatIsNoLine(t *testing.T) {
 	}
 }
 
-// All that wait for a lock are told that it was released by force.
+// All that wait for a lock are notified that it was released by force.
 func TestForceReentrant_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)

@@ -434,15 +434,15 @@ func TestReleaseRead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
 		for _, c := range []struct {
-			name    string
-			before  string
-			ours    time.Duration // the caller's lease; the hash has the longest, that of others
-			others  time.Duration
-			leave   int
-			verdict luascripts.Verdict
-			after   string
-			hash    time.Duration
-			told    bool // waiters are told that the lock is free
+			name     string
+			before   string
+			ours     time.Duration // the caller's lease; the hash has the longest, that of others
+			others   time.Duration
+			leave    int
+			verdict  luascripts.Verdict
+			after    string
+			hash     time.Duration
+			notified bool // waiters are notified that the lock is free
 		}{
 			{"the only one", "read G1=1(1)", long, 0, 0, luascripts.Done, "", 0, true},
 			{"all holds at once", "read G1=3(*)", long, 0, 0, luascripts.Done, "", 0, true},
@@ -473,9 +473,9 @@ func TestReleaseRead(t *testing.T) {
 				l.reads("G1", c.ours)
 				l.ends(l.keys.Lock, max(c.ours, c.others))
 				var first string
-				want, told := c.verdict, []string(nil)
-				if c.told {
-					told = []string{l.keys.Channel + " 0"} // Redisson's peers only understand numbers
+				want, notified := c.verdict, []string(nil)
+				if c.notified {
+					notified = []string{l.keys.Channel + " 0"} // Redisson's peers only understand numbers
 				}
 				for range 2 {
 					got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
@@ -487,13 +487,13 @@ func TestReleaseRead(t *testing.T) {
 					if c.leave == 1 && c.verdict == luascripts.Done {
 						about(t, "our lease", pttl(t, l.rdb, l.lease("G1", 1)), c.ours)
 					}
-					e.expect(told...)
+					e.expect(notified...)
 					all := contents(t, l.rdb)
 					if first != "" && all != first {
 						t.Errorf("a second copy made\n%sout of\n%s", all, first)
 					}
 					first = all
-					if told = nil; c.leave == 0 {
+					if notified = nil; c.leave == 0 {
 						want = luascripts.Gone
 					}
 				}
@@ -520,16 +520,16 @@ func TestReleaseWrite(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
 		for _, c := range []struct {
-			name    string
-			before  string
-			reading time.Duration // the lease of the owner's reading; that of its writing is long
-			wish    string
-			leave   int
-			verdict luascripts.Verdict
-			after   string
-			hash    time.Duration
-			wished  string
-			told    bool
+			name     string
+			before   string
+			reading  time.Duration // the lease of the owner's reading; that of its writing is long
+			wish     string
+			leave    int
+			verdict  luascripts.Verdict
+			after    string
+			hash     time.Duration
+			wished   string
+			notified bool
 		}{
 			{"the only hold", "write G1:write=1", 0, "", 0, luascripts.Done, "", 0, "", true},
 			{"the only hold, and another waits", "write G1:write=1", 0, "G5 10m", 0, luascripts.Done, "", 0, "G5 10m", true},
@@ -563,9 +563,9 @@ func TestReleaseWrite(t *testing.T) {
 				}
 				l.wish(c.wish, waiterTimeout)
 				var first string
-				want, told := c.verdict, []string(nil)
-				if c.told {
-					told = []string{l.keys.Channel + " 1"} // all readers may enter
+				want, notified := c.verdict, []string(nil)
+				if c.notified {
+					notified = []string{l.keys.Channel + " 1"} // all readers may enter
 				}
 				for range 2 {
 					got, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
@@ -577,13 +577,13 @@ func TestReleaseWrite(t *testing.T) {
 					if got := l.wished(); got != c.wished {
 						t.Errorf("the wish is %q, want %q", got, c.wished)
 					}
-					e.expect(told...)
+					e.expect(notified...)
 					all := contents(t, l.rdb)
 					if first != "" && all != first {
 						t.Errorf("a second copy made\n%sout of\n%s", all, first)
 					}
 					first = all
-					if told = nil; c.leave == 0 {
+					if notified = nil; c.leave == 0 {
 						want = luascripts.Gone
 					}
 				}
@@ -881,7 +881,7 @@ func TestRW_hugeCount(t *testing.T) {
 	})
 }
 
-// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are told, and enter
+// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are notified, and enter
 // at once; writers do not. 4: all stop reading, and the last of them tells the waiters.
 func TestRW_downgrade(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
@@ -1084,7 +1084,7 @@ func TestRW_foreignKeys(t *testing.T) {
 	})
 }
 
-// A lease that ends soon may be that of a dead reader. So waiters are told to look at it.
+// A lease that ends soon may be that of a dead reader. So waiters are notified to look at it.
 func TestReleaseRead_besideAShortLease(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=1(1) G2=1(1)", long)

@@ -223,13 +223,13 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
 		for _, c := range []struct {
-			name    string
-			before  string
-			turn    string
-			leave   int
-			verdict luascripts.Verdict
-			after   string
-			told    int
+			name     string
+			before   string
+			turn     string
+			leave    int
+			verdict  luascripts.Verdict
+			after    string
+			notified int
 		}{
 			{"it only waits", "write G2:write=1", "G1 5m -", 0, luascripts.Gone, "", 1},
 			{"it only waits, in its turn", "", "G1 5m 1m", 0, luascripts.Gone, "", 1},
@@ -249,11 +249,11 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 				if got := l.turned(); got != c.after {
 					t.Errorf("the turn is %q, want %q", got, c.after)
 				}
-				var told []string
-				for range c.told {
-					told = append(told, l.keys.Channel+" 0")
+				var notified []string
+				for range c.notified {
+					notified = append(notified, l.keys.Channel+" 0")
 				}
-				e.expect(told...)
+				e.expect(notified...)
 			})
 		}
 	})

@@ -20,7 +20,7 @@ type semaphoreOwner struct {
 	patience time.Duration
 	until    time.Time // of its lease; zero if it holds nothing
 	stays    time.Time // until when it counts as alive in the queue
-	told     bool      // since its latest request it was told to ask
+	notified bool      // since its latest request it was notified to retry
 }
 
 // Whatever owners, Java and the clock do: no permit is lost or made, the living are served in the order in which they came, nobody is
@@ -78,7 +78,7 @@ func TestSemaphore_model(t *testing.T) {
 				channel, number, _ := strings.Cut(said, " ")
 				for _, o := range all {
 					if client, n, _ := strings.Cut(o.name, ":"); strings.HasPrefix(channel, k.Channel+":"+client) && n == number {
-						o.told = true
+						o.notified = true
 					}
 				}
 			}
@@ -89,7 +89,7 @@ func TestSemaphore_model(t *testing.T) {
 				rt.Fatalf("%d permits in all, want %d", got, total)
 			}
 			for _, o := range turns(free()) {
-				if !o.told && !late[o] {
+				if !o.notified && !late[o] {
 					rt.Fatalf("it is the turn of %s, of %d, with %d free, and nobody told it", o.name, len(living()), free())
 				}
 			}
@@ -125,7 +125,7 @@ func TestSemaphore_model(t *testing.T) {
 				wanted += w.permits
 			}
 			could := have >= wanted || have < o.permits && have+expired() >= wanted
-			o.told = false
+			o.notified = false
 			delete(late, o)
 			a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: o.name, Lease: lease, Want: 1, WaiterTimeout: waits})
 			if err != nil {
@@ -204,7 +204,7 @@ func TestSemaphore_model(t *testing.T) {
 					rt.Fatal(err)
 				}
 				for i, o := range who {
-					o.told = o.told || kept.MustRetry[i]
+					o.notified = o.notified || kept.MustRetry[i]
 					o.stays = now.Add(o.patience)
 				}
 				reclaim()
@@ -233,7 +233,7 @@ func TestSemaphore_model(t *testing.T) {
 				now = now.Add(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second}).Draw(rt, "for"))
 				m.SetTime(now)
 				for _, o := range turns(free()) {
-					late[o] = late[o] || !o.told
+					late[o] = late[o] || !o.notified
 				}
 			},
 		})

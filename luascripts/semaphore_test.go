@@ -247,7 +247,7 @@ func TestSemaphore_foreign(t *testing.T) {
 	})
 }
 
-// A waiter that gives up lets those behind it go, who are told.
+// A waiter that gives up lets those behind it go, who are notified.
 func TestSemaphore_givesUp(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -424,7 +424,7 @@ func TestSemaphore_full(t *testing.T) {
 // The call that finds that leases ran out, or that a waiter before others is dead, tells those whose turn has come: not itself. It
 // also tells Redisson's clients.
 func TestSemaphore_tellsWhatItFinds(t *testing.T) {
-	told := func(n int) string {
+	notified := func(n int) string {
 		who := strconv.Itoa(n)
 		return "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-00000000000" + who + ":fair 180000000000000" + who + "000:"
 	}
@@ -435,8 +435,8 @@ func TestSemaphore_tellsWhatItFinds(t *testing.T) {
 		got     luascripts.Verdict
 		want    []string
 	}{
-		"leases ran out":              {true, false, taker(4, 2), luascripts.Held, []string{told(2) + "2", told(3) + "1", "redisson_sc:{sem} 03"}},
-		"leases ran out, by a waiter": {true, false, taker(2, 2), luascripts.Done, []string{told(3) + "1", "redisson_sc:{sem} 01"}},
+		"leases ran out":              {true, false, taker(4, 2), luascripts.Held, []string{notified(2) + "2", notified(3) + "1", "redisson_sc:{sem} 03"}},
+		"leases ran out, by a waiter": {true, false, taker(2, 2), luascripts.Done, []string{notified(3) + "1", "redisson_sc:{sem} 01"}},
 		"a waiter is dead":            {false, true, taker(4, 1), luascripts.Held, []string{"redisson_sc:{sem} 01"}},
 		"nothing":                     {false, false, taker(4, 1), luascripts.Held, nil},
 	} {
@@ -740,7 +740,7 @@ func TestSemaphore_leavesTheQueueOfAForeignKey(t *testing.T) {
 	})
 }
 
-// A waiter for more than what is free is dead, and a permit is given back. The one behind it is told, although its permit was
+// A waiter for more than what is free is dead, and a permit is given back. The one behind it is notified, although its permit was
 // free before.
 func TestSemaphore_aReleaseFindsTheDead(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {

@@ -457,12 +457,12 @@ func fairSteps(r *numbers) []step {
 	}
 
 	s := step{was: has(), tick: tick}
-	command, name, set, nextOwner, answer, first, second, told := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
+	command, name, set, nextOwner, answer, first, second, notified := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
 	then := has()
 	s.has = func(now int64) content {
 		all := then(now)
-		if told != none {
-			all["channel:"+client(told)+":fair"] = value{kind: "list", words: []string{number(told)}}
+		if notified != none {
+			all["channel:"+client(notified)+":fair"] = value{kind: "list", words: []string{number(notified)}}
 		}
 		return all
 	}
@@ -605,12 +605,12 @@ func rwSteps(r *numbers) []step {
 	}
 
 	was := has()
-	command, name, answer, told := r.next(), r.next(), r.next(), r.next() == 1
+	command, name, answer, notified := r.next(), r.next(), r.next(), r.next() == 1
 	then := has()
 	s := step{tick: tick}
 	s.has = func(now int64) content {
 		all := then(now, false)
-		if told {
+		if notified {
 			all["channel"] = value{kind: "list"}
 		}
 		return all

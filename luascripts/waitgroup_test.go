@@ -78,7 +78,7 @@ func TestWaitGroup(t *testing.T) {
 		stands(1, 1, 1)
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d")
 		leave("d", 0, luascripts.WorkerDone, luascripts.Gone)
-		join("d", time.Hour, luascripts.Gone) // it was told that its worker is over
+		join("d", time.Hour, luascripts.Gone) // it was notified that its worker is over
 		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
 			t.Errorf("%+v", s)
 		}
@@ -225,7 +225,7 @@ func TestWaitGroup_foreign(t *testing.T) {
 	}
 }
 
-// The waiters of a wait group are told when the last worker leaves, and when a worker is dismissed: once. A wait group that is not there is deleted.
+// The waiters of a wait group are notified when the last worker leaves, and when a worker is dismissed: once. A wait group that is not there is deleted.
 func TestWaitGroup_tells(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.WaitGroup("waitgroup")
