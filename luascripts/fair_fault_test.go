@@ -60,8 +60,8 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 							q.keeps(slices.DeleteFunc(slices.Clone(want), func(name string) bool { return name[0] == 'J' })...)
 						}
 					}
-					if line := q.line(); line != strings.Join(want, " ") {
-						t.Fatalf("round %d: in the queue: %s, want %s", round, line, want)
+					if queue := q.queue(); queue != strings.Join(want, " ") {
+						t.Fatalf("round %d: in the queue: %s, want %s", round, queue, want)
 					}
 					q.letsGo(holder)
 					holder, want = want[0], want[1:]

@@ -91,8 +91,8 @@ func TestFair_manyDead(t *testing.T) {
 		story("a request behind a living owner", func(t *testing.T, q fair) {
 			q.queuedMany(waiterTimeout, "J2")
 			q.waits("G1")
-			if q.line() != "J2 G1" {
-				t.Errorf("in the queue: %s", q.line())
+			if q.queue() != "J2 G1" {
+				t.Errorf("in the queue: %s", q.queue())
 			}
 			q.lasts("one of Redisson is first")
 		})
@@ -187,7 +187,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 			if len(kept.MustRetry) != 451 || slices.Contains(kept.MustRetry[:450], true) || !kept.MustRetry[450] {
 				t.Errorf("late %v: asks %v", late, kept.MustRetry)
 			}
-			if got := q.line(); got != strings.Join(all, " ") {
+			if got := q.queue(); got != strings.Join(all, " ") {
 				t.Errorf("late %v: in the queue are %s", late, got)
 			}
 			for _, name := range []string{"G1", "G200", "G450"} {
@@ -203,29 +203,29 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 func TestPeers_longQueue(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9999")
-		var line []string
+		var queue []string
 		for n := 1; n <= 260; n++ {
 			name := fmt.Sprint("G", n)
 			if n%4 == 0 {
 				name = fmt.Sprint("J", n)
 			}
 			q.queues(name)
-			line = append(line, name)
+			queue = append(queue, name)
 		}
 		right := func(what string) {
 			t.Helper()
 			foreign := time.Duration(0)
-			for i, name := range line {
+			for i, name := range queue {
 				if name[0] == 'J' {
 					foreign++
-				} else if i%7 == 0 || i > len(line)-5 {
+				} else if i%7 == 0 || i > len(queue)-5 {
 					about(t, what+": "+name, q.left(name), waiterTimeout+foreign*javaWait)
 				}
 			}
 		}
 		beat := func() {
 			t.Helper()
-			kept := q.keeps(slices.DeleteFunc(slices.Clone(line), func(name string) bool { return name[0] == 'J' })...)
+			kept := q.keeps(slices.DeleteFunc(slices.Clone(queue), func(name string) bool { return name[0] == 'J' })...)
 			if slices.Contains(kept.MustRetry, true) {
 				t.Errorf("an owner should ask: %v", kept.MustRetry)
 			}
@@ -238,13 +238,13 @@ func TestPeers_longQueue(t *testing.T) {
 		q.lasts("with Redisson's in line")
 		for range 90 {
 			q.letsGo(map[bool]string{true: "G9999", false: strings.TrimSuffix(q.holder(), "=1")}[q.holder() == "G9999=1"])
-			q.takes(line[0])
-			line = line[1:]
+			q.takes(queue[0])
+			queue = queue[1:]
 		}
 		right("when ninety were served")
 		beat()
 		right("after another heartbeat")
-		if served, want := q.serve(strings.TrimSuffix(q.holder(), "=1")), strings.Join(line, " "); served != want {
+		if served, want := q.serve(strings.TrimSuffix(q.holder(), "=1")), strings.Join(queue, " "); served != want {
 			t.Errorf("served: %s\nwant:   %s", served, want)
 		}
 	})
@@ -311,7 +311,7 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 						q.waits(all[i])
 					}
 				}
-				got := strings.Fields(q.line())
+				got := strings.Fields(q.queue())
 				if key == fairKeys.Queue {
 					slices.Sort(got)
 					slices.Sort(want)
@@ -361,7 +361,7 @@ func TestFair_takenOutOfALongQueue(t *testing.T) {
 			}
 			q.waits(name)
 		}
-		if got, want := q.line(), strings.Join(names(1, 150), " "); got != want {
+		if got, want := q.queue(), strings.Join(names(1, 150), " "); got != want {
 			t.Errorf("in the queue: %s", got)
 		}
 	})

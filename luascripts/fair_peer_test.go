@@ -104,7 +104,7 @@ func (q fair) javaAsks(name string, wait time.Duration) bool {
 func (q fair) javaGets(name string) {
 	q.t.Helper()
 	if !q.javaAsks(name, javaWait) || q.holder() != name+"=1" {
-		q.t.Fatalf("%s does not get the lock; %q has it and %q wait", name, q.holder(), q.line())
+		q.t.Fatalf("%s does not get the lock; %q has it and %q wait", name, q.holder(), q.queue())
 	}
 }
 
@@ -134,12 +134,12 @@ func (q fair) javaReleases(name string) {
 func (q fair) serve(holder string) string {
 	q.t.Helper()
 	var served []string
-	for all := len(strings.Fields(q.line())); holder != ""; {
+	for all := len(strings.Fields(q.queue())); holder != ""; {
 		if len(served) > all {
 			q.t.Fatalf("%d waited, and served were already %s", all, served)
 		}
 		q.letsGo(holder)
-		holder, _, _ = strings.Cut(q.line(), " ")
+		holder, _, _ = strings.Cut(q.queue(), " ")
 		if holder != "" {
 			q.takes(holder)
 			served = append(served, holder)
@@ -172,8 +172,8 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 				q.javaReleases("J2") // 3
 				e.expect(javaTold("J2"), javaTold("G3"))
 				q.javaWaits("J4")
-				if q.line() != "G3 J4" {
-					t.Fatalf("in the queue: %s, want G3 J4", q.line())
+				if q.queue() != "G3 J4" {
+					t.Fatalf("in the queue: %s, want G3 J4", q.queue())
 				}
 				q.gets("G3")
 				if served := q.serve("G3"); served != "J4" {
@@ -260,8 +260,8 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaWaits("J4")
 		q.pass(2 * waiterTimeout) // it may have counted from that of G1
 		q.javaGets("J4")
-		if q.line() != "" {
-			t.Errorf("in the queue: %s", q.line())
+		if q.queue() != "" {
+			t.Errorf("in the queue: %s", q.queue())
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 // lastDeadline returns how far ahead the latest deadline is.
 func (q fair) lastDeadline() (last time.Duration) {
 	q.t.Helper()
-	for _, name := range strings.Fields(q.line()) {
+	for _, name := range strings.Fields(q.queue()) {
 		last = max(last, q.left(name))
 	}
 	return last
@@ -394,7 +394,7 @@ func TestPeers_noDrift(t *testing.T) {
 func TestPeers_middleGivesUp(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, c := range map[string]struct {
-			line   string
+			queue  string
 			leaver string
 			leaves func(q fair, name string)
 		}{
@@ -406,11 +406,11 @@ func TestPeers_middleGivesUp(t *testing.T) {
 				q := fair{t, q.rdb}
 				q.clear()
 				q.gets("G9")
-				for _, name := range strings.Fields(c.line) {
+				for _, name := range strings.Fields(c.queue) {
 					q.queues(name)
 				}
 				before := map[string]time.Duration{}
-				rest := strings.ReplaceAll(c.line+" ", c.leaver+" ", "")
+				rest := strings.ReplaceAll(c.queue+" ", c.leaver+" ", "")
 				for _, name := range strings.Fields(rest) {
 					before[name] = q.left(name)
 				}
@@ -435,16 +435,16 @@ func TestPeers_middleGivesUp(t *testing.T) {
 // have passed, and no later.
 func TestPeers_abandoned(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
-		for line, after := range map[string]time.Duration{
+		for queue, after := range map[string]time.Duration{
 			"G1 G2 G3": waiterTimeout,
 			"J1 G2 G3": 2*javaWait + lease, // Redisson's may count what was left of the lease
 			"G1 J2 G3": javaWait + 2*waiterTimeout,
 		} {
-			t.Run(line, func(t *testing.T) {
+			t.Run(queue, func(t *testing.T) {
 				q := fair{t, q.rdb}
 				q.clear()
 				q.gets("G9")
-				names := strings.Fields(line)
+				names := strings.Fields(queue)
 				for _, name := range names {
 					q.queues(name)
 				}
@@ -456,8 +456,8 @@ func TestPeers_abandoned(t *testing.T) {
 				}
 				q.pass(waiterTimeout / 2)
 				q.gets(last)
-				if q.line() != "" {
-					t.Errorf("in the queue: %s", q.line())
+				if q.queue() != "" {
+					t.Errorf("in the queue: %s", q.queue())
 				}
 			})
 		}

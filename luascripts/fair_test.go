@@ -167,7 +167,7 @@ func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 func (q fair) gets(name string) {
 	q.t.Helper()
 	if got := q.ask(name, waiterTimeout); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
-		q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
+		q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.queue())
 	}
 }
 
@@ -176,7 +176,7 @@ func (q fair) waits(names ...string) {
 	q.t.Helper()
 	for _, name := range names {
 		if got := q.ask(name, waiterTimeout); got.Verdict != luascripts.Held {
-			q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
+			q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.queue())
 		}
 	}
 }
@@ -203,9 +203,9 @@ func (q fair) releases(name string, want luascripts.Verdict) {
 	}
 }
 
-// line returns the owners in the queue, in order. It also checks that the zset has the same
+// queue returns the owners in the queue, in order. It also checks that the zset has the same
 // owners, each once.
-func (q fair) line() string {
+func (q fair) queue() string {
 	q.t.Helper()
 	members := list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1")
 	names := make([]string, len(members))
@@ -256,7 +256,7 @@ func (q fair) outlives(what string) {
 	for _, member := range list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1") {
 		last = max(last, q.left(short(member)))
 	}
-	if strings.Contains(q.line(), "J") {
+	if strings.Contains(q.queue(), "J") {
 		q.lasts(what)
 		return
 	}
@@ -283,7 +283,7 @@ func TestAcquireFair(t *testing.T) {
 			name          string
 			holder        string
 			lease         time.Duration // of the holder
-			line          string
+			queue         string
 			want          int
 			waiterTimeout time.Duration
 			verdict       luascripts.Verdict
@@ -325,7 +325,7 @@ func TestAcquireFair(t *testing.T) {
 				q := fair{t, q.rdb}
 				q.clear()
 				q.held(c.holder, c.lease)
-				q.queued(c.line)
+				q.queued(c.queue)
 				var first string
 				for range 2 { // the second copy finds it done
 					before := time.Now()
@@ -339,8 +339,8 @@ func TestAcquireFair(t *testing.T) {
 					} else if begins && time.UnixMicro(int64(got.Token)).Sub(before).Abs() > time.Minute {
 						t.Errorf("token %d is not the server's time in µs", got.Token)
 					}
-					if q.holder() != c.holds || q.line() != c.after {
-						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holds, c.after)
+					if q.holder() != c.holds || q.queue() != c.after {
+						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.queue(), c.holds, c.after)
 					}
 					switch {
 					case c.verdict == luascripts.Done:
@@ -368,8 +368,8 @@ func TestAcquireFair(t *testing.T) {
 
 // foreignBefore returns how much further ahead the deadline of name is when it is
 // behind waiters of Redisson, each of which takes 300 s off when it is served.
-func foreignBefore(line, name string) time.Duration {
-	before, _, _ := strings.Cut(line, name)
+func foreignBefore(queue, name string) time.Duration {
+	before, _, _ := strings.Cut(queue, name)
 	return time.Duration(strings.Count(before, "J")) * javaWait
 }
 
@@ -379,7 +379,7 @@ func TestReleaseFair(t *testing.T) {
 		for _, c := range []struct {
 			name     string
 			holder   string
-			line     string
+			queue    string
 			leave    int
 			verdict  luascripts.Verdict
 			holds    string
@@ -411,14 +411,14 @@ func TestReleaseFair(t *testing.T) {
 				q := fair{t, q.rdb}
 				q.clear()
 				q.held(c.holder, long)
-				q.queued(c.line)
+				q.queued(c.queue)
 				var first string
 				want := c.verdict
 				for range 2 {
 					got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), c.leave)
 					check(t, "release", got, want, err)
-					if q.holder() != c.holds || q.line() != c.after {
-						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holds, c.after)
+					if q.holder() != c.holds || q.queue() != c.after {
+						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.queue(), c.holds, c.after)
 					}
 					if c.holds != "" {
 						about(t, "the lease", pttl(t, q.rdb, fairKeys.Lock), long)
@@ -447,7 +447,7 @@ func TestKeepFair(t *testing.T) {
 			name     string
 			holder   string
 			lease    time.Duration
-			line     string
+			queue    string
 			keep     string // whose heartbeat it is
 			left     time.Duration
 			replies  []int64
@@ -477,7 +477,7 @@ func TestKeepFair(t *testing.T) {
 				q := fair{t, q.rdb}
 				q.clear()
 				q.held(c.holder, c.lease)
-				q.queued(c.line)
+				q.queued(c.queue)
 				kept := q.keeps(strings.Fields(c.keep)...)
 				about(t, "look again in", kept.Left, c.left)
 				asks := make([]bool, len(c.replies))
@@ -490,8 +490,8 @@ func TestKeepFair(t *testing.T) {
 				if got := e.heard(); !slices.Equal(got, c.notified) {
 					t.Errorf("published %q, want %q", got, c.notified)
 				}
-				if q.line() != c.after || strings.TrimSuffix(q.holder(), "=1") != c.holder {
-					t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holder, c.after)
+				if q.queue() != c.after || strings.TrimSuffix(q.holder(), "=1") != c.holder {
+					t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.queue(), c.holder, c.after)
 				}
 				for i, name := range strings.Fields(c.keep) {
 					if c.replies[i] != -2 && name != c.holder {
@@ -582,8 +582,8 @@ func TestForceFair(t *testing.T) {
 		for _, want := range []luascripts.Verdict{luascripts.Done, luascripts.Free} {
 			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
 			check(t, "force", got, want, err)
-			if q.holder() != "" || q.line() != "G2 J3" {
-				t.Errorf("%q has it and %q wait, want nobody and G2 J3", q.holder(), q.line())
+			if q.holder() != "" || q.queue() != "G2 J3" {
+				t.Errorf("%q has it and %q wait, want nobody and G2 J3", q.holder(), q.queue())
 			}
 			e.expect(notified("G2")...)
 		}
@@ -626,7 +626,7 @@ func TestFair_order(t *testing.T) {
 		if got := q.ask("G12", 0); got.Verdict != luascripts.Held {
 			t.Errorf("a TryLock: %+v", got)
 		}
-		if got := q.line(); got != strings.Join(names, " ") {
+		if got := q.queue(); got != strings.Join(names, " ") {
 			t.Fatalf("in the queue: %s", got)
 		}
 
@@ -674,7 +674,7 @@ func TestFair_patiencesDoNotAddUp(t *testing.T) {
 		}
 		q.pass(waiterTimeout)
 		q.gets("G998")
-		if got := q.line(); got != "" || number(t, q.rdb, "EXISTS", fairKeys.Queue, fairKeys.Timeouts) != 0 {
+		if got := q.queue(); got != "" || number(t, q.rdb, "EXISTS", fairKeys.Queue, fairKeys.Timeouts) != 0 {
 			t.Errorf("left in the queue: %s", got)
 		}
 	})
@@ -755,25 +755,25 @@ func TestFair_deletedByHand(t *testing.T) {
 					}
 				}
 				q.waits("G2", "G4")
-				for _, name := range strings.Fields(q.line()) {
-					if n := strings.Count(" "+q.line()+" ", " "+name+" "); n != 1 {
-						t.Errorf("%s is in the queue %d times: %s", name, n, q.line())
+				for _, name := range strings.Fields(q.queue()) {
+					if n := strings.Count(" "+q.queue()+" ", " "+name+" "); n != 1 {
+						t.Errorf("%s is in the queue %d times: %s", name, n, q.queue())
 					}
 				}
 				wait := map[string]bool{}
-				for _, name := range strings.Fields(q.line()) {
+				for _, name := range strings.Fields(q.queue()) {
 					wait[name] = true
 				}
 				for _, name := range waiting {
 					if !wait[name] {
-						t.Errorf("%s no longer waits: %s", name, q.line())
+						t.Errorf("%s no longer waits: %s", name, q.queue())
 					}
 				}
 
 				has := strings.TrimSuffix(q.holder(), "=1")
 				served := 0
-				for ; q.line() != "" && served < 10; served++ {
-					first, _, _ := strings.Cut(q.line(), " ")
+				for ; q.queue() != "" && served < 10; served++ {
+					first, _, _ := strings.Cut(q.queue(), " ")
 					q.releases(has, luascripts.Done)
 					q.gets(first)
 					has = first
@@ -802,8 +802,8 @@ func TestFair_headWithoutDeadline(t *testing.T) {
 		q.keeps("G2")
 		q.dies("G1")
 		q.gets("G2")
-		if q.line() != "" {
-			t.Errorf("in the queue: %s", q.line())
+		if q.queue() != "" {
+			t.Errorf("in the queue: %s", q.queue())
 		}
 	})
 }
@@ -888,8 +888,8 @@ func TestFair_foreignKeys(t *testing.T) {
 
 				// A waiter leaves, and no other is notified: none can have the lock.
 				q.releases("G2", luascripts.Foreign)
-				if q.line() != "G3" {
-					t.Errorf("in the queue: %s", q.line())
+				if q.queue() != "G3" {
+					t.Errorf("in the queue: %s", q.queue())
 				}
 				e.expect()
 			})
@@ -948,11 +948,11 @@ func TestFair_fullMemory(t *testing.T) {
 }
 
 type deniedCase struct {
-	name         string
-	script       string
-	holder, line string
-	leave        int    // the holds that G1 keeps; -1: it asks
-	needs        string // the commands without which it fails
+	name          string
+	script        string
+	holder, queue string
+	leave         int    // the holds that G1 keeps; -1: it asks
+	needs         string // the commands without which it fails
 }
 
 // deniedFair denies a user one command after the other. An error means that nothing
@@ -968,9 +968,9 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 		for _, command := range commands(c.script) {
 			q.clear()
 			q.held(c.holder, long)
-			q.queued(c.line)
+			q.queued(c.queue)
 			rdb := denied(t, s, command)
-			holder, line := q.holder(), q.line()
+			holder, queue := q.holder(), q.queue()
 			var err error
 			if c.leave < 0 {
 				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
@@ -984,12 +984,12 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 			if got := q.holder(); got != holder {
 				t.Errorf("%s without %s failed, and yet %q has it, %q had", c.name, command, got, holder)
 			}
-			if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); len(got) > len(strings.Fields(line)) {
+			if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); len(got) > len(strings.Fields(queue)) {
 				t.Errorf("%s without %s failed, and yet it is in the queue", c.name, command)
 			}
 			ends := slices.Contains([]string{"zrem", "lrem", "ltrim", "persist"}, command)
-			if c.leave < 0 && !ends && !strings.HasSuffix(line, q.line()) || c.leave < 0 && !ends && !strings.HasSuffix(q.line(), living(c.line)) {
-				t.Errorf("%s without %s failed, and yet %q wait, and %q did", c.name, command, q.line(), line)
+			if c.leave < 0 && !ends && !strings.HasSuffix(queue, q.queue()) || c.leave < 0 && !ends && !strings.HasSuffix(q.queue(), living(c.queue)) {
+				t.Errorf("%s without %s failed, and yet %q wait, and %q did", c.name, command, q.queue(), queue)
 			}
 		}
 		if got := strings.Join(needs, " "); got != c.needs {
@@ -999,8 +999,8 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 }
 
 // living returns the names of a line for queued that are not dead.
-func living(line string) string {
-	return strings.Join(slices.DeleteFunc(strings.Fields(line), func(name string) bool { return strings.HasSuffix(name, "!") }), " ")
+func living(queue string) string {
+	return strings.Join(slices.DeleteFunc(strings.Fields(queue), func(name string) bool { return strings.HasSuffix(name, "!") }), " ")
 }
 
 func TestFair_deniedCommands(t *testing.T) {
@@ -1214,13 +1214,13 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	q := fair{t, m.Client(t)}
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	m.SetTime(noon)
-	for what, line := range map[string][]string{
+	for what, queue := range map[string][]string{
 		"the first":                  {"G1"},
 		"the second":                 {"G1", "G2"},
 		"the last that is looked at": names(1, 101),
 	} {
 		q.clear()
-		q.queuedMany(waiterTimeout, line...)
+		q.queuedMany(waiterTimeout, queue...)
 		m.SetTime(noon.Add(waiterTimeout - time.Millisecond))
 		if got := q.ask("G999", 0); got.Verdict != luascripts.Held || got.Left != time.Millisecond {
 			t.Errorf("%s, a millisecond before: %+v", what, got)
@@ -1247,8 +1247,8 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	q.queuedMany(waiterTimeout, names(1, 101)...)
 	m.SetTime(noon.Add(waiterTimeout))
 	reply := eval(t, q.rdb, luascripts.Text("fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G999"), "60000", "1", "0")
-	if n, err := reply.ToInt64(); err != nil || n != -5 || q.line() != "G101" {
-		t.Errorf("the script answers %d, %v, and %s wait", n, err, q.line())
+	if n, err := reply.ToInt64(); err != nil || n != -5 || q.queue() != "G101" {
+		t.Errorf("the script answers %d, %v, and %s wait", n, err, q.queue())
 	}
 }
 
@@ -1260,8 +1260,8 @@ func TestFair_noDeadlineBehindTheDead(t *testing.T) {
 			q.queuedMany(-time.Second, names(101, 100+dead)...)
 			q.queued("G1 G2")
 			do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1"))
-			if got := q.ask("G3", 0); got.Verdict != luascripts.Held || got.Left != 5*time.Second || q.line() != "G1 G2" {
-				t.Errorf("behind %d dead: %+v, and %s wait", dead, got, q.line())
+			if got := q.ask("G3", 0); got.Verdict != luascripts.Held || got.Left != 5*time.Second || q.queue() != "G1 G2" {
+				t.Errorf("behind %d dead: %+v, and %s wait", dead, got, q.queue())
 			}
 		}
 	})
@@ -1273,8 +1273,8 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		q.held("G999", long)
 		q.queued("G1 G2 G3")
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
-		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.MustRetry, true) || q.line() != "G1 G2 G3" {
-			t.Errorf("%+v, and %s wait", kept, q.line())
+		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.MustRetry, true) || q.queue() != "G1 G2 G3" {
+			t.Errorf("%+v, and %s wait", kept, q.queue())
 		}
 		about(t, "G3", q.left("G3"), waiterTimeout)
 
@@ -1291,8 +1291,8 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		q.clear()
 		q.queued("G1")
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
-		if kept := q.keeps(names(101, 201)...); slices.Contains(kept.MustRetry, false) || q.line() != "G1" {
-			t.Errorf("%+v, and %s wait", kept, q.line())
+		if kept := q.keeps(names(101, 201)...); slices.Contains(kept.MustRetry, false) || q.queue() != "G1" {
+			t.Errorf("%+v, and %s wait", kept, q.queue())
 		}
 	})
 }
@@ -1321,7 +1321,7 @@ func TestKeepFair_tellsOnce(t *testing.T) {
 	})
 }
 
-// The line of a plain lock of that name is no owner of Redisson's.
+// The queue of a plain lock of that name is no owner of Redisson's.
 func TestKeepFair_besideAPlainLine(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
@@ -1335,20 +1335,20 @@ func TestKeepFair_besideAPlainLine(t *testing.T) {
 	})
 }
 
-// What is left of a lock when its holder goes is the line of a plain one, and that is no holder.
+// What is left of a lock when its holder goes is the queue of a plain one, and that is no holder.
 func TestFair_lineAlone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
-		line := func() {
+		queue := func() {
 			q.clear()
 			do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
 			q.queued("G1")
 		}
-		line()
+		queue()
 		if got := q.ask("G1", waiterTimeout); got.Verdict != luascripts.Done {
 			t.Errorf("its turn: %+v", got)
 		}
-		line()
+		queue()
 		q.held("G9", long)
 		if got := q.ask("G9", waiterTimeout); got.Verdict != luascripts.Done {
 			t.Errorf("its own: %+v", got)
@@ -1359,14 +1359,14 @@ func TestFair_lineAlone(t *testing.T) {
 		}
 		e.expect(notified("G1")...)
 
-		line()
+		queue()
 		q.held("G9", long)
 		got, err := luascripts.HandOffFair(t.Context(), q.rdb, fairKeys, owner("G9"), luascripts.Release{NextOwner: owner("G1"), Offer: lease})
 		if err != nil || got.Token == 0 || q.holder() != "G1=1" {
 			t.Errorf("%+v, %v, and %q has it", got, err, q.holder())
 		}
 
-		line()
+		queue()
 		q.releases("G9", luascripts.Gone)
 		e.expect(notified("G1")...)
 	})
@@ -1651,7 +1651,7 @@ func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
 func TestKeepFair_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
-	for _, c := range []struct{ name, line, needs string }{
+	for _, c := range []struct{ name, queue, needs string }{
 		{"ours", "G2 G1", "hgetall hlen lindex llen pttl time zadd zcard zmscore zrem zscore"},
 		{"theirs", "J2 G1", "hgetall hlen lindex llen lrange pttl time zadd zcard zmscore zrem zscore"},
 	} {
@@ -1659,8 +1659,8 @@ func TestKeepFair_deniedCommands(t *testing.T) {
 		for _, command := range commands("fair_keep") {
 			q.clear()
 			q.held("G9", long)
-			q.queued(c.line)
-			if c.line[0] == 'J' {
+			q.queued(c.queue)
+			if c.queue[0] == 'J' {
 				do(t, q.rdb, "PERSIST", fairKeys.Queue)
 				do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
 			}

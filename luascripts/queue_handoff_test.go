@@ -17,28 +17,28 @@ func TestLine_theShortWay(t *testing.T) {
 	const lives = " 2000 0 0 0;"
 	for name, c := range map[string]struct {
 		mark  string // what precedes the time
-		line  string // what follows it
+		queue string // what follows it
 		count string
 		deny  string
 		full  bool
 		free  bool // the lock is free afterwards
 	}{
-		"one waits":              {line: first + lives},
-		"two wait":               {line: first + lives + second + lives},
-		"the first is dead":      {line: other + lives + first + lives},
-		"all are dead":           {line: other + lives, free: true},
+		"one waits":              {queue: first + lives},
+		"two wait":               {queue: first + lives + second + lives},
+		"the first is dead":      {queue: other + lives + first + lives},
+		"all are dead":           {queue: other + lives, free: true},
 		"nobody waits":           {free: true},
-		"it held twice":          {line: first + lives, count: "2"},
-		"no count":               {line: first + lives, count: "x"},
-		"an offer without bound": {line: first + " 99999999 0 0 0;"},
-		"alive until a time":     {line: first + " 2000 0 0 99999999999999;"},
-		"no entry":               {line: "x", free: true},
-		"too long":               {line: first + lives + strings.Repeat("x", 40_000), free: true},
-		"a mark":                 {mark: "0", line: first + lives},
-		"without pexpire":        {line: first + lives, deny: "pexpire", free: true},
-		"without publish":        {line: first + lives, deny: "publish"},
-		"without pubsub":         {line: first + lives, deny: "pubsub"},
-		"memory is full":         {line: first + lives, full: true},
+		"it held twice":          {queue: first + lives, count: "2"},
+		"no count":               {queue: first + lives, count: "x"},
+		"an offer without bound": {queue: first + " 99999999 0 0 0;"},
+		"alive until a time":     {queue: first + " 2000 0 0 99999999999999;"},
+		"no entry":               {queue: "x", free: true},
+		"too long":               {queue: first + lives + strings.Repeat("x", 40_000), free: true},
+		"a mark":                 {mark: "0", queue: first + lives},
+		"without pexpire":        {queue: first + lives, deny: "pexpire", free: true},
+		"without publish":        {queue: first + lives, deny: "publish"},
+		"without pubsub":         {queue: first + lives, deny: "pubsub"},
+		"memory is full":         {queue: first + lives, full: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
@@ -51,7 +51,7 @@ func TestLine_theShortWay(t *testing.T) {
 			since := now(t, rdb)
 			release := func(grants int) string {
 				seed(t, rdb, holder, 1, 30_000)
-				do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("%d %s%d|%s", grants, c.mark, since, c.line))
+				do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("%d %s%d|%s", grants, c.mark, since, c.queue))
 				if c.count != "" {
 					do(t, rdb, "HSET", keys.Lock, holder, c.count)
 				}
@@ -80,7 +80,7 @@ func TestLine_theShortWay(t *testing.T) {
 	}
 }
 
-// While somebody listens that does not stand in line, the lock is let go after four grants. So it is if a caller marked the line
+// While somebody listens that does not stand in the queue, the lock is let go after four grants. So it is if a caller marked the line
 // and a second has passed. Otherwise it is let go after 640 grants and ten seconds, or at the next grant that goes by all the
 // rules.
 func TestLine_theShortWayEnds(t *testing.T) {

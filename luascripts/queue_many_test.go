@@ -111,8 +111,8 @@ func appended(t *testing.T, rdb rueidis.Client) int64 {
 // scriptTime returns the mean time of a script, in µs, since the statistics were reset.
 func scriptTime(t *testing.T, rdb rueidis.Client) float64 {
 	t.Helper()
-	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", "commandstats")), "\r\n") {
-		if _, stats, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+	for queue := range strings.SplitSeq(text(do(t, rdb, "INFO", "commandstats")), "\r\n") {
+		if _, stats, ok := strings.Cut(queue, "cmdstat_evalsha:"); ok {
 			_, rest, _ := strings.Cut(stats, "usec_per_call=")
 			us, _, _ := strings.Cut(rest, ",")
 			mean, err := strconv.ParseFloat(us, 64)
@@ -129,8 +129,8 @@ func scriptTime(t *testing.T, rdb rueidis.Client) float64 {
 // info returns a number of INFO.
 func info(t *testing.T, rdb rueidis.Client, section, name string) int64 {
 	t.Helper()
-	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", section)), "\r\n") {
-		if n, ok := strings.CutPrefix(line, name); ok {
+	for queue := range strings.SplitSeq(text(do(t, rdb, "INFO", section)), "\r\n") {
+		if n, ok := strings.CutPrefix(queue, name); ok {
 			number, err := strconv.ParseInt(n, 10, 64)
 			if err != nil {
 				t.Fatal(err)

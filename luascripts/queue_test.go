@@ -81,7 +81,7 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 	}
 }
 
-// ask sends the request of an owner that stands in line if it is refused. It has been
+// ask sends the request of an owner that stands in the queue if it is refused. It has been
 // waiting for the given time, and asks again in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
@@ -105,8 +105,8 @@ func text(m rueidis.RedisMessage) string {
 	return s
 }
 
-// line returns the owners in line, in order.
-func line(t *testing.T, rdb rueidis.Client) (owners []string) {
+// queue returns the owners in the queue, in order.
+func queue(t *testing.T, rdb rueidis.Client) (owners []string) {
 	t.Helper()
 	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), "|")
 	for entry := range strings.SplitSeq(strings.TrimSuffix(entries, ";"), ";") {
@@ -212,7 +212,7 @@ const (
 	second = "22222222-2222-7222-8222-222222222222:6"
 )
 
-// hold makes holder hold the lock, and puts others in line.
+// hold makes holder hold the lock, and puts others in the queue.
 func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	t.Helper()
 	do(t, rdb, "DEL", keys.Lock)
@@ -222,7 +222,7 @@ func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	}
 }
 
-// The release grants the lock to the first in line, for its offer, and tells its process.
+// The release grants the lock to the first in the queue, for its offer, and tells its process.
 // The others move up, and the waiter of the process that releases is behind them.
 func TestLine_firstComeFirstServed(t *testing.T) {
 	s := redistest.Start(t)
@@ -239,7 +239,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	if got := until(t, rdb, process(first), said); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("told %q", got)
 	}
-	if after, want := line(t, rdb), []string{second, nextOwner}; !slices.Equal(after, want) {
+	if after, want := queue(t, rdb), []string{second, nextOwner}; !slices.Equal(after, want) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 	if m := do(t, rdb, "HGET", keys.Lock, first); text(m) != "1" || number(t, rdb, "HLEN", keys.Lock) != 2 {
@@ -263,11 +263,11 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
-	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, nextOwner, 0); err != nil || v != luascripts.Gone || line(t, rdb) != nil {
-		t.Errorf("%v, %v, %q are left in line", v, err, line(t, rdb))
+	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, nextOwner, 0); err != nil || v != luascripts.Gone || queue(t, rdb) != nil {
+		t.Errorf("%v, %v, %q are left in line", v, err, queue(t, rdb))
 	}
 
-	// With no other process in line the answer grants the lock to the next owner.
+	// With no other process in the queue the answer grants the lock to the next owner.
 	p.NextOwner, p.Last = second, 1<<52+1
 	got, err = luascripts.HandOffReentrant(t.Context(), rdb, keys, first, p)
 	if err != nil || got.Token != 1<<52+2 {
@@ -281,18 +281,18 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	}
 }
 
-// The next owner of a release has the place in line that its process had before.
+// The next owner of a release has the place in the queue that its process had before.
 func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	listening(t, s, first, second)
 	hold(t, rdb, first, second)
-	const nextOwner = first + "9" // of the process that is first in line
+	const nextOwner = first + "9" // of the process that is first in the queue
 	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute})
 	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, nextOwner) != 1 {
 		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
 	}
-	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) {
+	if after, want := queue(t, rdb), []string{second}; !slices.Equal(after, want) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 }
@@ -322,7 +322,7 @@ func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 				t.Errorf("%d changes for a new offer, want 1", n)
 			}
 			stand(t, rdb, k, first+"9", 2*time.Second) // another owner of the same process
-			if after := line(t, rdb); !slices.Equal(after, []string{first + "9"}) {
+			if after := queue(t, rdb); !slices.Equal(after, []string{first + "9"}) {
 				t.Errorf("in line are %q", after)
 			}
 		})
@@ -368,7 +368,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 			}
 			if c.want == second {
 				<-said
-			} else if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+			} else if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
 				t.Errorf("in line are %q", after)
 			}
 		})
@@ -423,7 +423,7 @@ func TestLine_deaf(t *testing.T) {
 			if c.want == first {
 				left = []string{second}
 			}
-			if after := line(t, rdb); !slices.Equal(after, left) {
+			if after := queue(t, rdb); !slices.Equal(after, left) {
 				t.Errorf("in line are %q, want %q", after, left)
 			}
 		})
@@ -441,7 +441,7 @@ func TestLine_fewAreDeaf(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if n := len(line(t, rdb)); n != 8 {
+	if n := len(queue(t, rdb)); n != 8 {
 		t.Errorf("%d are in line", n)
 	}
 }
@@ -454,7 +454,7 @@ func TestLine_oneLeaves(t *testing.T) {
 	hold(t, rdb, first, second)
 	v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0)
 	check(t, "the first leaves", v, luascripts.Gone, err)
-	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+	if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
 		t.Errorf("in line are %q", after)
 	}
 }
@@ -476,7 +476,7 @@ func TestLine_isBounded(t *testing.T) {
 		}
 		stand(t, rdb, keys, owner, time.Second)
 	}
-	if after := line(t, rdb); !slices.Equal(after, all[:64]) {
+	if after := queue(t, rdb); !slices.Equal(after, all[:64]) {
 		t.Errorf("in line are %d, %q", len(after), after)
 	}
 	for _, f := range leave {
@@ -484,12 +484,12 @@ func TestLine_isBounded(t *testing.T) {
 	}
 	for range 1000 { // the script looks for the dead now and then
 		stand(t, rdb, keys, all[69], time.Second)
-		if len(line(t, rdb)) < 64 {
+		if len(queue(t, rdb)) < 64 {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if after, want := line(t, rdb), []string{all[3], all[69]}; !slices.Equal(after, want) {
+	if after, want := queue(t, rdb), []string{all[3], all[69]}; !slices.Equal(after, want) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 
@@ -532,7 +532,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
-			said := listening(t, s, holder, first) // and first is not in line
+			said := listening(t, s, holder, first) // and first is not in the queue
 			free := make(chan string, 100)
 			subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
 			subscribe(t, s, keys.Channel, free)
@@ -656,7 +656,7 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 	})
 }
 
-// A waiter that stands in line and is reached asks again without the rules for a waiter that comes.
+// A waiter that stands in the queue and is reached asks again without the rules for a waiter that comes.
 func TestLine_askingAgainIsCheap(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -693,7 +693,7 @@ func TestLine_aloneIsFree(t *testing.T) {
 		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: second, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if after := line(t, rdb); !slices.Equal(after, []string{first}) {
+		if after := queue(t, rdb); !slices.Equal(after, []string{first}) {
 			t.Errorf("in line are %q", after)
 		}
 
@@ -787,7 +787,7 @@ func TestLine_forgetsTheDead(t *testing.T) {
 	listening(t, s, third)
 	stand(t, rdb, keys, third, time.Second)
 	pass(t, rdb, keys, holder)
-	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
+	if after, want := queue(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
 		t.Errorf("in line are %q, want %q; %q", after, want, contents(t, rdb))
 	}
 }
@@ -837,7 +837,7 @@ func TestPlain_anyThread(t *testing.T) {
 	})
 }
 
-// A refused TryLock does not stand in line. It leaves its mark there, once, and no other trace: of a lock without a line, none.
+// A refused TryLock does not stand in the queue. It leaves its mark there, once, and no other trace: of a lock without a line, none.
 func TestLine_triesLeaveAMark(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
@@ -854,7 +854,7 @@ func TestLine_triesLeaveAMark(t *testing.T) {
 			}
 		}
 		stand(t, rdb, keys, second, time.Second) // who comes behind it keeps it
-		if after, want := line(t, rdb), []string{first, second}; !slices.Equal(after, want) || !strings.HasPrefix(text(), marked) {
+		if after, want := queue(t, rdb), []string{first, second}; !slices.Equal(after, want) || !strings.HasPrefix(text(), marked) {
 			t.Errorf("the line is %q, want %q and %q", text(), marked, second)
 		}
 		if is, err := luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || len(is.Waiters) != 2 || len(is.Fields) != 1 {
@@ -885,7 +885,7 @@ func TestLine_goesWithTheLast(t *testing.T) {
 }
 
 // With memory full no process enters the line, and a request is answered with what is left of the lease. A process
-// in line is granted the lock.
+// in the queue is granted the lock.
 func TestLine_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -895,7 +895,7 @@ func TestLine_fullMemory(t *testing.T) {
 	stand(t, rdb, keys, second, time.Second)
 	try(t, rdb)
 	pass(t, rdb, keys, holder)
-	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 || len(line(t, rdb)) != 0 {
+	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 || len(queue(t, rdb)) != 0 {
 		t.Errorf("left %q", contents(t, rdb))
 	}
 }
@@ -915,7 +915,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	}
 	hold(t, rdb)
 	stand(t, denied(t, s, "pubsub"), keys, second, time.Second)
-	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+	if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
 		t.Errorf("in line are %q", after)
 	}
 	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
@@ -985,7 +985,7 @@ func TestLine_longerThanItCanBe(t *testing.T) {
 	}
 }
 
-// The server cannot count listeners any more. Processes that were reached stay in line and are
+// The server cannot count listeners any more. Processes that were reached stay in the queue and are
 // granted the lock, also when the line is full; those whose deadline is over have no place, and those
 // that no message reaches keep theirs until the deadline.
 func TestLine_aliveOrNot(t *testing.T) {
@@ -1020,12 +1020,12 @@ func TestLine_aliveOrNot(t *testing.T) {
 			do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, full.String())
 			for range 100 { // the script looks for the dead now and then
 				stand(t, rdb, c.k, second, time.Second)
-				if len(line(t, rdb)) < 64 {
+				if len(queue(t, rdb)) < 64 {
 					break
 				}
 				time.Sleep(time.Millisecond)
 			}
-			if after := line(t, rdb); c.stays != (len(after) == 64) || !c.stays && !slices.Equal(after, []string{second}) {
+			if after := queue(t, rdb); c.stays != (len(after) == 64) || !c.stays && !slices.Equal(after, []string{second}) {
 				t.Errorf("in line are %q", after)
 			}
 		})
