@@ -36,7 +36,7 @@ func named(name string) luascripts.Keys {
 	return k
 }
 
-// fenced returns the keys of a plain lock with a register of tokens.
+// fenced returns the keys of a plain lock with a token counter of tokens.
 func fenced(name string) luascripts.Keys {
 	k := named(name)
 	k.TokenCounter = "leasehold_token:{" + name + "}"
@@ -298,7 +298,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 			}
 		}
 	}
-	plain := func(k luascripts.Keys) *luascripts.Change { k.TokenCounter = ""; return takes(k, ours, 1) } // not even one request can have a register that is elsewhere
+	plain := func(k luascripts.Keys) *luascripts.Change { k.TokenCounter = ""; return takes(k, ours, 1) } // not even one request can have a token counter that is elsewhere
 	acquire := func(k luascripts.Keys) *luascripts.Change { return takes(k, ours, 1) }
 	free := func(k luascripts.Keys) *luascripts.Change { return gives(k, ours, 0) }
 	old := []string{"{x}1", "{x}2", "{x}3", "{x}4"}

@@ -149,23 +149,23 @@ func TestFair_nextAreFew(t *testing.T) {
 	})
 }
 
-// A next owner's token comes from the register, and is larger than those that were given out. A
-// register that cannot go on does not stop the release.
+// A next owner's token comes from the token counter, and is larger than those that were given out. A
+// token counter that cannot go on does not stop the release.
 func TestPassFair_register(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		keys := fairKeys
 		keys.TokenCounter = "redisson_lock_token:{orders}"
 		last := uint64(now(t, q.rdb)) * 2000
 		for _, c := range []struct {
-			register string
-			token    uint64
-			raised   string
+			tokenCounter string
+			token        uint64
+			raised       string
 		}{
 			{fmt.Sprint(last + 10), last + 11, fmt.Sprint(last + 75)},
 			{"9007199254740991", 0, "9007199254740991"},
 		} {
 			q.clear()
-			do(t, q.rdb, "SET", keys.TokenCounter, c.register)
+			do(t, q.rdb, "SET", keys.TokenCounter, c.tokenCounter)
 			q.hold(own(1))
 			q.waiting(own(2))
 			got, err := luascripts.HandOffFair(t.Context(), q.rdb, keys, own(1), luascripts.Release{NextOwner: own(2), Offer: lease, Last: last, Spare: 64})

@@ -1382,7 +1382,7 @@ func TestReleaseFair_muteToTheirs(t *testing.T) {
 	q.javaGets("J2")
 }
 
-// A register that cannot go on is an error, and the owner has nothing.
+// A token counter that cannot go on is an error, and the owner has nothing.
 func TestAcquireFair_spoiltRegister(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		spoilt := fairKeys

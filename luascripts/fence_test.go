@@ -68,7 +68,7 @@ func registered(token uint64) string {
 func TestFence(t *testing.T) {
 	for _, c := range []struct {
 		name             string
-		register         string // "" is none
+		tokenCounter     string // "" is none
 		token            uint64
 		verdict          luascripts.Verdict
 		highest, becomes uint64
@@ -91,8 +91,8 @@ func TestFence(t *testing.T) {
 				if c.verdict == luascripts.Done {
 					want = g.left + want
 				}
-				if c.register != "" {
-					do(t, rdb, "SET", "leasehold_fence:{data}", c.register)
+				if c.tokenCounter != "" {
+					do(t, rdb, "SET", "leasehold_fence:{data}", c.tokenCounter)
 				}
 				got, err := g.write(t, rdb, guarded(c.token))
 				if err != nil || got != (luascripts.Fenced{Verdict: c.verdict, Highest: c.highest}) {
@@ -143,7 +143,7 @@ func TestFence_deleted(t *testing.T) {
 // The register's expiry begins anew at each write; a refusal does not change it.
 func TestFence_keep(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
-		register := guarded(0).TokenCounter
+		tokenCounter := guarded(0).TokenCounter
 		write := func(token uint64, keep time.Duration, want luascripts.Verdict) {
 			t.Helper()
 			f := guarded(token)
@@ -152,15 +152,15 @@ func TestFence_keep(t *testing.T) {
 			check(t, "write", got.Verdict, want, err)
 		}
 		write(younger, time.Hour, luascripts.Done)
-		about(t, "after an hour's", pttl(t, rdb, register), time.Hour)
+		about(t, "after an hour's", pttl(t, rdb, tokenCounter), time.Hour)
 		write(younger, 2*time.Hour, luascripts.Done)
-		about(t, "after two hours'", pttl(t, rdb, register), 2*time.Hour)
+		about(t, "after two hours'", pttl(t, rdb, tokenCounter), 2*time.Hour)
 		write(older, 3*time.Hour, luascripts.Stale)
-		about(t, "after a refusal", pttl(t, rdb, register), 2*time.Hour)
+		about(t, "after a refusal", pttl(t, rdb, tokenCounter), 2*time.Hour)
 		write(older, 0, luascripts.Stale)
-		about(t, "after a refusal without an end", pttl(t, rdb, register), 2*time.Hour)
+		about(t, "after a refusal without an end", pttl(t, rdb, tokenCounter), 2*time.Hour)
 		write(younger, 0, luascripts.Done)
-		if left := number(t, rdb, "PTTL", register); left != -1 {
+		if left := number(t, rdb, "PTTL", tokenCounter); left != -1 {
 			t.Errorf("for ever: %d ms", left)
 		}
 	})
@@ -198,12 +198,12 @@ func TestFence_foreign(t *testing.T) {
 func TestFence_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	for _, register := range []string{"", strconv.Itoa(older)} {
+	for _, tokenCounter := range []string{"", strconv.Itoa(older)} {
 		s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 		s.Do(t, "FLUSHALL")
 		s.Do(t, "SET", "data", "x")
-		if register != "" {
-			s.Do(t, "SET", "leasehold_fence:{data}", register)
+		if tokenCounter != "" {
+			s.Do(t, "SET", "leasehold_fence:{data}", tokenCounter)
 		}
 		before := contents(t, rdb)
 		full(t, s)

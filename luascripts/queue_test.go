@@ -55,8 +55,8 @@ func TestLine_besideAFairLock(t *testing.T) {
 	})
 }
 
-// The lock is released, and the register of its next holder is damaged. The release reports that the
-// lock is free, and publishes it; a waiter that needs the register gets the error.
+// The lock is released, and the token counter of its next holder is damaged. The release reports that the
+// lock is free, and publishes it; a waiter that needs the token counter gets the error.
 func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 30000)
@@ -572,7 +572,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 	}
 }
 
-// A waiter that uses the register of tokens may stand behind a holder that does not, and the other
+// A waiter that uses the token counter of tokens may stand behind a holder that does not, and the other
 // way round: the waiter's token comes from its own request.
 func TestLine_needsTheRegister(t *testing.T) {
 	s := redistest.Start(t)
@@ -1225,7 +1225,7 @@ func TestLine_transcript(t *testing.T) {
 		reentrant_acquire [l] $b:001 1000 1000~0~500~4000 1 = -1
 		HGET l leasehold_line = 3~5|$b:001~1000~0~0~0;
 
-		# the register is raised only for a next owner
+		# the token counter is raised only for a next owner
 		DEL l
 		HSET l $a:001 1 leasehold_line 3~5|$b:001~1000~0~0~0;
 		reentrant_release [l r] $a:001 PUBLISH 0 0 = 1

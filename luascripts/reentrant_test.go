@@ -501,7 +501,7 @@ func TestReentrant_transcript(t *testing.T) {
 		reentrant_acquire [m r] $a:001 1000 '' 0 1 3 = @400004us
 		GET r = @400007us
 
-		# a token is the time, or one more than the register where that is not less; a register that is too large gives none
+		# a token is the time, or one more than the token counter where that is not less; a token counter that is too large gives none
 		DEL m
 		SET r @399999us
 		reentrant_acquire [m r] $a:001 1000 '' 0 1 0 = @400000us

@@ -27,7 +27,7 @@ func TestRWPeers_downgradedAndDead(t *testing.T) {
 	})
 }
 
-// A register that is something else, or may not be read, is an error, and nothing
+// A token counter that is something else, or may not be read, is an error, and nothing
 // is done.
 func TestRW_foreignRegister(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
@@ -43,7 +43,7 @@ func TestRW_foreignRegister(t *testing.T) {
 	})
 }
 
-// With a register, a reader's token is larger than that of every earlier writer, also while
+// With a token counter, a reader's token is larger than that of every earlier writer, also while
 // that writer still writes, and smaller than that of every later writer. Readers with no writer
 // between them share one, so that a guard which has seen one accepts the others.
 func TestRW_tokensWithARegister(t *testing.T) {

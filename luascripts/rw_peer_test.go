@@ -316,7 +316,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 	})
 }
 
-// Redisson does not know of a wish, and ignores it; ours wait behind it.
+// Redisson does not know of an intent, and ignores it; ours wait behind it.
 func TestRWPeers_wish(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		if !l.javaReads("J1", long) {

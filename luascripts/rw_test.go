@@ -155,11 +155,11 @@ func (l rw) leases(name, count string) string {
 	return strings.Join(all, ",")
 }
 
-// wish sets a wish: a writer has been waiting for a while, and counts as alive for d more.
+// intent sets an intent: a writer has been waiting for a while, and counts as alive for d more.
 // "G5 10s" has been waiting for 10 s.
-func (l rw) wish(wish string, d time.Duration) {
+func (l rw) intent(intent string, d time.Duration) {
 	l.t.Helper()
-	name, waited, ok := strings.Cut(wish, " ")
+	name, waited, ok := strings.Cut(intent, " ")
 	if !ok {
 		return
 	}
@@ -171,7 +171,7 @@ func (l rw) wish(wish string, d time.Duration) {
 	l.ends(l.keys.Intent, d)
 }
 
-// wished returns the wish, in the form of wish, "" if there is none. Times are cut down to
+// wished returns the intent, in the form of intent, "" if there is none. Times are cut down to
 // minutes.
 func (l rw) wished() string {
 	l.t.Helper()
@@ -249,7 +249,7 @@ func TestAcquireRead(t *testing.T) {
 			name    string
 			before  string
 			lease   time.Duration // of all keys that are there before
-			wish    string
+			intent  string
 			want    int
 			ask     time.Duration // the lease asked for
 			writer  string
@@ -295,7 +295,7 @@ func TestAcquireRead(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				l.held(c.before, c.lease)
-				l.wish(c.wish, waiterTimeout)
+				l.intent(c.intent, waiterTimeout)
 				q := luascripts.Request{Owner: owner("G1"), Lease: c.ask, Want: c.want, Yield: !c.first, Waited: 5 * time.Minute}
 				if c.writer != "" {
 					q.Writer = owner(c.writer)
@@ -320,8 +320,8 @@ func TestAcquireRead(t *testing.T) {
 					if c.hash != 0 {
 						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
 					}
-					if got := l.wished(); got != c.wish {
-						t.Errorf("the wish is %q, was %q", got, c.wish)
+					if got := l.wished(); got != c.intent {
+						t.Errorf("the wish is %q, was %q", got, c.intent)
 					}
 					all := contents(t, l.rdb)
 					if first != "" && all != first {
@@ -340,7 +340,7 @@ func TestAcquireWrite(t *testing.T) {
 			name          string
 			before        string
 			lease         time.Duration // of all keys that are there before
-			wish          string        // of a waiting writer; the caller has been waiting for 5 minutes
+			intent        string        // of a waiting writer; the caller has been waiting for 5 minutes
 			want          int
 			ask           time.Duration // the lease asked for
 			waiterTimeout time.Duration
@@ -387,7 +387,7 @@ func TestAcquireWrite(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				l.held(c.before, c.lease)
-				l.wish(c.wish, 2*time.Minute)
+				l.intent(c.intent, 2*time.Minute)
 				var first string
 				for range 2 {
 					before := time.Now()
@@ -424,7 +424,7 @@ func TestAcquireWrite(t *testing.T) {
 	})
 }
 
-// unwished is contents without the wish, whose text has a time in it.
+// unwished is contents without the intent, whose text has a time in it.
 func unwished(contents string) string {
 	lines := strings.SplitAfter(contents, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Intent) }), "")
@@ -523,7 +523,7 @@ func TestReleaseWrite(t *testing.T) {
 			name     string
 			before   string
 			reading  time.Duration // the lease of the owner's reading; that of its writing is long
-			wish     string
+			intent   string
 			leave    int
 			verdict  luascripts.Verdict
 			after    string
@@ -561,7 +561,7 @@ func TestReleaseWrite(t *testing.T) {
 				if strings.HasPrefix(c.before, "read G8") {
 					l.ends(l.keys.Lock, c.reading)
 				}
-				l.wish(c.wish, waiterTimeout)
+				l.intent(c.intent, waiterTimeout)
 				var first string
 				want, notified := c.verdict, []string(nil)
 				if c.notified {
@@ -716,11 +716,11 @@ func TestRenewRW(t *testing.T) {
 
 func TestInspectRW(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		inspect := func(state string, d time.Duration, wish string) luascripts.Snapshot {
+		inspect := func(state string, d time.Duration, intent string) luascripts.Snapshot {
 			t.Helper()
 			l.clear()
 			l.held(state, d)
-			l.wish(wish, waiterTimeout)
+			l.intent(intent, waiterTimeout)
 			before := contents(t, l.rdb)
 			s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys)
 			if err != nil {
@@ -949,7 +949,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 	})
 }
 
-// A damaged wish keeps no reader waiting; the next writer replaces it.
+// A damaged intent keeps no reader waiting; the next writer replaces it.
 func TestRW_strangeWishes(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
@@ -1193,7 +1193,7 @@ type deniedRWCase struct {
 	name   string
 	script string
 	before string
-	wish   string
+	intent string
 	call   func(l rw) error
 }
 
@@ -1214,7 +1214,7 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 		for _, command := range commands(c.script) {
 			l.clear()
 			l.held(c.before, long)
-			l.wish(c.wish, waiterTimeout)
+			l.intent(c.intent, waiterTimeout)
 			before := mine()
 			err := c.call(rw{t, denied(t, s, command), l.keys})
 			if number(t, l.rdb, "PTTL", l.keys.Lock) == -1 {
@@ -1298,7 +1298,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	mute.stopsReading("G1", luascripts.Done)
 	l.held("write G1:write=1", long)
 	mute.stopsWriting("G1", luascripts.Done)
-	l.wish("G1 5m", waiterTimeout)
+	l.intent("G1 5m", waiterTimeout)
 	mute.stopsWriting("G1", luascripts.Gone)
 	l.held("write G1:write=1", long)
 	got, err := luascripts.ForceRW(t.Context(), mute.rdb, rwKeys)
@@ -1399,7 +1399,7 @@ func FuzzRWReplies(f *testing.F) {
 	})
 }
 
-// What each script of a read/write lock does at the very end of a lease, a wish or a turn, and which keys it keeps how long.
+// What each script of a read/write lock does at the very end of a lease, an intent or a turn, and which keys it keeps how long.
 func TestRW_transcript(t *testing.T) {
 	play(t, `
 		# a writer, its re-entry, and who waits

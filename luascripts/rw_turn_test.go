@@ -82,7 +82,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 		for _, c := range []struct {
 			name          string
 			before        string
-			wish          string
+			intent        string
 			turn          string
 			waiterTimeout time.Duration
 			verdict       luascripts.Verdict
@@ -112,7 +112,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				l.held(c.before, long)
-				l.wish(c.wish, long)
+				l.intent(c.intent, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
 					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.waiterTimeout })

@@ -567,7 +567,7 @@ func rwSteps(r *numbers) []step {
 	// it is, whether it has begun, whether a writer has passed, and how many callers came before it began.
 	has := func() func(now int64, dead bool) content {
 		mode, who, left, leases := r.next(), r.next(), r.next(), r.list(callers)
-		wish, turn, began, entered, start := r.next(), r.next(), r.next() == 1, r.next() == 1, r.next()
+		intent, turn, began, entered, start := r.next(), r.next(), r.next() == 1, r.next() == 1, r.next()
 		return func(now int64, dead bool) content {
 			s, fields := content{}, []string{"mode", []string{"", "read", "write"}[mode]}
 			for c, left := range leases {
@@ -584,8 +584,8 @@ func rwSteps(r *numbers) []step {
 			case 2:
 				s["lock"] = value{"hash", append(fields, writer(who)+":write", "1"), left * tick}
 			}
-			if wish != none {
-				s["wish"] = value{"string", []string{writer(wish) + " " + ms(arrived(came[wish], now))}, -tick}
+			if intent != none {
+				s["wish"] = value{"string", []string{writer(intent) + " " + ms(arrived(came[intent], now))}, -tick}
 			}
 			if turn != none || began {
 				owner, since, at := "", int64(0), int64(0)

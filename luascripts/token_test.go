@@ -13,15 +13,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A holder raises the register, and never lowers it. A client that does not hold the lock does not change it.
+// A holder raises the token counter, and never lowers it. A client that does not hold the lock does not change it.
 func TestRaiseToken(t *testing.T) {
 	k := luascripts.Keys{Lock: "orders", TokenCounter: "redisson_lock_token:{orders}"}
 	const above = "1795225388576201"
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, test := range map[string]struct {
-			lock, register string // commands that are run before
-			want           luascripts.Verdict
-			left           string // in the register
+			lock, tokenCounter string // commands that are run before
+			want               luascripts.Verdict
+			left               string // in the token counter
 		}{
 			"held":        {"HSET orders me 1", "SET " + k.TokenCounter + " 7", luascripts.Done, "1795225388576200"},
 			"first":       {"HSET orders me 2", "", luascripts.Done, "1795225388576200"},
@@ -33,7 +33,7 @@ func TestRaiseToken(t *testing.T) {
 			"foreign key": {"SET orders me", "SET " + k.TokenCounter + " 7", luascripts.Foreign, "7"},
 		} {
 			do(t, rdb, "FLUSHALL")
-			for _, command := range []string{test.lock, test.register} {
+			for _, command := range []string{test.lock, test.tokenCounter} {
 				if command != "" {
 					do(t, rdb, strings.Split(command, " ")...)
 				}
@@ -58,7 +58,7 @@ func TestRaiseToken(t *testing.T) {
 	})
 }
 
-// A register that holds no token is an error, and nothing changes: neither it nor the lock.
+// A token counter that holds no token is an error, and nothing changes: neither it nor the lock.
 func TestToken_noNumber(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, text := range []string{"abc", "12.5", "-3", "", " 7", "0x10", "1e3", strings.Repeat("9", 20)} {
@@ -85,7 +85,7 @@ func TestToken_noNumber(t *testing.T) {
 	})
 }
 
-// The token of a new holder is the clock, or one more than the register if that is later. The register is left at as
+// The token of a new holder is the clock, or one more than the token counter if that is later. The token counter is left at as
 // many tokens more as the holder may give out.
 func TestToken_andItsRegister(t *testing.T) {
 	m := redistest.NewMini(t)
@@ -96,8 +96,8 @@ func TestToken_andItsRegister(t *testing.T) {
 	k := fairKeys
 	k.TokenCounter = "redisson_lock_token:{orders}"
 	for name, c := range map[string]struct {
-		register string
-		want     uint64
+		tokenCounter string
+		want         uint64
 	}{
 		"there is none":    {"", clock},
 		"before the clock": {"7", clock},
@@ -105,8 +105,8 @@ func TestToken_andItsRegister(t *testing.T) {
 		"after the clock":  {strconv.FormatUint(clock+100, 10), clock + 101},
 	} {
 		do(t, rdb, "FLUSHALL")
-		if c.register != "" {
-			do(t, rdb, "SET", k.TokenCounter, c.register)
+		if c.tokenCounter != "" {
+			do(t, rdb, "SET", k.TokenCounter, c.tokenCounter)
 		}
 		got, err := luascripts.AcquireFair(t.Context(), rdb, k, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Spare: 10})
 		if err != nil || got.Token != c.want {
@@ -119,7 +119,7 @@ func TestToken_andItsRegister(t *testing.T) {
 	}
 }
 
-// The register of tokens never goes down, and only a holder raises it.
+// The token counter of tokens never goes down, and only a holder raises it.
 func TestToken_transcript(t *testing.T) {
 	play(t, `
 		HSET l $a:1 1

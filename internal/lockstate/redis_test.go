@@ -11,7 +11,7 @@ type redis struct {
 	token   uint64 // the latest
 	holder  string // of a lock with one owner at a time, or of the write lock
 	readers []string
-	wish    string    // the writer intent that readers wait behind
+	intent  string    // the writer intent that readers wait behind
 	wished  time.Time // when the writer intent was set
 	queue   []entry   // for locks with hand-offs: processes; for fair locks: owners
 }
@@ -72,16 +72,16 @@ func (r *redis) take(c *command) bool {
 		return true
 	case r.holder == "" && len(r.readers) == 0:
 		r.holder = c.name
-		if r.wish == c.name {
-			r.wish = ""
+		if r.intent == c.name {
+			r.intent = ""
 		}
 		return true
 	}
 	if c.queued {
 		r.enlist(entry{p: c.p, name: c.name})
 	}
-	if c.terms.Sided && c.waiterTimeout > 0 && (r.wish == "" || r.wish == c.name) {
-		r.wish, r.wished = c.name, c.came
+	if c.terms.Sided && c.waiterTimeout > 0 && (r.intent == "" || r.intent == c.name) {
+		r.intent, r.wished = c.name, c.came
 	}
 	return false
 }
@@ -103,7 +103,7 @@ func (r *redis) read(c *command) bool {
 	if r.holder != "" && r.holder != c.writer {
 		return false
 	}
-	if r.holder == "" && c.terms.Yield && r.wish != "" && r.wished.Before(c.came) {
+	if r.holder == "" && c.terms.Yield && r.intent != "" && r.wished.Before(c.came) {
 		return false
 	}
 	r.readers = append(r.readers, c.name)
@@ -150,9 +150,9 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 	case c.terms.Reads:
 		return r.leave(w, c)
 	case c.terms.Sided:
-		wished := r.wish == c.name
+		wished := r.intent == c.name
 		if wished {
-			r.wish = ""
+			r.intent = ""
 		}
 		if r.holder != c.name {
 			a.gone = true
@@ -255,5 +255,5 @@ func (r *redis) strike(c *command) {
 
 // empty reports whether the lock has no keys left.
 func (r *redis) empty() bool {
-	return r.holder == "" && len(r.readers) == 0 && r.wish == "" && len(r.queue) == 0
+	return r.holder == "" && len(r.readers) == 0 && r.intent == "" && len(r.queue) == 0
 }

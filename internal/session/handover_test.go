@@ -1036,8 +1036,8 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 // which the release increases by the maximum number of hand-offs.
 func TestGuard_theHeirsRegister(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const register = "redisson_lock_token:{orders}"
-		if err := w.mini.Set(register, "4000000000000000"); err != nil {
+		const tokenCounter = "redisson_lock_token:{orders}"
+		if err := w.mini.Set(tokenCounter, "4000000000000000"); err != nil {
 			w.Fatal(err)
 		}
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
@@ -1050,12 +1050,12 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 		if n := sent.Load(); h.Token() != 4000000000000001 || n != 1 {
 			w.Errorf("token %d, by %d scripts", h.Token(), n)
 		}
-		raised, err := w.mini.Get(register)
+		raised, err := w.mini.Get(tokenCounter)
 		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxHandOffs {
 			w.Errorf("the register is at %s, %v", raised, err)
 		}
 		w.unlock(h)
-		w.mini.Del(register) // it is kept by design
+		w.mini.Del(tokenCounter) // it is kept by design
 	})
 }
 
@@ -1772,9 +1772,9 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		w.unlock(h)
 		<-left
 		after := <-far
-		register, err := w.mini.Get("redisson_lock_token:{orders}")
-		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+lockstate.MaxHandOffs {
-			w.Errorf("the register is at %s, and the holder's token is %d", register, after.Token())
+		tokenCounter, err := w.mini.Get("redisson_lock_token:{orders}")
+		if latest, _ := strconv.ParseUint(tokenCounter, 10, 64); err != nil || latest < after.Token()+lockstate.MaxHandOffs {
+			w.Errorf("the register is at %s, and the holder's token is %d", tokenCounter, after.Token())
 		}
 		w.unlock(after)
 		w.mini.Del("redisson_lock_token:{orders}")

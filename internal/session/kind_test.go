@@ -215,9 +215,9 @@ func TestWaiter_withoutATrace(t *testing.T) {
 func TestWaiters_traces(t *testing.T) {
 	first := []lock.Option{lock.WithReaderPreference()}
 	for name, c := range map[string]struct {
-		kind       *Kind
-		opts       []lock.Option
-		wish, turn bool
+		kind         *Kind
+		opts         []lock.Option
+		intent, turn bool
 	}{
 		"a writer":                      {writing, nil, true, false},
 		"a writer, readers first":       {writing, first, false, false},
@@ -229,8 +229,8 @@ func TestWaiters_traces(t *testing.T) {
 				spec := w.a.NewSpec(c.kind, "orders", c.opts)
 				h := w.take(w.b, writing, w.Context())
 				waiter := w.waitingFor(w.a, w.Context(), spec)
-				if wish, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); wish != c.wish || turn != c.turn {
-					w.Errorf("a wish: %v, a claim: %v", wish, turn)
+				if intent, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); intent != c.intent || turn != c.turn {
+					w.Errorf("a wish: %v, a claim: %v", intent, turn)
 				}
 				w.unlock(h)
 				w.unlock(<-waiter)

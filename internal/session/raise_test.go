@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// register is the key of the token counter of the tests' lock. It is kept by design.
-const register = "redisson_lock_token:{orders}"
+// token counter is the key of the token counter of the tests' lock. It is kept by design.
+const tokenCounter = "redisson_lock_token:{orders}"
 
 // A holder raises the tokens of all later holders, even as a writer. Package reentrant tests hand-offs.
 func TestRaise(t *testing.T) {
@@ -26,7 +26,7 @@ func TestRaise(t *testing.T) {
 					w.Errorf("the next holder has the token %d", nextOwner.Token())
 				}
 				w.unlock(nextOwner)
-				w.mini.Del(register)
+				w.mini.Del(tokenCounter)
 			})
 		})
 	}
@@ -58,6 +58,6 @@ func TestRaise_fails(t *testing.T) {
 				w.Error(err)
 			}
 		}
-		w.mini.Del(register)
+		w.mini.Del(tokenCounter)
 	})
 }

@@ -807,9 +807,9 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 		first := w.take(w.b, writing, w.Context())
 		before := w.reads(w.a, w.Context())
 		time.Sleep(pollTime / 4)
-		const wish = "leasehold_rwlock_wish:{orders}"
-		_ = w.mini.Set(wish, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
-		w.mini.SetTTL(wish, time.Hour)
+		const intent = "leasehold_rwlock_wish:{orders}"
+		_ = w.mini.Set(intent, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
+		w.mini.SetTTL(intent, time.Hour)
 		time.Sleep(pollTime / 4)
 		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Millisecond} })
 		over := make(chan struct{})
@@ -839,7 +839,7 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 		close(over)
 		wg.Wait()
 		w.unlock(h)
-		w.mini.Del(wish)
+		w.mini.Del(intent)
 	})
 }
 
