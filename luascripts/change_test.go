@@ -36,7 +36,7 @@ func named(name string) luascripts.Keys {
 	return k
 }
 
-// fenced returns the keys of a plain lock with a token counter of tokens.
+// fenced returns the keys of a plain lock with a token counter.
 func fenced(name string) luascripts.Keys {
 	k := named(name)
 	k.TokenCounter = "leasehold_token:{" + name + "}"

@@ -744,7 +744,7 @@ func TestFair_deletedByHand(t *testing.T) {
 				do(t, q.rdb, append([]string{"DEL"}, doomed...)...)
 
 				// An owner comes anew before any heartbeat. Then all send heartbeats, and
-				// ask if they are notified to; some do anyhow.
+				// retry if they are notified; some do anyhow.
 				got := q.ask("G5", waiterTimeout)
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
 					t.Errorf("the new owner: %+v", got)

@@ -118,7 +118,7 @@ func about(t *testing.T, what string, got, want time.Duration) {
 	}
 }
 
-// slow is how long a test may take between two of its lines. Leases and waiter timeout
+// slow is how long a test may take between two of its lines. Leases and waiter timeouts
 // in these tests are long enough for that.
 const slow = 15 * time.Second
 

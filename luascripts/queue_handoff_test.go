@@ -80,7 +80,7 @@ func TestLine_theShortWay(t *testing.T) {
 	}
 }
 
-// While somebody listens that does not stand in the queue, the lock is let go after four grants. So it is if a caller marked the line
+// While somebody listens that does not stand in the queue, the lock is let go after four grants. So it is if a caller marked the queue
 // and a second has passed. Otherwise it is let go after 640 grants and ten seconds, or at the next grant that goes by all the
 // rules.
 func TestLine_theShortWayEnds(t *testing.T) {

@@ -508,7 +508,7 @@ func TestLine_isBounded(t *testing.T) {
 	}
 }
 
-// Listeners that know of no line get the lock free now and then, and ours are notified to retry
+// Listeners that know of no queue get the lock free now and then, and ours are notified to retry
 // later: after four grants; after 16 where the server cannot count such listeners. If there are
 // none the lock is freed for callers of TryLock: after four grants and a second if one has left its mark,
 // and otherwise after 640 and ten seconds.
@@ -572,7 +572,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 	}
 }
 
-// A waiter that uses the token counter of tokens may stand behind a holder that does not, and the other
+// A waiter that uses the token counter may stand behind a holder that does not, and the other
 // way round: the waiter's token comes from its own request.
 func TestLine_needsTheRegister(t *testing.T) {
 	s := redistest.Start(t)
@@ -837,7 +837,7 @@ func TestPlain_anyThread(t *testing.T) {
 	})
 }
 
-// A refused TryLock does not stand in the queue. It leaves its mark there, once, and no other trace: of a lock without a line, none.
+// A refused TryLock does not stand in the queue. It leaves its mark there, once, and no other trace: of a lock without a queue, none.
 func TestLine_triesLeaveAMark(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)

@@ -1399,7 +1399,7 @@ func FuzzRWReplies(f *testing.F) {
 	})
 }
 
-// What each script of a read/write lock does at the very end of a lease, an intent or a turn, and which keys it keeps how long.
+// What each script of a read/write lock does at the very end of a lease, an intent or a reservation, and which keys it keeps how long.
 func TestRW_transcript(t *testing.T) {
 	play(t, `
 		# a writer, its re-entry, and who waits

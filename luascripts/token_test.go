@@ -119,7 +119,7 @@ func TestToken_andItsRegister(t *testing.T) {
 	}
 }
 
-// The token counter of tokens never goes down, and only a holder raises it.
+// The token counter never goes down, and only a holder raises it.
 func TestToken_transcript(t *testing.T) {
 	play(t, `
 		HSET l $a:1 1

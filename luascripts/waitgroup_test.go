@@ -78,7 +78,7 @@ func TestWaitGroup(t *testing.T) {
 		stands(1, 1, 1)
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d")
 		leave("d", 0, luascripts.WorkerDone, luascripts.Gone)
-		join("d", time.Hour, luascripts.Gone) // it was notified that its worker is over
+		join("d", time.Hour, luascripts.Gone) // a reply said that its worker is over
 		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
 			t.Errorf("%+v", s)
 		}
