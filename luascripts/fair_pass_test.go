@@ -174,7 +174,7 @@ func TestPassFair_register(t *testing.T) {
 			}
 			m := do(t, q.rdb, "GET", keys.TokenCounter)
 			if raised, _ := m.ToString(); raised != c.raised {
-				t.Errorf("the register is at %s, want %s", raised, c.raised)
+				t.Errorf("the token counter is at %s, want %s", raised, c.raised)
 			}
 			if c.token == 0 && len(q.holders()) > 0 {
 				t.Error("the lock is granted without a token")

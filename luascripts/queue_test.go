@@ -590,7 +590,7 @@ func TestLine_needsTheRegister(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if r := text(do(t, rdb, "GET", fenced.TokenCounter)); r != "4000000000000001" {
-		t.Errorf("the register is at %s", r)
+		t.Errorf("the token counter is at %s", r)
 	}
 	pass(t, rdb, fenced, first)
 	<-said

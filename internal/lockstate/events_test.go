@@ -558,7 +558,7 @@ func (c *cast) story(path []event) string {
 	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, deaf %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.deaf, c.keeps)
 	for i, r := range c.calls {
 		t := r.terms
-		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, register %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.Register, t.Yield)
+		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, token counter %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.TokenCounter, t.Yield)
 	}
 	for i, e := range path {
 		s += fmt.Sprintf("%3d %v\n", i+1, e)

@@ -31,7 +31,7 @@ const MaxHandOffTime = 10 * time.Millisecond
 // granted. The waiter must not require a fixed lease, confirmation by replicas, or tokens of another
 // counter.
 func (c *Terms) canTake(t *Acquisition) bool {
-	return !c.Fixed && !c.Replicas && c.Register == t.Terms.Register
+	return !c.Fixed && !c.Replicas && c.TokenCounter == t.Terms.TokenCounter
 }
 
 // mayHandOff reports whether the lock of t, which has no hold left, may be handed off locally. Redis is
@@ -173,7 +173,7 @@ func (l *Queue) Pace() time.Duration { return l.when.pace }
 // another counter require another ticket.
 func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 	p := l.side.p
-	if t := l.hand.ticket; t != nil && t.Terms.Register != c.Register {
+	if t := l.hand.ticket; t != nil && t.Terms.TokenCounter != c.TokenCounter {
 		l.hand.ticket = nil
 		p.Fail(t)
 	}

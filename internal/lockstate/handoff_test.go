@@ -9,7 +9,7 @@ import (
 var (
 	fixedTerms      = with(plainTerms, func(c *Terms) { c.Fixed = true })
 	replicatedTerms = with(plainTerms, func(c *Terms) { c.Replicas = true })
-	fencedTerms     = with(plainTerms, func(c *Terms) { c.Register = "register" })
+	fencedTerms     = with(plainTerms, func(c *Terms) { c.TokenCounter = "tokens" })
 )
 
 // Each of these alone prevents a local hand-off.
@@ -22,34 +22,34 @@ func TestMayPass(t *testing.T) {
 		held   time.Duration              // 0 means a millisecond
 		may    bool
 	}{
-		"nothing is against it":       {change: none, may: true},
-		"nobody waits":                {waits: func(*stage) {}, change: none},
-		"closed":                      {change: func(s *stage, _ *Acquisition) { s.Close() }},
-		"another is offered":          {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms) }},
-		"another has the lock":        {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(&plainTerms) }},
-		"given up":                    {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
-		"in doubt":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
-		"a request is under way":      {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
-		"and answered":                {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
-		"the holds are not known":     {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
-		"two holds stand":             {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
-		"one hold stands again":       {change: func(s *stage, t *Acquisition) { t.WillChange(s.now); t.Count(1) }, may: true},
-		"the register was raised":     {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
-		"a longer lease":              {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
-		"the lease of the next":       {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
-		"passed on too often":         {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs }},
-		"passed on often":             {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs - 1 }, may: true},
-		"held for too long":           {change: none, held: MaxHandOffTime},
-		"held for long":               {change: none, held: MaxHandOffTime - 1, may: true},
-		"the clock is not behind":     {change: none, held: 2 * time.Microsecond},
-		"the clock is behind":         {change: none, held: 2*time.Microsecond + 1, may: true},
-		"it is not behind the fourth": {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8 * time.Microsecond},
-		"it is behind the fourth":     {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8*time.Microsecond + 1, may: true},
-		"an attempt is first":         {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
-		"an attempt is behind":        {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
-		"one with a lease of its own": {waits: first(fixedTerms), change: none},
-		"one with replicas":           {waits: first(replicatedTerms), change: none},
-		"one with a register":         {waits: first(fencedTerms), change: none},
+		"nothing is against it":        {change: none, may: true},
+		"nobody waits":                 {waits: func(*stage) {}, change: none},
+		"closed":                       {change: func(s *stage, _ *Acquisition) { s.Close() }},
+		"another is offered":           {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms) }},
+		"another has the lock":         {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(&plainTerms) }},
+		"given up":                     {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
+		"in doubt":                     {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"a request is under way":       {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
+		"and answered":                 {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
+		"the holds are not known":      {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
+		"two holds stand":              {change: func(_ *stage, t *Acquisition) { t.Count(2) }},
+		"one hold stands again":        {change: func(s *stage, t *Acquisition) { t.WillChange(s.now); t.Count(1) }, may: true},
+		"the token counter was raised": {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
+		"a longer lease":               {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime + 1) }},
+		"the lease of the next":        {change: func(_ *stage, t *Acquisition) { t.MayTake(leaseTime) }, may: true},
+		"passed on too often":          {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs }},
+		"passed on often":              {change: func(_ *stage, t *Acquisition) { t.handOffs().count = MaxHandOffs - 1 }, may: true},
+		"held for too long":            {change: none, held: MaxHandOffTime},
+		"held for long":                {change: none, held: MaxHandOffTime - 1, may: true},
+		"the clock is not behind":      {change: none, held: 2 * time.Microsecond},
+		"the clock is behind":          {change: none, held: 2*time.Microsecond + 1, may: true},
+		"it is not behind the fourth":  {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":      {change: func(_ *stage, t *Acquisition) { t.handOffs().count = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"an attempt is first":          {waits: func(s *stage) { s.tries(&plainTerms, 2); s.stand(&plainTerms, 3) }, change: none},
+		"an attempt is behind":         {waits: func(s *stage) { s.stand(&plainTerms, 3); s.tries(&plainTerms, 2) }, change: none, may: true},
+		"one with a lease of its own":  {waits: first(fixedTerms), change: none},
+		"one with replicas":            {waits: first(replicatedTerms), change: none},
+		"one with a token counter":     {waits: first(fencedTerms), change: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

@@ -69,7 +69,7 @@ type Terms struct {
 	Lease         time.Duration // the lease of a grant
 	Fixed         bool          // the lease is not renewed
 	Replicas      bool          // replicas must confirm the first hold
-	Register      string        // the token counter; "" without fencing
+	TokenCounter  string        // the token counter; "" without fencing
 	Yield         bool          // a reader waits behind a writer that came before it
 	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is no entry
 	Linger        time.Duration // how long the process keeps the lock after the last release, for the next caller; 0 if it does not

@@ -52,8 +52,8 @@ func anyCast(t *rapid.T) *cast {
 
 // The terms of calls in long histories, by kind. Equal terms are one pointer.
 var casts = [3][]*Terms{
-	{&plainTerms, &plainTerms, thatLinger(plainTerms), thatLinger(plainTerms), with(plainTerms, func(c *Terms) { c.Fixed, c.Lease = true, 2*leaseTime }), with(plainTerms, func(c *Terms) { c.Register = "register" }), with(plainTerms, func(c *Terms) { c.Replicas = true })},
-	{&readTerms, &readTerms, &writeTerms, thatLinger(writeTerms), thatLinger(writeTerms), with(readTerms, func(c *Terms) { c.Fixed = true }), with(readTerms, func(c *Terms) { c.Replicas, c.QueueKey = true, Replicated }), with(readTerms, func(c *Terms) { c.Yield, c.QueueKey = false, ReaderPreference }), with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference }), with(readTerms, func(c *Terms) { c.Register = "register" })},
+	{&plainTerms, &plainTerms, thatLinger(plainTerms), thatLinger(plainTerms), with(plainTerms, func(c *Terms) { c.Fixed, c.Lease = true, 2*leaseTime }), with(plainTerms, func(c *Terms) { c.TokenCounter = "tokens" }), with(plainTerms, func(c *Terms) { c.Replicas = true })},
+	{&readTerms, &readTerms, &writeTerms, thatLinger(writeTerms), thatLinger(writeTerms), with(readTerms, func(c *Terms) { c.Fixed = true }), with(readTerms, func(c *Terms) { c.Replicas, c.QueueKey = true, Replicated }), with(readTerms, func(c *Terms) { c.Yield, c.QueueKey = false, ReaderPreference }), with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference }), with(readTerms, func(c *Terms) { c.TokenCounter = "tokens" })},
 	{&fairTerms, &fairTerms, thatLinger(fairTerms), thatLinger(fairTerms), with(fairTerms, func(c *Terms) { c.Fixed = true })},
 }
 

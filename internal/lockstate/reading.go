@@ -67,7 +67,7 @@ type joiner struct {
 // canShare reports whether a reader with these terms can join t. The token counters must match. If
 // the reader waits behind writers, the request of t must have done so, too.
 func (t *Acquisition) canShare(c *Terms) bool {
-	return c.Register == t.Terms.Register && (t.Terms.Yield || !c.Yield)
+	return c.TokenCounter == t.Terms.TokenCounter && (t.Terms.Yield || !c.Yield)
 }
 
 // Open returns the acquisition that a reader with these terms, which came at came, may join now. It

@@ -8,11 +8,11 @@ import (
 )
 
 var (
-	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.QueueKey = false, ReaderPreference })
-	registerTerms  = with(readTerms, func(c *Terms) { c.Register = "register" })
-	ownLeaseTerms  = with(readTerms, func(c *Terms) { c.Fixed = true })
-	confirmedTerms = with(readTerms, func(c *Terms) { c.Replicas, c.QueueKey = true, Replicated })
-	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference })
+	hastyTerms      = with(readTerms, func(c *Terms) { c.Yield, c.QueueKey = false, ReaderPreference })
+	fencedReadTerms = with(readTerms, func(c *Terms) { c.TokenCounter = "tokens" })
+	ownLeaseTerms   = with(readTerms, func(c *Terms) { c.Fixed = true })
+	confirmedTerms  = with(readTerms, func(c *Terms) { c.Replicas, c.QueueKey = true, Replicated })
+	hastyWriter     = with(writeTerms, func(c *Terms) { c.Yield, c.WaiterTimeout, c.QueueKey = false, 0, ReaderPreference })
 )
 
 // lets grants the request of w.
@@ -104,8 +104,8 @@ func TestOpen_terms(t *testing.T) {
 		joins         bool
 	}{
 		"alike":                               {&readTerms, &readTerms, true},
-		"another register":                    {&readTerms, registerTerms, false},
-		"the same register":                   {registerTerms, registerTerms, true},
+		"another token counter":               {&readTerms, fencedReadTerms, false},
+		"the same token counter":              {fencedReadTerms, fencedReadTerms, true},
 		"one that lets no writer pass":        {&readTerms, hastyTerms, true},
 		"behind one that lets no writer pass": {hastyTerms, &readTerms, false},
 	} {
@@ -248,7 +248,7 @@ func TestLand(t *testing.T) {
 	}
 	t.Run("one that came as late is open", func(t *testing.T) {
 		s := newStage(t)
-		first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+		first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
 		one, two := s.asks(first), s.asks(second)
 		s.lets(first, one)
 		s.lets(second, two)
@@ -425,7 +425,7 @@ func TestRide_alone(t *testing.T) {
 		"it came in time":          {&readTerms, func(s *stage, w *Waiter) { w.Acquisition.Came = s.now.Add(ShareTime) }, true},
 		"a reader was refused":     {&readTerms, func(s *stage, _ *Waiter) { s.side(true).refuse() }, false},
 		"a writer waits":           {&readTerms, func(s *stage, _ *Waiter) { s.stand(&writeTerms, 3) }, false},
-		"another register":         {registerTerms, func(*stage, *Waiter) {}, false},
+		"another token counter":    {fencedReadTerms, func(*stage, *Waiter) {}, false},
 		"a lease of its own":       {ownLeaseTerms, func(*stage, *Waiter) {}, false},
 		"it was refused with one":  {&readTerms, func(_ *stage, w *Waiter) { w.alone = true }, false},
 		"Redis may have let it in": {&readTerms, func(_ *stage, w *Waiter) { w.Acquisition.uncertain = true }, false},
@@ -466,10 +466,10 @@ func TestRide_alone(t *testing.T) {
 // If two requests are in flight, readers join the later one until it is answered.
 func TestRide_two(t *testing.T) {
 	s := newStage(t)
-	first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+	first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
 	one, two := s.asks(first), s.asks(second)
 	s.Abandoned(first, one)
-	rider := s.reader(registerTerms, 3)
+	rider := s.reader(fencedReadTerms, 3)
 	if step := s.next(rider); step.Do != Wait {
 		t.Errorf("%+v", step)
 	}

@@ -1052,7 +1052,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 		}
 		raised, err := w.mini.Get(tokenCounter)
 		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxHandOffs {
-			w.Errorf("the register is at %s, %v", raised, err)
+			w.Errorf("the token counter is at %s, %v", raised, err)
 		}
 		w.unlock(h)
 		w.mini.Del(tokenCounter) // it is kept by design
@@ -1774,7 +1774,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		after := <-far
 		tokenCounter, err := w.mini.Get("redisson_lock_token:{orders}")
 		if latest, _ := strconv.ParseUint(tokenCounter, 10, 64); err != nil || latest < after.Token()+lockstate.MaxHandOffs {
-			w.Errorf("the register is at %s, and the holder's token is %d", tokenCounter, after.Token())
+			w.Errorf("the token counter is at %s, and the holder's token is %d", tokenCounter, after.Token())
 		}
 		w.unlock(after)
 		w.mini.Del("redisson_lock_token:{orders}")

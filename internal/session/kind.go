@@ -171,13 +171,13 @@ func specOf(c *lockstate.Terms) *Spec { return c.Of.(*Spec) }
 // newTerms returns the terms of spec for package lockstate.
 func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	terms := lockstate.Terms{
-		Kind:     lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, HandsOff: spec.HandOff != nil},
-		Of:       spec,
-		Lease:    lease,
-		Fixed:    spec.Config.Lease != 0,
-		Replicas: spec.Config.Replicas > 0,
-		Register: spec.Keys.TokenCounter,
-		Yield:    !spec.Config.ReaderPreference,
+		Kind:         lockstate.Kind{WaitPolicy: spec.WaitPolicy, Reads: spec.reads(), Sided: spec.Sibling != nil, HandsOff: spec.HandOff != nil},
+		Of:           spec,
+		Lease:        lease,
+		Fixed:        spec.Config.Lease != 0,
+		Replicas:     spec.Config.Replicas > 0,
+		TokenCounter: spec.Keys.TokenCounter,
+		Yield:        !spec.Config.ReaderPreference,
 	}
 	if spec.Queues && (terms.Yield || terms.Reads) { // with reader preference, a writer leaves no intent
 		terms.WaiterTimeout = spec.Config.WaiterTimeout
