@@ -31,7 +31,7 @@ func TestAdd(t *testing.T) {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
-		t.Error("a tenure that is over has a hold")
+		t.Error("an acquisition that is over has a hold")
 	}
 	o.Leave()
 	if s.side(false).owners[1] != nil {
@@ -202,7 +202,7 @@ func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
-		"a line":            func(s *stage) { s.side(false).newQueue(&plainTerms) },
+		"a queue":           func(s *stage) { s.side(false).newQueue(&plainTerms) },
 		"what is open":      func(s *stage) { s.side(true).open = s.acquisition(&readTerms) },
 		"a request":         func(s *stage) { s.side(true).requests = 1 },
 		"what has the lock": func(s *stage) { s.side(false).held = s.acquisition(&plainTerms) },
@@ -281,7 +281,7 @@ func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	if !s.joins(&readTerms, 2) {
-		t.Fatal("the tenure is not shared")
+		t.Fatal("the acquisition is not shared")
 	}
 	owner := h.By
 	if remains, _ := s.Unlock(first, h, s.now, nil); remains != SharersHold {
@@ -290,11 +290,11 @@ func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
 	s.pass(2 * ShareTime)
 	second, _ := s.reads(&readTerms, 1)
 	if second == first || second.owner.Number != owner.Number {
-		t.Fatal("it has no tenure of its own")
+		t.Fatal("it has no acquisition of its own")
 	}
 	first.owner = second.owner // its memory may be reused
 	s.End(first, Lost)
 	if second.owner.Acquisition() != second {
-		t.Error("it has lost a tenure that is not over")
+		t.Error("it has lost an acquisition that is not over")
 	}
 }

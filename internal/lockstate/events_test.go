@@ -233,7 +233,7 @@ func (w *world) do(e event) {
 		p := w.procs[e.a]
 		x := p.ears[e.b]
 		x.heard = true
-		x.line.Notify()
+		x.queue.Notify()
 		w.act(p)
 	case deliver:
 		w.deliver(w.procs[e.a], w.procs[e.a].ears[e.b])
@@ -306,14 +306,14 @@ func (w *world) deliver(p *proc, e *ears) {
 		return
 	}
 	if news {
-		e.line.Notify()
+		e.queue.Notify()
 	}
 	if told {
-		e.line.OnHandOff()
+		e.queue.OnHandOff()
 	}
 	for _, name := range turns {
-		w.tellCalled(e.line, name)
-		e.line.OnTurn(name)
+		w.tellCalled(e.queue, name)
+		e.queue.OnTurn(name)
 	}
 	w.act(p)
 }
@@ -332,12 +332,12 @@ func (w *world) check() {
 		w.checkPlace(p)
 	}
 	if len(writers) > 1 {
-		w.fail("%d tenures have the lock", len(writers))
+		w.fail("%d acquisitions have the lock", len(writers))
 	}
 	w.checkKept()
 	for _, t := range writers {
 		if w.redis.holder != t.Name {
-			w.fail("a tenure trusts that it has the lock, and Redis has it for %q", w.redis.holder)
+			w.fail("an acquisition trusts that it has the lock, and Redis has it for %q", w.redis.holder)
 		}
 		for _, r := range readers {
 			if o := r.holds[0].By.other(); o == nil || o.acquisition != t {
@@ -347,7 +347,7 @@ func (w *world) check() {
 	}
 	for _, t := range readers {
 		if !slices.Contains(w.redis.readers, t.Name) {
-			w.fail("a tenure trusts that it reads, and Redis does not know it")
+			w.fail("an acquisition trusts that it reads, and Redis does not know it")
 		}
 	}
 }
@@ -396,7 +396,7 @@ func (w *world) checkPlace(p *proc) {
 			}
 		}
 		if int(k.t.pending) != pending {
-			w.fail("%d requests for one tenure are under way, and it counts %d", pending, k.t.pending)
+			w.fail("%d requests for one acquisition are under way, and it counts %d", pending, k.t.pending)
 		}
 	}
 	if p.place.inFlight != flying {
@@ -423,7 +423,7 @@ func (w *world) checkSide(p *proc, s *side) {
 				}
 			}
 			if !o.acquisition.Lives() {
-				w.fail("the tenure of an owner is over")
+				w.fail("the acquisition of an owner is over")
 			}
 			if o.acquisition.Terms.HandsOff && s.held != o.acquisition && o.acquisition.phase == Held {
 				w.fail("the place does not know what has the lock")
@@ -434,14 +434,14 @@ func (w *world) checkSide(p *proc, s *side) {
 		}
 	}
 	if t := s.open; t != nil && (!t.Lives() || len(t.holds) == 0) {
-		w.fail("a tenure without a hold is open to others")
+		w.fail("an acquisition without a hold is open to others")
 	}
 	if s.requests < 0 || s.request != nil && s.requests == 0 {
 		w.fail("%d trips are under way", s.requests)
 	}
 	for _, l := range s.queues {
 		if len(l.waiters) == 0 {
-			w.fail("an empty line")
+			w.fail("an empty queue")
 		}
 		if t := l.hand.ticket; t != nil && t.phase != Queued {
 			w.fail("a ticket in phase %d", t.phase)
@@ -476,13 +476,13 @@ func (w *world) comes(p *proc, l *Queue, c *call) string {
 	case x.joined != nil:
 		return "the answer to another"
 	case c.terms.WaitPolicy == FairQueue:
-		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
+		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.queue == l && e.beats }) {
 			return "a heartbeat"
 		}
 		return ""
 	case !x.First():
-		return "the first of the line"
-	case !l.when.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.line == l }):
+		return "the first of the queue"
+	case !l.when.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.queue == l }):
 		return "an alarm"
 	}
 	return ""

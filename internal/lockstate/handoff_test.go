@@ -69,7 +69,7 @@ func TestMayPass(t *testing.T) {
 				t.Fatalf("the lock was passed on: %t", next != nil)
 			}
 			if held.Lives() {
-				t.Error("the tenure that was given back lives")
+				t.Error("the acquisition that was given back lives")
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func TestPassTo(t *testing.T) {
 	s.done()
 	next := s.give(h)
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
-		t.Error("the first of the line is not woken")
+		t.Error("the first of the queue is not woken")
 	}
 	if next.Name != first.Name || next.Token() != first.Token()+1 || next.HandOffCount() != 1 || next.grant.since != since || next.phase != Offered || !next.alive || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
@@ -140,7 +140,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("%+v", step)
 		}
 		if s.gives() != nil {
-			t.Error("a lost tenure is given back")
+			t.Error("a lost acquisition is given back")
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestTake(t *testing.T) {
 		s.GiveUp(w, next)
 		s.Quit(w, s.now)
 		if s.gives() != nil {
-			t.Error("a tenure that the next may take is given back")
+			t.Error("an acquisition that the next may take is given back")
 		}
 		if step := s.next(behind); step.Do != Take {
 			t.Errorf("%+v", step)
@@ -354,7 +354,7 @@ func TestInherit(t *testing.T) {
 		s, ticket, w := scene(t, &plainTerms)
 		s.Quit(w, s.now)
 		if len(s.gives()) != 1 {
-			t.Fatal("the line did not give it up")
+			t.Fatal("the queue did not give it up")
 		}
 		if s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now) {
 			t.Error("it is offered")
@@ -363,7 +363,7 @@ func TestInherit(t *testing.T) {
 			t.Errorf("%v is given back", all)
 		}
 	})
-	t.Run("the line has another", func(t *testing.T) {
+	t.Run("the queue has another", func(t *testing.T) {
 		s, ticket, w := scene(t, &plainTerms)
 		s.Queue(&plainTerms).hand.ticket = nil
 		s.Fail(ticket)
@@ -381,7 +381,7 @@ func TestAdopt(t *testing.T) {
 		w := s.stand(&plainTerms, 2)
 		ticket := s.asks(w)
 		if ticket.phase != Queued {
-			t.Fatal("it does not ask in the name of the line")
+			t.Fatal("it does not ask in the name of the queue")
 		}
 		return s, ticket, w
 	}
@@ -479,7 +479,7 @@ func TestAdopt(t *testing.T) {
 		}
 		w.Acquisition = s.acquisition(&plainTerms)
 		if own := s.asks(w); own != w.Acquisition || w.queue.hand.ticket != nil {
-			t.Error("it asks in the name of the line")
+			t.Error("it asks in the name of the queue")
 		}
 		if out := grant(s, w, w.Acquisition, false); out != Holds {
 			t.Error(out)
@@ -536,7 +536,7 @@ func TestAdopt_lostBefore(t *testing.T) {
 				t.Errorf("%v is given back", all)
 			}
 			if next := s.asks(w); next == ticket {
-				t.Error("the next asks in a tenure that is over")
+				t.Error("the next asks in an acquisition that is over")
 			}
 		})
 	}
@@ -629,7 +629,7 @@ func TestAdopt_afterItsWaiterLeft(t *testing.T) {
 		}
 		s.Quit(w, s.now)
 		if w.queue != nil {
-			t.Fatal("it is in the line still")
+			t.Fatal("it is in the queue still")
 		}
 		if out := s.Granted(w, asked, w.Owner, new(Hold), 100, false, s.now); out != Holds || w.Owner.Acquisition() != asked {
 			t.Errorf("%d, and its owner has %+v", out, w.Owner.Acquisition())
@@ -684,7 +684,7 @@ func TestRefused_afterItsTenureWasLost(t *testing.T) {
 	s.done() // the session reconciles the lost acquisition, and Redis confirms it
 	s.Refused(w, ticket, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if got := s.gives(); len(got) != 1 || got[0] != ticket {
-		t.Errorf("given back: %d tenures; the queue has one that is over", len(got))
+		t.Errorf("given back: %d acquisitions; the queue has one that is over", len(got))
 	}
 }
 
@@ -716,6 +716,6 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	s.done()
 	s.OnRelease(nextOwner, ReleaseResult{Done: true, Token: 150, Sent: s.now}, s.now) // the reply to the release, at last
 	if got := s.gives(); len(got) != 0 {
-		t.Errorf("the tenure that passed the lock on is given back, and with it the lease of the next")
+		t.Errorf("the acquisition that passed the lock on is given back, and with it the lease of the next")
 	}
 }

@@ -64,9 +64,9 @@ func TestMayKeep(t *testing.T) {
 		"another client waits":         {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
 		"another client tries":         {change: func(s *stage, _ *Acquisition) { s.Wanted(true) }},
 		"closed":                       {change: func(s *stage, _ *Acquisition) { s.Close() }},
-		"the tenure is over":           {change: none, held: MinKeepTime},
-		"the tenure is almost over":    {change: none, held: MinKeepTime - 1, may: true},
-		"a longer tenure":              {terms: with(plainTerms, func(c *Terms) { c.Linger = 2 * MinKeepTime }), change: none, held: 2*MinKeepTime - 1, may: true},
+		"the keep time is over":        {change: none, held: MinKeepTime},
+		"the keep time is almost over": {change: none, held: MinKeepTime - 1, may: true},
+		"a longer keep time":           {terms: with(plainTerms, func(c *Terms) { c.Linger = 2 * MinKeepTime }), change: none, held: 2*MinKeepTime - 1, may: true},
 		"a caller waits that cannot":   {change: func(s *stage, _ *Acquisition) { s.stand(fixedTerms, 2) }},
 		"another has the lock":         {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(keptPlain) }},
 		"given up":                     {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
@@ -100,7 +100,7 @@ func TestMayKeep(t *testing.T) {
 				t.Fatalf("the lock is kept: %t", kept != nil)
 			}
 			if held.Lives() {
-				t.Error("the tenure that was given back lives")
+				t.Error("the acquisition that was given back lives")
 			}
 			if offered := s.Offered(); !test.may && len(offered) > 0 {
 				t.Errorf("offered: %v", offered)
@@ -279,7 +279,7 @@ func TestTokenDue(t *testing.T) {
 	}
 }
 
-// A release lets others come first after an attempt of another client, or when the tenure is over and others may listen.
+// A release lets others come first after an attempt of another client, or when the keep time is over and others may listen.
 func TestYieldsAfter(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms     *Terms

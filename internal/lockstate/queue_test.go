@@ -37,7 +37,7 @@ func TestFirstAsks(t *testing.T) {
 	}
 	s.Quit(behind, s.now)
 	if s.Queue(&writeTerms) != nil {
-		t.Error("a line is left without waiters")
+		t.Error("a queue is left without waiters")
 	}
 	s.Quit(new(Waiter), s.now) // this waiter is in no queue
 }
@@ -101,13 +101,13 @@ func TestArm(t *testing.T) {
 	s.Quit(w, s.now)
 	s.done()
 	if l.TimerFired(); s.done() != nil || !l.Ended() {
-		t.Error("the alarm of a line that ended does something")
+		t.Error("the alarm of a queue that ended does something")
 	}
 	if l.Notify(); s.done() != nil {
-		t.Error("a message to a line that ended does something")
+		t.Error("a message to a queue that ended does something")
 	}
 	if again := s.stand(&plainTerms, 3); again.queue == l {
-		t.Error("an alarm may come yet for the line that is used again")
+		t.Error("an alarm may come yet for the queue that is used again")
 	}
 	if s.done(); held.Lives() != true {
 		t.Error("it is over")
@@ -167,7 +167,7 @@ func TestLine_usedAgain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("two lines", func(t *testing.T) {
+	t.Run("two queues", func(t *testing.T) {
 		s := newStage(t)
 		w, other := s.stand(&readTerms, 1), s.stand(hastyTerms, 2)
 		if w.queue == other.queue || s.Queue(hastyTerms) != other.queue {
@@ -210,7 +210,7 @@ func TestTry(t *testing.T) {
 			s.refused(s.stand(c, 1))
 			w, may := try(s, c, 2)
 			if !may || w.queue != nil || !w.Leads() || w.First() {
-				t.Fatal("it stands in line")
+				t.Fatal("it stands in the queue")
 			}
 			if s.next(w).Do != Send {
 				t.Error("it does not ask")
@@ -386,7 +386,7 @@ func TestLetGo(t *testing.T) {
 	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
 	w.queue.Notify()
 	if w.queue.when.yieldUntil != s.now.Add(asideTime) || s.side(false).yieldUntil != (time.Time{}) {
-		t.Error("the line does not know")
+		t.Error("the queue does not know")
 	}
 	o := w.Owner
 	s.Quit(w, s.now)
@@ -445,7 +445,7 @@ func TestAllAsk_inDoubt(t *testing.T) {
 	s.Retry(w, s.now)
 	s.refused(first)
 	if s.refused(w) != asked || w.Leads() {
-		t.Fatal("it asks as another, or for the line")
+		t.Fatal("it asks as another, or for the queue")
 	}
 	for range 3 {
 		if step := s.next(w); step.Do != Wait || !step.Due.Equal(s.now.Add(pollTime)) {
@@ -569,12 +569,12 @@ func TestUnheard(t *testing.T) {
 	own := s.acquisition(&writeTerms)
 	s.WillSend(own, 0, 0)
 	if s.LateReply(nil, own, true) || s.done() != nil || s.inFlight != 0 {
-		t.Error("of a call without a place in line")
+		t.Error("of a call without a place in the queue")
 	}
 	own = s.acquisition(&writeTerms)
 	s.WillSend(own, 0, 0)
 	if s.Fail(own); s.done() != nil || !s.LateReply(nil, own, true) {
-		t.Error("the tenure was given up before its answer, and no look settles it")
+		t.Error("the acquisition was given up before its answer, and no look settles it")
 	}
 	s.WillSend(own, 0, 0)
 	s.answered(nil, own, sharedResult{})
@@ -642,7 +642,7 @@ func TestSilence(t *testing.T) {
 		})
 	}
 	if d, err := (*Queue)(nil).Outage().Lasts(time.Now(), 0); d != 0 || err != nil || (*Queue)(nil).Outage().Replied() {
-		t.Error("no line is silent")
+		t.Error("no queue is silent")
 	}
 
 	s := newStage(t)
@@ -651,18 +651,18 @@ func TestSilence(t *testing.T) {
 	ticket := s.asks(w)
 	s.pass(time.Second)
 	if lasts() != time.Second {
-		t.Error("the request is under way, and the line does not know")
+		t.Error("the request is under way, and the queue does not know")
 	}
 	s.Failed(w, ticket, false, no)
 	w.Failed(no)
 	if lasts() != time.Second {
-		t.Error("there was an error, and the line does not know")
+		t.Error("there was an error, and the queue does not know")
 	}
 	s.Retry(w, s.now)
 	again := s.asks(w)
 	s.Refused(w, again, Refusal{Sent: s.now, Left: -1}, s.now)
 	if lasts() != 0 {
-		t.Error("there was a refusal, and the line does not know")
+		t.Error("there was a refusal, and the queue does not know")
 	}
 	s.Fail(ticket)
 	w.queue.hand.ticket = nil
@@ -672,7 +672,7 @@ func TestSilence(t *testing.T) {
 	s.pass(time.Second)
 	s.Granted(w, again, w.Owner, new(Hold), 1, false, s.now)
 	if lasts() != 0 {
-		t.Error("there was a grant, and the line does not know")
+		t.Error("there was a grant, and the queue does not know")
 	}
 }
 

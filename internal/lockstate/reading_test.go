@@ -137,7 +137,7 @@ func TestOpen_isOver(t *testing.T) {
 	}
 	s.give(h)
 	if s.JoinOpen(first, new(Hold), 2, false) {
-		t.Error("the reader joins a tenure that is over")
+		t.Error("the reader joins an acquisition that is over")
 	}
 	w.queue.when.sendAt = s.now.Add(pollTime)
 	if step := s.next(w); step.Do != Send {
@@ -160,7 +160,7 @@ func TestSeat(t *testing.T) {
 		"it is lost":                        {func(s *stage, t *Acquisition, _ *Hold) { s.End(t, Lost) }, 2, false},
 		"closed":                            {func(s *stage, _ *Acquisition, _ *Hold) { s.Close() }, 2, false},
 		"another call of the owner is here": {func(s *stage, _ *Acquisition, _ *Hold) { s.owner(&readTerms, 2) }, 2, false},
-		"another tenure is open":            {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.acquisition(&readTerms) }, 2, false},
+		"another acquisition is open":       {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.acquisition(&readTerms) }, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -204,7 +204,7 @@ func TestWriterWaits(t *testing.T) {
 		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
 		"an attempt to write is first":                 {&readTerms, func(s *stage) { s.tries(&writeTerms, 3) }, true},
 		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
-		"a line that was refused":                      {&readTerms, func(s *stage) { s.reader(&readTerms, 3).queue.refusedLast = true }, false},
+		"a queue that was refused":                     {&readTerms, func(s *stage) { s.reader(&readTerms, 3).queue.refusedLast = true }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

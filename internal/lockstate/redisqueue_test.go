@@ -65,12 +65,12 @@ func TestNextBeat(t *testing.T) {
 	}
 	w.queue.HeartbeatDone(keeps(s.now), nil)
 	if d, _ := w.queue.Outage().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
-		t.Error("a heartbeat was answered, and the line does not know")
+		t.Error("a heartbeat was answered, and the queue does not know")
 	}
 	w.queue.HeartbeatDone(keeps(s.now), errBroke)
 	w.queue.heartbeat.flying = 0
 	if _, err := w.queue.Outage().Lasts(s.now.Add(1), time.Second); err != errBroke {
-		t.Error("a heartbeat broke, and the line does not know")
+		t.Error("a heartbeat broke, and the queue does not know")
 	}
 }
 
@@ -134,7 +134,7 @@ func TestQueue_sooner(t *testing.T) {
 	s.Quit(second, s.now)
 	s.done()
 	if l.HeartbeatIn(keeps(s.now), s.now, 0); s.done() != nil {
-		t.Error("a line that ended has a heartbeat")
+		t.Error("a queue that ended has a heartbeat")
 	}
 }
 
@@ -154,7 +154,7 @@ func TestNextBeat_hints(t *testing.T) {
 		t.Fatal("no heartbeat is sent")
 	}
 	if d, _ := l.Outage().Lasts(s.now.Add(time.Second), time.Second); d != time.Second {
-		t.Error("a heartbeat is under way, and the line does not know")
+		t.Error("a heartbeat is under way, and the queue does not know")
 	}
 	if _, queued := l.nextBeat(s.now); queued != nil {
 		t.Error("one hint, and two heartbeats")
@@ -516,7 +516,7 @@ func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
 			switch {
 			case c.to < 0:
 				if l.hand.offered != nil || l.hand.to != nil {
-					t.Error("the line has it still")
+					t.Error("the queue has it still")
 				}
 			case l.hand.offered != offer || l.hand.to != w[c.to]:
 				t.Error("another has it")

@@ -18,13 +18,13 @@ type telling [23]uint8
 
 // tale is a history in the terms of the cast's model. It is not part of the fingerprint of a world.
 type tale struct {
-	told     []telling
-	sent     int            // commands
-	untold   bool           // the model has no term for something that happened
-	crossing bool           // tellCross has said why the call leaves
-	ids      map[string]int // the callers that are owner strings, by these strings
-	tenures  []*Acquisition // their acquisitions
-	stated   int            // the number of tellings at the latest tellState
+	told         []telling
+	sent         int            // commands
+	untold       bool           // the model has no term for something that happened
+	crossing     bool           // tellCross has said why the call leaves
+	ids          map[string]int // the callers that are owner strings, by these strings
+	acquisitions []*Acquisition // their acquisitions
+	stated       int            // the number of tellings at the latest tellState
 }
 
 // figure is a call in the terms of the model.
@@ -142,7 +142,7 @@ func (w *world) names(c *call) {
 		w.ids = make(map[string]int)
 	}
 	w.ids[c.t.Name] = c.id
-	w.tenures = append(w.tenures, c.t)
+	w.acquisitions = append(w.acquisitions, c.t)
 }
 
 // numbered returns the number of a command that is sent.

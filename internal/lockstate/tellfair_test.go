@@ -178,7 +178,7 @@ const (
 )
 
 func (w *world) tellFair(add func(set int, is bool, caller int)) {
-	for _, t := range w.tenures {
+	for _, t := range w.acquisitions {
 		id := w.nameOf(t)
 		add(fairTraced, t.traced, id)
 		add(fairTaken, t.taken, id)

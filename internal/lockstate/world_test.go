@@ -108,7 +108,7 @@ type keeperEars struct {
 
 // ears is the state of a queue's subscriptions and heartbeats.
 type ears struct {
-	line    *Queue
+	queue   *Queue
 	terms   *Terms
 	listens bool
 	heard   bool     // the subscription is confirmed
@@ -122,7 +122,7 @@ type ears struct {
 }
 
 type arm struct {
-	line   *Queue // nil for a RemoveServed and a StartLinger
+	queue  *Queue // nil for a RemoveServed and a StartLinger
 	due    time.Time
 	linger bool
 }
@@ -253,7 +253,7 @@ func newWorld(c *cast) *world {
 	for range c.procs {
 		p := new(proc)
 		p.keeper.channel = !c.deaf
-		p.place.Init(&w.rules, makerFunc(func(c *Terms) *Acquisition { return w.tenure(p, c) }))
+		p.place.Init(&w.rules, makerFunc(func(c *Terms) *Acquisition { return w.acquisition(p, c) }))
 		w.procs = append(w.procs, p)
 	}
 	for i, r := range c.calls {
@@ -266,7 +266,7 @@ func newWorld(c *cast) *world {
 	return w
 }
 
-func (w *world) tenure(p *proc, c *Terms) *Acquisition {
+func (w *world) acquisition(p *proc, c *Terms) *Acquisition {
 	w.named++
 	t := &Acquisition{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Came: w.now}
 	if c.Linger > 0 {
@@ -288,7 +288,7 @@ func (w *world) fail(format string, args ...any) {
 func (w *world) act(p *proc) {
 	p.place.Drain(func(a Effect) {
 		if a.Queue != nil && a.Queue.Ended() && a.Kind != Unsubscribe && a.Kind != Heartbeat {
-			w.fail("action %d is about a line that has ended", a.Kind)
+			w.fail("action %d is about a queue that has ended", a.Kind)
 		}
 		switch a.Kind {
 		case Wake:
@@ -298,7 +298,7 @@ func (w *world) act(p *proc) {
 			}
 		case Release:
 			if a.Acquisition.Lives() {
-				w.fail("a tenure that lives is given back")
+				w.fail("an acquisition that lives is given back")
 			}
 			w.settle(p, a.Acquisition, a.Acquisition.Uncertain())
 		case Subscribe:
@@ -310,9 +310,9 @@ func (w *world) act(p *proc) {
 		case Unsubscribe:
 			e := p.earsOf(a.Queue)
 			if !e.listens {
-				w.fail("a line that does not listen stops listening")
+				w.fail("a queue that does not listen stops listening")
 			}
-			*e = ears{line: a.Queue, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
+			*e = ears{queue: a.Queue, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
 		case Heartbeat:
 			e := p.earsOf(a.Queue)
 			if !e.beats && a.Terms == nil {
@@ -320,10 +320,10 @@ func (w *world) act(p *proc) {
 			}
 			e.beats, e.look = true, true
 		case StartTimer:
-			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == a.Queue }) {
-				w.fail("the alarm of a line is set twice")
+			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.queue == a.Queue }) {
+				w.fail("the alarm of a queue is set twice")
 			}
-			p.arms = append(p.arms, arm{line: a.Queue, due: a.Due})
+			p.arms = append(p.arms, arm{queue: a.Queue, due: a.Due})
 		case StartLinger:
 			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.linger }) {
 				w.fail("the alarm of a lock that is kept is set twice")
@@ -331,11 +331,11 @@ func (w *world) act(p *proc) {
 			p.arms = append(p.arms, arm{due: a.Due, linger: true})
 		case ReleaseKept:
 			if a.Acquisition.Lives() {
-				w.fail("a kept tenure that lives is released")
+				w.fail("a kept acquisition that lives is released")
 			}
 			p.unkept = append(p.unkept, a.Acquisition)
 		case RemoveServed:
-			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == nil && !b.linger }) {
+			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.queue == nil && !b.linger }) {
 				w.fail("served waiters are taken out of the queue twice")
 			}
 			p.arms = append(p.arms, arm{due: a.Due})
@@ -355,11 +355,11 @@ func (w *world) act(p *proc) {
 
 func (p *proc) earsOf(l *Queue) *ears {
 	for _, e := range p.ears {
-		if e.line == l && !e.over {
+		if e.queue == l && !e.over {
 			return e
 		}
 	}
-	e := &ears{line: l}
+	e := &ears{queue: l}
 	p.ears = append(p.ears, e)
 	return e
 }
@@ -403,7 +403,7 @@ func (w *world) stepAside() {
 	for _, p := range w.procs {
 		for _, e := range p.ears {
 			if e.heard {
-				e.line.YieldUntil(w.now.Add(asideTime))
+				e.queue.YieldUntil(w.now.Add(asideTime))
 				w.act(p)
 			}
 		}
@@ -440,7 +440,7 @@ func (w *world) begin(c *call) {
 		c.w = p.Join(c.terms, c.o, w.now)
 	}
 	if c.how == tryLock || !c.terms.Tickets() {
-		c.t = w.tenure(c.p, c.terms)
+		c.t = w.acquisition(c.p, c.terms)
 		c.w.Acquisition = c.t
 		w.names(c)
 		w.seated(c)
@@ -619,7 +619,7 @@ func (w *world) look(c *call) {
 func (w *world) ask(c *call, step Step) {
 	t := step.Acquisition
 	if !t.Lives() {
-		w.fail("a request for a tenure that is over")
+		w.fail("a request for an acquisition that is over")
 	}
 	c.t = t
 	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Came, sent: w.now}
@@ -885,7 +885,7 @@ func (w *world) granted(k *command) {
 func (w *world) anew(c *call) {
 	c.t = nil
 	if c.how != lock || !c.terms.Tickets() {
-		c.t = w.tenure(c.p, c.terms)
+		c.t = w.acquisition(c.p, c.terms)
 		w.tellStart(c, true)
 		w.names(c)
 	}
@@ -944,7 +944,7 @@ func (w *world) follow(k *command, t *Acquisition) {
 }
 
 func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
-	p, l := &k.p.place, k.ears.line
+	p, l := &k.p.place, k.ears.queue
 	if broken {
 		l.HeartbeatDone(k.round, errBroke)
 	} else {
@@ -1051,8 +1051,8 @@ func (w *world) passes(d time.Duration) {
 		for i := 0; i < len(p.arms); {
 			if a := p.arms[i]; !w.now.Before(a.due) {
 				p.arms = slices.Delete(p.arms, i, i+1)
-				if a.line != nil {
-					a.line.TimerFired()
+				if a.queue != nil {
+					a.queue.TimerFired()
 				} else if a.linger {
 					p.place.LingerOver(w.now)
 				} else if t, served := p.place.RemoveServed(w.now); t != nil {
@@ -1096,7 +1096,7 @@ func (w *world) next() time.Duration {
 	}
 	for _, p := range w.procs {
 		for _, a := range p.arms {
-			if a.line == nil || !a.line.Ended() {
+			if a.queue == nil || !a.queue.Ended() {
 				at(a.due)
 			}
 		}
@@ -1115,12 +1115,12 @@ func (w *world) next() time.Duration {
 // beats handles the heartbeats of a queue once.
 func (w *world) beats(p *proc, e *ears) {
 	e.look = false
-	if e.over || e.line.Ended() {
+	if e.over || e.queue.Ended() {
 		e.beats, e.over = false, true
 		return
 	}
-	sent := entering(e.line)
-	due, round := e.line.NextHeartbeat(w.now)
+	sent := entering(e.queue)
+	due, round := e.queue.NextHeartbeat(w.now)
 	e.due = due
 	if len(round.Waiters) == 0 {
 		return

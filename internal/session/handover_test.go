@@ -1439,15 +1439,15 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		w.unlock(h)
 		h = w.next(there)
-		if line := w.mini.HGet("orders", "leasehold_line"); !strings.Contains(line, us) {
-			w.Errorf("it does not stand in line: %q", line)
+		if queue := w.mini.HGet("orders", "leasehold_line"); !strings.Contains(queue, us) {
+			w.Errorf("it is not in the queue: %q", queue)
 		}
 		time.AfterFunc(time.Millisecond, cancel)
 		w.cutOff((queueTTLPolls - 1) * pollTime)
 		<-here
 		time.Sleep(pollTime + pollTime/2)
-		if line := w.mini.HGet("orders", "leasehold_line"); strings.Contains(line, us) {
-			w.Errorf("it stands in line yet: %q", line)
+		if queue := w.mini.HGet("orders", "leasehold_line"); strings.Contains(queue, us) {
+			w.Errorf("it is still in the queue: %q", queue)
 		}
 		w.wire.OnRequest(nil)
 		w.unlock(h)
@@ -1587,7 +1587,7 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 		cancel()
 		wg.Wait()
 		if got < tries {
-			w.Errorf("a client outside the line got the lock %d times of %d that it was let go", got, tries)
+			w.Errorf("a client outside the queue got the lock %d times of %d that it was let go", got, tries)
 		}
 	})
 }

@@ -230,7 +230,7 @@ func TestWaiters_traces(t *testing.T) {
 				h := w.take(w.b, writing, w.Context())
 				waiter := w.waitingFor(w.a, w.Context(), spec)
 				if intent, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); intent != c.intent || turn != c.turn {
-					w.Errorf("a wish: %v, a claim: %v", intent, turn)
+					w.Errorf("an intent: %v, a reservation: %v", intent, turn)
 				}
 				w.unlock(h)
 				w.unlock(<-waiter)

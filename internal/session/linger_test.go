@@ -202,7 +202,7 @@ func TestLinger_tryLockFails(t *testing.T) {
 	})
 }
 
-// Clients that notify nobody get the lock when the tenure is over, whatever the callers of the holder's process do: it is
+// Clients that notify nobody get the lock when the keep time is over, whatever the callers of the holder's process do: it is
 // free for some milliseconds then.
 func TestLinger_tenure(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {

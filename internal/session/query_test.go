@@ -115,7 +115,7 @@ func TestStateOf(t *testing.T) {
 	}{
 		"no key":                      {false, luascripts.Snapshot{Left: lock.NoExpiry, Waiters: waits}, lock.State{Waiters: waiters}},
 		"no key of a read/write lock": {true, luascripts.Snapshot{Left: lock.NoExpiry, Waiters: waits}, lock.State{Waiters: waiters}},
-		"nothing but a line":          {false, luascripts.Snapshot{Exists: true, Left: left, Waiters: waits}, lock.State{Waiters: waiters}},
+		"nothing but a queue":         {false, luascripts.Snapshot{Exists: true, Left: left, Waiters: waits}, lock.State{Waiters: waiters}},
 		"dead readers":                {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "read"}, lock.State{}},
 		"ours": {false, luascripts.Snapshot{Exists: true, Left: left, Fields: []luascripts.Field{{Name: ours, Value: "2"}}, Waiters: waits},
 			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Exclusive, Since: asked}}, Waiters: waiters}},

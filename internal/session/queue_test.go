@@ -132,7 +132,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 		w.unlock(h)
 		served := <-behind
 		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
-			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
+			w.Errorf("served after %v, want one waiter timeout of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
 		}
 		w.wire.Refuse(false)
 		if order := away(); len(order) != 20 {
@@ -189,7 +189,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 			synctest.Wait()
 			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
 			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
-				w.Fatalf("the first in line has not been heard from: %v, %+v", err, state.Waiters[0])
+				w.Fatalf("the first in the queue has not been heard from: %v, %+v", err, state.Waiters[0])
 			}
 		}
 		w.unlock(h)

@@ -126,11 +126,11 @@ func TestRenewal_answeredLate(t *testing.T) {
 		w.mini.SetError("LOADING Redis is loading the dataset in memory") // later renewals fail
 		time.Sleep(2 * opTime)
 		w.mini.SetError("")
-		tenure := h.(*hold).acquisition()
+		held := h.(*hold).acquisition()
 		w.wire.Freeze(true) // for all but the first renewal, which uses another connection
 		close(sent)
 		synctest.Wait()
-		if left := tenure.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
+		if left := held.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
 			w.Errorf("the lease ends %v after the grant", left)
 		}
 		w.wire.Freeze(false)

@@ -533,7 +533,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 		h := w.lock(w.a, ctx)
 		time.Sleep(2 * opTime)
 		if err := h.Err(); err != nil || w.count(h) != 1 {
-			w.Errorf("the new tenure: %v, count %d", err, w.count(h))
+			w.Errorf("the new acquisition: %v, count %d", err, w.count(h))
 		}
 		w.unlock(h)
 	})
