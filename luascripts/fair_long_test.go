@@ -235,7 +235,7 @@ func TestPeers_longQueue(t *testing.T) {
 		right("after some asked again")
 		beat()
 		right("after a heartbeat")
-		q.lasts("with Redisson's in line")
+		q.lasts("with Redisson's in the queue")
 		for range 90 {
 			q.letsGo(map[bool]string{true: "G9999", false: strings.TrimSuffix(q.holder(), "=1")}[q.holder() == "G9999=1"])
 			q.takes(queue[0])

@@ -467,7 +467,7 @@ func TestKeepFair(t *testing.T) {
 			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", waiterTimeout, []int64{0}, "J4 G1", notified("J4")},
 			{"held, between those of Redisson", "G9", long, "J3 G1 J4 G2", "G1 G2", long, []int64{0, 0}, "J3 G1 J4 G2", nil},
 			{"held, and the first is dead", "G9", long, "G3! G4 G1", "G1", long, []int64{0}, "G4 G1", nil},
-			{"some are not in line", "", 0, "G2 G1", "G3 G1 G4", waiterTimeout, []int64{-2, 0, -2}, "G2 G1", nil},
+			{"some are not in the queue", "", 0, "G2 G1", "G3 G1 G4", waiterTimeout, []int64{-2, 0, -2}, "G2 G1", nil},
 			{"a dead one in the middle", "G9", long, "G1 G2! G3", "G1", long, []int64{0}, "G1 G2 G3", nil},
 			{"late, but nobody noticed", "G9", long, "G1! G2", "G1", long, []int64{0}, "G1 G2", nil},
 			{"late, nobody noticed, and it is our turn", "", 0, "G1! G2", "G1", waiterTimeout, []int64{1}, "G1 G2", nil},
@@ -998,7 +998,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 	}
 }
 
-// living returns the names of a line for queued that are not dead.
+// living returns the names of a queue for queued that are not dead.
 func living(queue string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(queue), func(name string) bool { return strings.HasSuffix(name, "!") }), " ")
 }
@@ -1355,7 +1355,7 @@ func TestFair_lineAlone(t *testing.T) {
 		}
 		q.releases("G9", luascripts.Done)
 		if n := number(t, q.rdb, "EXISTS", fairKeys.Lock); n != 0 {
-			t.Error("a line is left without a holder")
+			t.Error("a queue is left without a holder")
 		}
 		e.expect(notified("G1")...)
 
@@ -1591,14 +1591,14 @@ func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
 	})
 }
 
-// The release of one that holds nothing leaves the line of the plain lock to its holder.
+// The release of one that holds nothing leaves the queue of the plain lock to its holder.
 func TestReleaseFair_leavesThePlainLine(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
 		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
 		q.releases("G1", luascripts.Gone)
 		if number(t, q.rdb, "HEXISTS", fairKeys.Lock, luascripts.QueueField) != 1 {
-			t.Error("the line is gone")
+			t.Error("the queue is gone")
 		}
 	})
 }

@@ -147,7 +147,7 @@ func TestAcquireReentrant_granted(t *testing.T) {
 	})
 }
 
-// The key of a lock has a field beside its owner's that is no line: its owner gives its own hold back all the same.
+// The key of a lock has a field beside its owner's that is no queue: its owner gives its own hold back all the same.
 func TestRelease_besideAnotherField(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", "orders", ours, "1", "note", "x")

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TestLine_table prints the cost of a line of many processes, on request:
+// TestLine_table prints the cost of a queue of many processes, on request:
 //
 //	LEASEHOLD_TABLE=1 go test -run TestLine_table -v ./luascripts
 //

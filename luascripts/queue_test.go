@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A plain and a fair lock of one name are one hash. The line of the plain one
+// A plain and a fair lock of one name are one hash. The queue of the plain one
 // must not look like a holder to the fair one.
 func TestLine_besideAFairLock(t *testing.T) {
 	fair, next := luascripts.Request{Owner: ours, Lease: lease, Want: 1}, luascripts.Request{Owner: ours + "2", Lease: lease, Want: 1}
@@ -73,7 +73,7 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	})
 }
 
-// stand puts an owner into the line.
+// stand puts an owner into the queue.
 func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer time.Duration) {
 	t.Helper()
 	if got := ask(t, rdb, k, owner, offer, 0); got.Verdict != luascripts.Held {
@@ -240,7 +240,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 	if after, want := queue(t, rdb), []string{second, nextOwner}; !slices.Equal(after, want) {
-		t.Errorf("in line are %q, want %q", after, want)
+		t.Errorf("in the queue are %q, want %q", after, want)
 	}
 	if m := do(t, rdb, "HGET", keys.Lock, first); text(m) != "1" || number(t, rdb, "HLEN", keys.Lock) != 2 {
 		t.Errorf("its count is %q", text(m))
@@ -259,12 +259,12 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 
-	// A waiter that gives up leaves the line.
+	// A waiter that gives up leaves the queue.
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, nextOwner, 0); err != nil || v != luascripts.Gone || queue(t, rdb) != nil {
-		t.Errorf("%v, %v, %q are left in line", v, err, queue(t, rdb))
+		t.Errorf("%v, %v, %q are left in the queue", v, err, queue(t, rdb))
 	}
 
 	// With no other process in the queue the answer grants the lock to the next owner.
@@ -293,7 +293,7 @@ func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
 	}
 	if after, want := queue(t, rdb), []string{second}; !slices.Equal(after, want) {
-		t.Errorf("in line are %q, want %q", after, want)
+		t.Errorf("in the queue are %q, want %q", after, want)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 			}
 			stand(t, rdb, k, first+"9", 2*time.Second) // another owner of the same process
 			if after := queue(t, rdb); !slices.Equal(after, []string{first + "9"}) {
-				t.Errorf("in line are %q", after)
+				t.Errorf("in the queue are %q", after)
 			}
 		})
 	}
@@ -369,7 +369,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 			if c.want == second {
 				<-said
 			} else if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
-				t.Errorf("in line are %q", after)
+				t.Errorf("in the queue are %q", after)
 			}
 		})
 	}
@@ -424,13 +424,13 @@ func TestLine_deaf(t *testing.T) {
 				left = []string{second}
 			}
 			if after := queue(t, rdb); !slices.Equal(after, left) {
-				t.Errorf("in line are %q, want %q", after, left)
+				t.Errorf("in the queue are %q, want %q", after, left)
 			}
 		})
 	}
 }
 
-// Each process that does not listen can make the others wait, so eight of them at the most are in a line.
+// Each process that does not listen can make the others wait, so eight of them at the most are in a queue.
 func TestLine_fewAreDeaf(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	hold(t, rdb)
@@ -442,11 +442,11 @@ func TestLine_fewAreDeaf(t *testing.T) {
 		}
 	}
 	if n := len(queue(t, rdb)); n != 8 {
-		t.Errorf("%d are in line", n)
+		t.Errorf("%d are in the queue", n)
 	}
 }
 
-// A waiter that leaves takes itself out of the line, and no other.
+// A waiter that leaves takes itself out of the queue, and no other.
 func TestLine_oneLeaves(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -455,11 +455,11 @@ func TestLine_oneLeaves(t *testing.T) {
 	v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0)
 	check(t, "the first leaves", v, luascripts.Gone, err)
 	if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
-		t.Errorf("in line are %q", after)
+		t.Errorf("in the queue are %q", after)
 	}
 }
 
-// A line has 64 entries at the most. A newcomer finds a place where it is full of the dead.
+// A queue has 64 entries at the most. A newcomer finds a place where it is full of the dead.
 func TestLine_isBounded(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -477,7 +477,7 @@ func TestLine_isBounded(t *testing.T) {
 		stand(t, rdb, keys, owner, time.Second)
 	}
 	if after := queue(t, rdb); !slices.Equal(after, all[:64]) {
-		t.Errorf("in line are %d, %q", len(after), after)
+		t.Errorf("in the queue are %d, %q", len(after), after)
 	}
 	for _, f := range leave {
 		f()
@@ -490,7 +490,7 @@ func TestLine_isBounded(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if after, want := queue(t, rdb), []string{all[3], all[69]}; !slices.Equal(after, want) {
-		t.Errorf("in line are %q, want %q", after, want)
+		t.Errorf("in the queue are %q, want %q", after, want)
 	}
 
 	// A long text of another program is not read to its end.
@@ -615,20 +615,20 @@ func TestLine_withoutTheRightToPEXPIRE(t *testing.T) {
 func TestPlain_isToldByItsFields(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, hash := range map[string][]string{
-			"one counter":           {"visits", "12"},
-			"several":               {"visits", "12", "42", "1", "7", "3"},
-			"a number":              {"42", "1"},
-			"a mode":                {"mode", "read"},
-			"a uuid":                {"6f1c4c5e-7f5c-4c84-9a53-1f3a7a1b2c3d", "1"},
-			"half a uuid":           {"6f1c4c5e:1", "1"},
-			"more than a uuid":      {"a" + ours, "1"},
-			"no number":             {ours[:37], "1"},
-			"more than a count":     {ours, "1x"},
-			"two owners and a line": {ours, "1", other + "1", "1", luascripts.QueueField, "0 0|"},
-			"a writer":              {ours + ":write", "1"},
-			"beside an owner":       {ours, "1", "visits", "12"},
-			"beside a line":         {luascripts.QueueField, "0 0|", "visits", "12"},
-			"beside owner and line": {ours, "1", luascripts.QueueField, "0 0|", "visits", "12"},
+			"one counter":            {"visits", "12"},
+			"several":                {"visits", "12", "42", "1", "7", "3"},
+			"a number":               {"42", "1"},
+			"a mode":                 {"mode", "read"},
+			"a uuid":                 {"6f1c4c5e-7f5c-4c84-9a53-1f3a7a1b2c3d", "1"},
+			"half a uuid":            {"6f1c4c5e:1", "1"},
+			"more than a uuid":       {"a" + ours, "1"},
+			"no number":              {ours[:37], "1"},
+			"more than a count":      {ours, "1x"},
+			"two owners and a queue": {ours, "1", other + "1", "1", luascripts.QueueField, "0 0|"},
+			"a writer":               {ours + ":write", "1"},
+			"beside an owner":        {ours, "1", "visits", "12"},
+			"beside a queue":         {luascripts.QueueField, "0 0|", "visits", "12"},
+			"beside owner and line":  {ours, "1", luascripts.QueueField, "0 0|", "visits", "12"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				do(t, rdb, "DEL", keys.Lock)
@@ -672,7 +672,7 @@ func TestLine_askingAgainIsCheap(t *testing.T) {
 	}
 }
 
-// A waiter in a line without a holder gets the lock when it asks again.
+// A waiter in a queue without a holder gets the lock when it asks again.
 func TestLine_aloneIsFreeForItsFirst(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -685,7 +685,7 @@ func TestLine_aloneIsFreeForItsFirst(t *testing.T) {
 	}
 }
 
-// A line alone holds nothing; it is left when an operator deletes the owner's field.
+// A queue alone holds nothing; it is left when an operator deletes the owner's field.
 func TestLine_aloneIsFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
@@ -694,7 +694,7 @@ func TestLine_aloneIsFree(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 		if after := queue(t, rdb); !slices.Equal(after, []string{first}) {
-			t.Errorf("in line are %q", after)
+			t.Errorf("in the queue are %q", after)
 		}
 
 		hold(t, rdb, first, other)
@@ -771,7 +771,7 @@ func TestLine_theHeirsOffer(t *testing.T) {
 	about(t, "the lease", pttl(t, rdb, keys.Lock), 20*time.Second)
 }
 
-// A dead process that the release passes over leaves the line. A process that no message reaches is
+// A dead process that the release passes over leaves the queue. A process that no message reaches is
 // alive until its deadline, even if it asks seldom.
 func TestLine_forgetsTheDead(t *testing.T) {
 	s := redistest.Start(t)
@@ -788,11 +788,11 @@ func TestLine_forgetsTheDead(t *testing.T) {
 	stand(t, rdb, keys, third, time.Second)
 	pass(t, rdb, keys, holder)
 	if after, want := queue(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
-		t.Errorf("in line are %q, want %q; %q", after, want, contents(t, rdb))
+		t.Errorf("in the queue are %q, want %q; %q", after, want, contents(t, rdb))
 	}
 }
 
-// Text of another program in the field of the line does not grow, is granted nothing, and
+// Text of another program in the field of the queue does not grow, is granted nothing, and
 // keeps no owner from the lock.
 func TestLine_ofAnotherProgram(t *testing.T) {
 	s := redistest.Start(t)
@@ -811,7 +811,7 @@ func TestLine_ofAnotherProgram(t *testing.T) {
 			}
 		}
 		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.QueueField); n > 2000 {
-			t.Errorf("%.40q: the line has %d bytes after 20 requests of one process", text, n)
+			t.Errorf("%.40q: the queue has %d bytes after 20 requests of one process", text, n)
 		}
 		const nextOwner = "33333333-3333-7333-8333-333333333333:1"
 		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
@@ -850,12 +850,12 @@ func TestLine_triesLeaveAMark(t *testing.T) {
 		marked := strings.Replace(text(), "0 ", "0 0", 1)
 		for range 2 {
 			if try(t, rdb); text() != marked {
-				t.Errorf("the line is %q, want %q", text(), marked)
+				t.Errorf("the queue is %q, want %q", text(), marked)
 			}
 		}
 		stand(t, rdb, keys, second, time.Second) // who comes behind it keeps it
 		if after, want := queue(t, rdb), []string{first, second}; !slices.Equal(after, want) || !strings.HasPrefix(text(), marked) {
-			t.Errorf("the line is %q, want %q and %q", text(), marked, second)
+			t.Errorf("the queue is %q, want %q and %q", text(), marked, second)
 		}
 		if is, err := luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || len(is.Waiters) != 2 || len(is.Fields) != 1 {
 			t.Errorf("%+v, %v", is, err)
@@ -871,7 +871,7 @@ func try(t *testing.T, rdb rueidis.Client) {
 	}
 }
 
-// When the last process leaves the line, the line goes with it.
+// When the last process leaves the queue, the queue goes with it.
 func TestLine_goesWithTheLast(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
@@ -884,7 +884,7 @@ func TestLine_goesWithTheLast(t *testing.T) {
 	})
 }
 
-// With memory full no process enters the line, and a request is answered with what is left of the lease. A process
+// With memory full no process enters the queue, and a request is answered with what is left of the lease. A process
 // in the queue is granted the lock.
 func TestLine_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
@@ -916,7 +916,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	hold(t, rdb)
 	stand(t, denied(t, s, "pubsub"), keys, second, time.Second)
 	if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
-		t.Errorf("in line are %q", after)
+		t.Errorf("in the queue are %q", after)
 	}
 	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
 	scattered := keys
@@ -936,7 +936,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	}
 }
 
-// Text of another program in place of a line has no places: it ends with the lock, and
+// Text of another program in place of a queue has no places: it ends with the lock, and
 // stops no owner.
 func TestLine_strangeTexts(t *testing.T) {
 	scattered := keys
@@ -967,7 +967,7 @@ func TestLine_strangeTexts(t *testing.T) {
 	}
 }
 
-// A release looks at no more places than a line can have.
+// A release looks at no more places than a queue can have.
 func TestLine_longerThanItCanBe(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -986,7 +986,7 @@ func TestLine_longerThanItCanBe(t *testing.T) {
 }
 
 // The server cannot count listeners any more. Processes that were reached stay in the queue and are
-// granted the lock, also when the line is full; those whose deadline is over have no place, and those
+// granted the lock, also when the queue is full; those whose deadline is over have no place, and those
 // that no message reaches keep theirs until the deadline.
 func TestLine_aliveOrNot(t *testing.T) {
 	s := redistest.Start(t)
@@ -1026,7 +1026,7 @@ func TestLine_aliveOrNot(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if after := queue(t, rdb); c.stays != (len(after) == 64) || !c.stays && !slices.Equal(after, []string{second}) {
-				t.Errorf("in line are %q", after)
+				t.Errorf("in the queue are %q", after)
 			}
 		})
 	}
@@ -1039,7 +1039,7 @@ func TestLine_aliveOrNot(t *testing.T) {
 	}
 }
 
-// A process that asks replaces a line which our scripts did not write to its end, as nobody would read its own entry behind that. It
+// A process that asks replaces a queue which our scripts did not write to its end, as nobody would read its own entry behind that. It
 // leaves an entry of its own process that it cannot read.
 func TestLine_replacesWhatIsNoLine(t *testing.T) {
 	process, _, _ := strings.Cut(second, ":")
@@ -1080,7 +1080,7 @@ func TestInspectReentrant_waiters(t *testing.T) {
 	})
 }
 
-// What the scripts make of a line at the very end of a deadline, at the limits of its text, and where listeners are.
+// What the scripts make of a queue at the very end of a deadline, at the limits of its text, and where listeners are.
 func TestLine_transcript(t *testing.T) {
 	play(t, `
 		# the lock goes to the first in line, with the lease that it offered, up to ten seconds
@@ -1148,7 +1148,7 @@ func TestLine_transcript(t *testing.T) {
 		listeners
 		published = [leasehold_channel:{l}:$b~0 redisson_lock__channel:{l}~0 redisson_lock__channel:{l}~0 leasehold_channel:{l}:$b~0 redisson_lock__channel:{l}~0]
 
-		# a lock that was handed off often is freed now and then: first to whom never stands in line
+		# a lock that was handed off often is freed now and then: first to whom never stands in the queue
 		listeners leasehold_channel:{l} 1 redisson_lock__channel:{l} 2
 		HSET l $c:001 1 leasehold_line 5~@0|$a:001~1000~0~0~@5;<5x$b:001~1000~0~0~@5;>
 		reentrant_release [l] $c:001 PUBLISH 1 = 1
@@ -1172,7 +1172,7 @@ func TestLine_transcript(t *testing.T) {
 		reentrant_release [l] $c:001 PUBLISH 1 = 2
 		EXISTS l = 0
 
-		# a refused caller that never stands in line leaves a mark; a second later the lock is freed, and the mark goes with the line
+		# a refused caller that never stands in the queue leaves a mark; a second later the lock is freed, and the mark goes with the queue
 		HSET l $a:001 1 leasehold_line 3~@0|$b:001~1000~0~0~@2000;
 		reentrant_acquire [l] $d:001 1000 '' 1 2 = -2
 		HGET l leasehold_line = 3~@0|$b:001~1000~0~0~@2000;
@@ -1205,7 +1205,7 @@ func TestLine_transcript(t *testing.T) {
 		HGETALL l = [$b:001 1 leasehold_line 4~5|]
 		DEL l
 
-		# the release of an owner that holds nothing leaves a line without it as it is
+		# the release of an owner that holds nothing leaves a queue without it as it is
 		HSET l $a:001 1 leasehold_line 3~5|
 		reentrant_release [l] $b:001 PUBLISH 0 = -2
 		HGETALL l = [$a:001 1 leasehold_line 3~5|]
@@ -1234,7 +1234,7 @@ func TestLine_transcript(t *testing.T) {
 		GET r = @3000000us
 		reentrant_release [l] $b:002 PUBLISH 0 0 $b:003 1000 500 4000 @5000000us 0 = @5000001us
 
-		# in a full line, the dead are looked for every 16 ms, up to the ms of their deadlines
+		# in a full queue, the dead are looked for every 16 ms, up to the ms of their deadlines
 		wait 1000
 		DEL l
 		HSET l $a:001 1 leasehold_line 3~5|<62x$b:001~1000~0~0~@4001;>$d:001~1000~0~0~@4000;$e:001~1000~0~0~@4000;

@@ -249,7 +249,7 @@ func TestRW_workOfManyHolds(t *testing.T) {
 			t.Errorf("%s: %.0f commands", c.name, n)
 		}
 	}
-	if all := unwished(contents(t, l.rdb)); all != "" {
+	if all := withoutIntent(contents(t, l.rdb)); all != "" {
 		t.Errorf("left behind:\n%.300s", all)
 	}
 }

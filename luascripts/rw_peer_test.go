@@ -331,12 +331,12 @@ func TestRWPeers_wish(t *testing.T) {
 		l.isNow("read J2=1(1)")
 		l.javaStopsReading("J2")
 		if !l.javaWrites("J3", long) {
-			t.Error("a writer of Redisson waits for our wish")
+			t.Error("a writer of Redisson waits for our intent")
 		}
 		l.javaStopsWriting("J3")
 		l.expect("the writer", l.asksToWrite("G5").Verdict, luascripts.Done)
-		if got := l.wished(); got != "" {
-			t.Errorf("left of the wish: %q", got)
+		if got := l.storedIntent(); got != "" {
+			t.Errorf("left of the intent: %q", got)
 		}
 	})
 }

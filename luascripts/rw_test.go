@@ -171,9 +171,9 @@ func (l rw) intent(intent string, d time.Duration) {
 	l.ends(l.keys.Intent, d)
 }
 
-// wished returns the intent, in the form of intent, "" if there is none. Times are cut down to
+// storedIntent returns the intent, in the form of intent, "" if there is none. Times are cut down to
 // minutes.
-func (l rw) wished() string {
+func (l rw) storedIntent() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "GET", l.keys.Intent)
 	if m.IsNil() {
@@ -183,7 +183,7 @@ func (l rw) wished() string {
 	o, since, _ := strings.Cut(text, " ")
 	ms, err := strconv.ParseInt(since, 10, 64)
 	if err != nil {
-		l.t.Fatalf("the wish is %q", text)
+		l.t.Fatalf("the intent is %q", text)
 	}
 	waited := time.Duration(now(l.t, l.rdb)-ms) * time.Millisecond
 	return fmt.Sprintf("%s %dm", short(o), int(waited.Minutes()))
@@ -243,7 +243,7 @@ func (l rw) stopsWriting(name string, want luascripts.Verdict) {
 }
 
 func TestAcquireRead(t *testing.T) {
-	const early, late = "G5 10m", "G5 1m" // wishes; the caller has been waiting for 5 minutes
+	const early, late = "G5 10m", "G5 1m" // intents; the caller has been waiting for 5 minutes
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
 			name    string
@@ -320,8 +320,8 @@ func TestAcquireRead(t *testing.T) {
 					if c.hash != 0 {
 						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
 					}
-					if got := l.wished(); got != c.intent {
-						t.Errorf("the wish is %q, was %q", got, c.intent)
+					if got := l.storedIntent(); got != c.intent {
+						t.Errorf("the intent is %q, was %q", got, c.intent)
 					}
 					all := contents(t, l.rdb)
 					if first != "" && all != first {
@@ -348,7 +348,7 @@ func TestAcquireWrite(t *testing.T) {
 			left          time.Duration // in the reply, if it is refused
 			after         string
 			hash          time.Duration // the lease of the hash
-			wished        string
+			storedIntent  string
 		}{
 			{"free", "", 0, "", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"free, without waiting", "", 0, "", 1, lease, 0, luascripts.Done, 0, "write G1:write=1", lease, ""},
@@ -403,18 +403,18 @@ func TestAcquireWrite(t *testing.T) {
 					if c.hash != 0 {
 						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
 					}
-					if got := l.wished(); got != c.wished {
-						t.Errorf("the wish is %q, want %q", got, c.wished)
+					if got := l.storedIntent(); got != c.storedIntent {
+						t.Errorf("the intent is %q, want %q", got, c.storedIntent)
 					}
 					switch {
-					case c.wished == "":
-					case strings.HasPrefix(c.wished, "G1"):
-						about(t, "our wish", pttl(t, l.rdb, l.keys.Intent), c.waiterTimeout)
+					case c.storedIntent == "":
+					case strings.HasPrefix(c.storedIntent, "G1"):
+						about(t, "our intent", pttl(t, l.rdb, l.keys.Intent), c.waiterTimeout)
 					default:
-						about(t, "the other's wish", pttl(t, l.rdb, l.keys.Intent), 2*time.Minute)
+						about(t, "the other's intent", pttl(t, l.rdb, l.keys.Intent), 2*time.Minute)
 					}
 					all := contents(t, l.rdb)
-					if first != "" && unwished(all) != unwished(first) {
+					if first != "" && withoutIntent(all) != withoutIntent(first) {
 						t.Errorf("a second copy made\n%sout of\n%s", all, first)
 					}
 					first = all
@@ -424,8 +424,8 @@ func TestAcquireWrite(t *testing.T) {
 	})
 }
 
-// unwished is contents without the intent, whose text has a time in it.
-func unwished(contents string) string {
+// withoutIntent is contents without the intent, whose text has a time in it.
+func withoutIntent(contents string) string {
 	lines := strings.SplitAfter(contents, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Intent) }), "")
 }
@@ -520,16 +520,16 @@ func TestReleaseWrite(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
 		for _, c := range []struct {
-			name     string
-			before   string
-			reading  time.Duration // the lease of the owner's reading; that of its writing is long
-			intent   string
-			leave    int
-			verdict  luascripts.Verdict
-			after    string
-			hash     time.Duration
-			wished   string
-			notified bool
+			name         string
+			before       string
+			reading      time.Duration // the lease of the owner's reading; that of its writing is long
+			intent       string
+			leave        int
+			verdict      luascripts.Verdict
+			after        string
+			hash         time.Duration
+			storedIntent string
+			notified     bool
 		}{
 			{"the only hold", "write G1:write=1", 0, "", 0, luascripts.Done, "", 0, "", true},
 			{"the only hold, and another waits", "write G1:write=1", 0, "G5 10m", 0, luascripts.Done, "", 0, "G5 10m", true},
@@ -574,8 +574,8 @@ func TestReleaseWrite(t *testing.T) {
 					if c.hash != 0 {
 						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
 					}
-					if got := l.wished(); got != c.wished {
-						t.Errorf("the wish is %q, want %q", got, c.wished)
+					if got := l.storedIntent(); got != c.storedIntent {
+						t.Errorf("the intent is %q, want %q", got, c.storedIntent)
 					}
 					e.expect(notified...)
 					all := contents(t, l.rdb)
@@ -642,7 +642,7 @@ func TestRW_bytes(t *testing.T) {
 				l.asksToWrite("G2")
 				m := do(t, l.rdb, "GET", "leasehold_rwlock_wish:"+tagged)
 				if text, _ := m.ToString(); !regexp.MustCompile("^" + g2 + " [0-9]{13}$").MatchString(text) {
-					t.Errorf("the wish is %q", text)
+					t.Errorf("the intent is %q", text)
 				}
 			})
 		}
@@ -767,7 +767,7 @@ func TestInspectRW(t *testing.T) {
 		for _, state := range []string{"", "read G2=1(1)", "write G2:write=1"} {
 			s := inspect(state, long, "G5 10m")
 			if s.Exists != (state != "") || len(s.Waiters) != 1 || s.Waiters[0].Owner != owner("G5") {
-				t.Errorf("%q with a wish: %+v", state, s)
+				t.Errorf("%q with an intent: %+v", state, s)
 				continue
 			}
 			about(t, "patience", s.Waiters[0].WaiterTimeout, waiterTimeout)
@@ -907,7 +907,7 @@ func TestRW_downgrade(t *testing.T) {
 		e.expect()
 		l.stopsReading("G3", luascripts.Done)
 		e.expect(l.keys.Channel + " 0")
-		if all := unwished(contents(t, l.rdb)); all != "" {
+		if all := withoutIntent(contents(t, l.rdb)); all != "" {
 			t.Errorf("left behind:\n%s", all)
 		}
 		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Done)
@@ -942,7 +942,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		// A writer that died waiting keeps readers waiting for its waiter timeout, and no longer.
 		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
 		if left := pttl(t, l.rdb, l.keys.Intent); left <= 0 || left > waiterTimeout {
-			t.Errorf("its wish lives for %v", left)
+			t.Errorf("its intent lives for %v", left)
 		}
 		do(t, l.rdb, "DEL", l.keys.Intent)
 		l.expect("a newcomer", l.asksToRead("G7").Verdict, luascripts.Done)
@@ -975,10 +975,10 @@ func TestRW_strangeWishes(t *testing.T) {
 				l.stopsWriting("G4", luascripts.Gone)
 				asked := l.asksToWrite("G2", func(q *luascripts.Request) { q.Waited = 90 * time.Second })
 				l.expect("a writer", asked.Verdict, luascripts.Held)
-				if got := l.wished(); got != "G2 1m" {
-					t.Errorf("the wish is %q, want that of G2", got)
+				if got := l.storedIntent(); got != "G2 1m" {
+					t.Errorf("the intent is %q, want that of G2", got)
 				}
-				about(t, "the wish", pttl(t, l.rdb, l.keys.Intent), waiterTimeout)
+				about(t, "the intent", pttl(t, l.rdb, l.keys.Intent), waiterTimeout)
 				l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
 				l.stopsReading("G1", luascripts.Done)
 				l.expect("the writer", l.asksToWrite("G2").Verdict, luascripts.Done)
@@ -1162,7 +1162,7 @@ func TestRW_fullMemory(t *testing.T) {
 	full(t, s)
 	refused("another reader", read("G4", 1))
 	got, err := write("G1", 1)()
-	check(t, "a writer, which leaves no wish", got.Verdict, luascripts.Held, err)
+	check(t, "a writer, which leaves no intent", got.Verdict, luascripts.Held, err)
 	granted("re-entry to read", read("G2", 3))
 	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2")}}, long, 1) {
 		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
@@ -1259,7 +1259,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	deniedRW(t,
 		deniedRWCase{"read", "rw_read_acquire", "", "", readsAs(1)},
 		deniedRWCase{"read beside others", "rw_read_acquire", "read G2=1(1)", "", readsAs(1)},
-		deniedRWCase{"read behind a wish", "rw_read_acquire", "read G2=1(1)", "G5 10m", readsAs(1)},
+		deniedRWCase{"read behind an intent", "rw_read_acquire", "read G2=1(1)", "G5 10m", readsAs(1)},
 		deniedRWCase{"read again", "rw_read_acquire", "read G1=2(*)", "", readsAs(3)},
 		deniedRWCase{"read in part", "rw_read_release", "read G1=3(*)", "", leavesReading(2)},
 		deniedRWCase{"write", "rw_write_acquire", "", "G1 5m", writesAs(1)},

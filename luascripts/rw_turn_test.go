@@ -133,13 +133,13 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 func TestRWTurn_aWriterAsks(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
-			name    string
-			before  string
-			turn    string
-			verdict luascripts.Verdict
-			left    time.Duration
-			wished  string
-			after   string // the turn, if it is another
+			name         string
+			before       string
+			turn         string
+			verdict      luascripts.Verdict
+			left         time.Duration
+			storedIntent string
+			after        string // the turn, if it is another
 		}{
 			{"a reader waits, and no writer has passed it", "", "G5 10m -", luascripts.Done, 0, "", "G5 10m out"},
 			{"the turn of a reader", "", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m", ""},
@@ -161,8 +161,8 @@ func TestRWTurn_aWriterAsks(t *testing.T) {
 					got := l.asksToWrite("G1", func(q *luascripts.Request) { q.Waited = 5 * time.Minute })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					about(t, "left", got.Left, c.left)
-					if got := l.wished(); got != c.wished {
-						t.Errorf("the wish is %q, want %q", got, c.wished)
+					if got := l.storedIntent(); got != c.storedIntent {
+						t.Errorf("the intent is %q, want %q", got, c.storedIntent)
 					}
 					if got, want := l.turned(), cmp.Or(c.after, c.turn); got != want {
 						t.Errorf("the turn is %q, want %q", got, want)
