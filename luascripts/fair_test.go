@@ -1400,7 +1400,7 @@ func TestAcquireFair_spoiltRegister(t *testing.T) {
 }
 
 // The next owner cannot be taken out of the queue: it has no lock, and is notified.
-func TestPassFair_heirStaysInTheQueue(t *testing.T) {
+func TestHandOffFair_nextOwnerStaysInTheQueue(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
 	q.hold(own(1))

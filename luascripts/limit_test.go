@@ -44,7 +44,7 @@ func refundUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.
 	takeUnits(t, rdb, key, rules, luascripts.RefundRequest(units, at))
 }
 
-func TestLimit_severalQuestions(t *testing.T) {
+func TestLimit_severalRequests(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		rules := luascripts.NewLimitRules(hourly, dozen)
 		three := want(3)

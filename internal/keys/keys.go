@@ -4,11 +4,11 @@
 //
 // The names of keys and channels that Redisson has, too, are Redisson's, byte for byte. The lock's key is
 // its name. The rest is "<prefix>:{<name>}", or "<prefix>:<name>" where the name has
-// braces of its own. So all keys and channels of a lock are in one slot of a cluster. By that
+// its own braces. So all keys and channels of a lock are in one slot of a cluster. By that
 // rule x and {x} share all but the lock's key.
 //
-// The names of leasehold's own begin with leasehold, and no two locks share one: where the name has
-// braces of its own, it is "<prefix>:<name>:".
+// The names that only leasehold has begin with leasehold, and no two locks share one: where the name has
+// its own braces, it is "<prefix>:<name>:".
 package keys
 
 import (
@@ -58,7 +58,7 @@ func Plain(name string) luascripts.Keys {
 // Fair returns the keys of a fair lock.
 func Fair(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: prefixed(channelPrefix, name), Publish: "PUBLISH", Queue: prefixed(queuePrefix, name), Timeouts: prefixed(timeoutPrefix, name)}
-	k.Never = k.Queue + "::never" // a user with rights to the queue has rights to this key
+	k.Never = k.Queue + "::never" // a user with permissions for the queue has permissions for this key
 	return k
 }
 
@@ -67,7 +67,7 @@ func Fair(name string) luascripts.Keys {
 func ReadWrite(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: prefixed(rwChannelPrefix, name), Publish: "PUBLISH"}
 	k.ReadWriteKeys = luascripts.ReadWriteKeys{Intent: ours(intentPrefix, name), Reservation: ours(reservationPrefix, name), LeasePrefix: tagged(name)}
-	k.Never = k.LeasePrefix + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
+	k.Never = k.LeasePrefix + "::rwlock_timeout:0" // a user with permissions for the reading leases has permissions for it
 	return k
 }
 
@@ -75,7 +75,7 @@ func ReadWrite(name string) luascripts.Keys {
 func Semaphore(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
 	k.SemaphoreKeys = luascripts.SemaphoreKeys{Leases: suffixed(name, "timeout"), Change: prefixed(semChangePrefix, name), Slots: ours(semSlotsPrefix, name)}
-	k.Never = k.Queue + ":never" // a user with rights to the queue has rights to this key
+	k.Never = k.Queue + ":never" // a user with permissions for the queue has permissions for this key
 	return k
 }
 
@@ -97,17 +97,17 @@ func Fence(key string) (string, error) {
 	return ours(fencePrefix, key), nil
 }
 
-// Forced returns the note of who unlocked the lock by force.
+// Forced returns the key of the audit record of the last force-unlock.
 func Forced(name string) string { return ours(forcedPrefix, name) }
 
-// Client returns the key at which a client tells who it is, and the channel at which it
-// hears that one of its locks was taken from it.
+// Client returns the key of the registry entry of a client, and the channel on which it is
+// notified that one of its locks was force-unlocked.
 func Client(id string) string { return clientPrefix + ":" + id }
 
 // ClientID returns the client whose key or channel this is, and whether it is one.
 func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
 
-// OfOwner returns the channel of one owner who waits for a fair lock.
+// OfOwner returns the channel of one owner that waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
 
 // OfTurns returns the channel on which a client is notified which of its owners are next in a
@@ -142,11 +142,11 @@ func tagged(name string) string {
 // suffixed is Redisson's suffixName.
 func suffixed(name, suffix string) string { return tagged(name) + ":" + suffix }
 
-// suffixes end the keys that windows, Bloom filters and semaphores of Redisson keep beside their own.
+// suffixes end the keys that windows, Bloom filters and semaphores of Redisson keep next to their own.
 var suffixes = []string{":value", ":permits", ":config", ":timeout"}
 
 // ours is the name of something that Redisson does not have. No two locks share it: it
-// ends in a brace, or in a colon if the lock's name brings braces of its own.
+// ends in a brace, or in a colon if the lock's name brings its own braces.
 func ours(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name + ":"
@@ -181,7 +181,7 @@ func Check(prefix, name string) error {
 	return checkSuffix(full)
 }
 
-// checkSuffix returns an error for a key that windows, filters or semaphores without braces in their names keep beside their own.
+// checkSuffix returns an error for a key that windows, filters or semaphores without braces in their names keep next to their own.
 func checkSuffix(full string) error {
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, "}"+s) && strings.Count(full, "}") == 1 {

@@ -13,7 +13,7 @@ var (
 )
 
 // Each of these alone prevents a local hand-off.
-func TestMayPass(t *testing.T) {
+func TestMayHandOff(t *testing.T) {
 	none := func(*stage, *Acquisition) {}
 	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
 	for name, test := range map[string]struct {
@@ -76,7 +76,7 @@ func TestMayPass(t *testing.T) {
 }
 
 // A handed-off acquisition has the name and age of the grant, and its token plus one.
-func TestPassTo(t *testing.T) {
+func TestHandOffTo(t *testing.T) {
 	s := newStage(t)
 	first, h := s.take(&plainTerms, 1)
 	since := s.now
@@ -201,7 +201,7 @@ func TestTake(t *testing.T) {
 
 // A release names the ticket of the queue as the next owner, if the first waiter can take the lock in
 // the name of the ticket.
-func TestHeir(t *testing.T) {
+func TestNextOwner(t *testing.T) {
 	for name, test := range map[string]struct {
 		change    func(*stage)
 		nextOwner bool

@@ -321,7 +321,7 @@ func TestYieldsAfter(t *testing.T) {
 }
 
 // Waiters of the process get a lock that lingers, beyond the limits of a hand-off, as long as no other client wants it.
-func TestMayPass_lingers(t *testing.T) {
+func TestMayHandOff_lingers(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms *Terms
 		waits *Terms

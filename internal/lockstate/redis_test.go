@@ -8,12 +8,12 @@ import (
 // redis models one lock on the server. It replies as the scripts do, as far as a state can tell the
 // difference.
 type redis struct {
-	token     uint64 // the latest
-	holder    string // of a lock with one owner at a time, or of the write lock
-	readers   []string
-	intent    string    // the writer intent that readers wait behind
-	hadIntent time.Time // when the writer intent was set
-	queue     []entry   // for locks with hand-offs: processes; for fair locks: owners
+	token       uint64 // the latest
+	holder      string // of a lock with one owner at a time, or of the write lock
+	readers     []string
+	intent      string    // the writer intent that readers wait behind
+	intentSince time.Time // when the writer intent was set
+	queue       []entry   // for locks with hand-offs: processes; for fair locks: owners
 }
 
 // entry is a waiter in Redis.
@@ -81,7 +81,7 @@ func (r *redis) take(c *command) bool {
 		r.enlist(entry{p: c.p, name: c.name})
 	}
 	if c.terms.Sided && c.waiterTimeout > 0 && (r.intent == "" || r.intent == c.name) {
-		r.intent, r.hadIntent = c.name, c.came
+		r.intent, r.intentSince = c.name, c.came
 	}
 	return false
 }
@@ -103,7 +103,7 @@ func (r *redis) read(c *command) bool {
 	if r.holder != "" && r.holder != c.writer {
 		return false
 	}
-	if r.holder == "" && c.terms.Yield && r.intent != "" && r.hadIntent.Before(c.came) {
+	if r.holder == "" && c.terms.Yield && r.intent != "" && r.intentSince.Before(c.came) {
 		return false
 	}
 	r.readers = append(r.readers, c.name)

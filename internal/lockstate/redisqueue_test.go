@@ -423,7 +423,7 @@ func TestFollow_anew(t *testing.T) {
 
 // A release names the first waiter that is in the Redis queue, or whose entry is in flight. It names
 // none if that waiter must send its own request.
-func TestHeir_standsInTheQueue(t *testing.T) {
+func TestNextOwner_standsInTheQueue(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 100)
 	waits, enters := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)

@@ -187,7 +187,7 @@ func TestReplicas_theRollbackAfterItsCallerHasLeft(t *testing.T) {
 }
 
 // A request that was not sent because its caller had left needs no release, however long it waited to be sent.
-func TestQuestion_unsent(t *testing.T) {
+func TestRequest_unsent(t *testing.T) {
 	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoReply{After: opTime}: 1} {
 		inBubble(t, func(w *world) {
 			w.unlock(w.lock(w.a, w.Context())) // loads the scripts

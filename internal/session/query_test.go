@@ -71,7 +71,7 @@ func TestNewOwner_permits(t *testing.T) {
 	s := new(Session)
 	s.id = owner.NewClient()
 	seen := make(map[string]bool)
-	var stock luascripts.SemaphoreState
+	var stored luascripts.SemaphoreState
 	var owners []string
 	now := time.Now()
 	for _, permits := range []int{1, 1000, 3, 1, 1000} {
@@ -82,13 +82,13 @@ func TestNewOwner_permits(t *testing.T) {
 				t.Fatalf("two owners have the permit %x", id)
 			}
 			seen[id] = true
-			stock.Held = append(stock.Held, luascripts.Permit{ID: id, Left: time.Second})
+			stored.Held = append(stored.Held, luascripts.Permit{ID: id, Left: time.Second})
 		}
 	}
 	if len(seen) != 2005 {
 		t.Errorf("%d permits", len(seen))
 	}
-	state, _, _ := SemaphoreStateOf("gpus", stock)
+	state, _, _ := SemaphoreStateOf("gpus", stored)
 	var held []string
 	for _, h := range state.Holders {
 		held = append(held, h.Owner)

@@ -27,7 +27,7 @@ func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
 
 // The permits of an owner are one hold, whose lease is the shortest of theirs. Each permit of Redisson is a separate
 // hold.
-func TestStockOf(t *testing.T) {
+func TestSemaphoreStateOf(t *testing.T) {
 	const number = 1830000000000000000
 	asked := time.UnixMicro(number >> 10)
 	one, two, three := owner.Client([8]byte{0x80, 1}), owner.Client([8]byte{0x80, 2}), owner.Client([8]byte{0x80, 3})
@@ -43,13 +43,13 @@ func TestStockOf(t *testing.T) {
 	const java = "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08"
 	javas := lock.Holder{Owner: "01020304050607080102030405060708", Count: 1, Mode: lock.Permit}
 	for name, c := range map[string]struct {
-		stock  luascripts.SemaphoreState
+		stored luascripts.SemaphoreState
 		want   lock.State
 		leases []time.Duration
 		free   int64
 	}{
-		"nobody holds it": {stock: luascripts.SemaphoreState{Free: 3}, free: 3},
-		"a lease is over": {stock: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
+		"nobody holds it": {stored: luascripts.SemaphoreState{Free: 3}, free: 3},
+		"a lease is over": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
 		"one owner": {luascripts.SemaphoreState{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
 			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
 		"in the order in which they ask": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
@@ -57,12 +57,12 @@ func TestStockOf(t *testing.T) {
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
 		"Redisson's": {luascripts.SemaphoreState{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
 			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
-		"those that wait": {stock: luascripts.SemaphoreState{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
+		"those that wait": {stored: luascripts.SemaphoreState{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
 			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "gpus"
-			state, leases, free := SemaphoreStateOf("gpus", c.stock)
+			state, leases, free := SemaphoreStateOf("gpus", c.stored)
 			if !reflect.DeepEqual(state, c.want) || !slices.Equal(leases, c.leases) || free != c.free {
 				t.Errorf("%+v, leases %v, %d free\nwant %+v, leases %v, %d free", state, leases, free, c.want, c.leases, c.free)
 			}
@@ -89,7 +89,7 @@ func TestStockOf(t *testing.T) {
 }
 
 // Inspect shows the clients of a semaphore's holders, and the number of free permits.
-func TestStock(t *testing.T) {
+func TestSemaphoreState(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.b.NewSpec(many, "orders", nil)
 		if state, leases, free, exists, err := w.b.SemaphoreState(w.Context(), spec); err != nil || exists || free != 0 || leases != nil || state.Mode != lock.Free {
@@ -117,7 +117,7 @@ func TestStock(t *testing.T) {
 }
 
 // A failed Inspect of a semaphore reports why, and for which semaphore.
-func TestStock_fails(t *testing.T) {
+func TestSemaphoreState_fails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(many, "orders", nil)
 		fails := func() error {

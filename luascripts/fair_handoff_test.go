@@ -42,7 +42,7 @@ func (q fair) hold(o string) {
 func (q fair) holders() []string { return list(q.t, q.rdb, "HKEYS", fairKeys.Lock) }
 
 // The release gives the lock to the next owner if it is the first in the queue, and to nobody else.
-func TestPassFair(t *testing.T) {
+func TestHandOffFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		for _, c := range []struct {
@@ -113,7 +113,7 @@ func TestPassFair(t *testing.T) {
 }
 
 // An owner that holds nothing gives nothing to its next owner, which is notified.
-func TestPassFair_gone(t *testing.T) {
+func TestHandOffFair_gone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		q.waiting(own(2))
@@ -151,7 +151,7 @@ func TestFair_nextAreFew(t *testing.T) {
 
 // A next owner's token comes from the token counter, and is larger than those that were given out. A
 // token counter that cannot go on does not stop the release.
-func TestPassFair_register(t *testing.T) {
+func TestHandOffFair_tokenCounter(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		keys := fairKeys
 		keys.TokenCounter = "redisson_lock_token:{orders}"
@@ -187,7 +187,7 @@ func TestPassFair_register(t *testing.T) {
 }
 
 // Without the right to PEXPIRE no lock is granted that would never end.
-func TestPassFair_denied(t *testing.T) {
+func TestHandOffFair_denied(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
 	q.hold(own(1))
