@@ -127,7 +127,7 @@ func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []
 // Kept is the reply to a heartbeat.
 type Kept struct {
 	Left      time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
-	MustRetry []bool        // for each waiter: it should send a request now, because it is its turn or it lost its position
+	MustRetry []bool        // for each waiter: it must send a request now, because it is its turn or it lost its position
 	Own       []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 

@@ -105,7 +105,7 @@ const (
 	maxSenders = 8
 	maxLanes   = 32
 
-	// maxRequests is the most requests in one command. Equal requests count as one.
+	// maxRequests is the maximum number of requests in one command. Equal requests count as one.
 	maxRequests = 64
 
 	// believed is the time for which the desk believes a refusal. After that time it notices a refund
@@ -132,7 +132,7 @@ func newDesk(s *command.Sender) *desk {
 	}
 }
 
-// ask asks the request of one caller, and returns the answer. A refund is sent even if its caller leaves.
+// ask sends the request of one caller, and returns the reply. A refund is sent even if its caller leaves.
 func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.LimitRequest) (answer, error) {
 	if err := ctx.Err(); err != nil {
 		return answer{}, err
@@ -228,7 +228,7 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	if i := slices.Index(l.next, a); i >= 0 && a.q.Units >= 0 {
 		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
 	}
-	// A caller that has waited for its whole patience came before the request under way was sent, or while it
+	// A caller that has waited for its whole timeout came before the request under way was sent, or while it
 	// was under way, so that request is overdue.
 	if late && !l.isLate {
 		l.isLate = true
@@ -237,7 +237,7 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	return answer{}, err
 }
 
-// run asks the requests of a group until none is left.
+// run sends the requests of a group until none is left.
 func (d *desk) run(g *group) {
 	for {
 		d.mu.Lock()

@@ -110,7 +110,7 @@ func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, c
 // OfOwner returns the channel of one owner that waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
 
-// OfTurns returns the channel on which a client is notified which of its owners are next in a
+// OfTurns returns the channel on which a client receives the numbers of its owners that are next in a
 // fair lock's queue.
 func OfTurns(channel, client string) string {
 	return channel + ":" + client + luascripts.TurnChannelSuffix

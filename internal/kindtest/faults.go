@@ -964,7 +964,7 @@ func keyPrefix(t *testing.T, k Kind) {
 }
 
 // However many waiters a process has, it asks once for all of them, apart from the
-// requests that each waiter asks when it comes.
+// requests that each waiter sends when it comes.
 func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	const waiters = 200
 	s := redistest.Start(t)

@@ -52,7 +52,7 @@ type Kind struct {
 	// Patient says that the kind knows lock.WithWaiterTimeout.
 	Patient bool
 
-	// Requests is how many requests each waiter asks for itself when it comes.
+	// Requests is how many requests each waiter sends for itself when it comes.
 	// A process asks all others once for all its waiters.
 	Requests int
 
