@@ -5,9 +5,9 @@
 -- KEYS[2] queue     list  waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset  waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string a key that never exists (include_fair)
--- ARGV[1] channel   text   what the channels of owners begin with (include_fair)
--- ARGV[2] publish   text   the command that notifies them: PUBLISH or SPUBLISH
--- ARGV[3] dead      count  1 if it only removes dead owners; missing otherwise
+-- ARGV[1] channel   text  what the channels of owners begin with (include_fair)
+-- ARGV[2] publish   text  the command that notifies them: PUBLISH or SPUBLISH
+-- ARGV[3] dead      count 1 if it only removes dead owners; missing otherwise
 --
 -- Returns {1, more} if an owner held the lock, {0, more} if it was free. If 100 dead owners were removed
 -- from the front of the queue and there are more, more is 1: call the script again, with dead = 1.

@@ -3,10 +3,10 @@
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] never    string  a key that never exists (include_rw)
--- ARGV[1] prefix   text   what the keys of read leases begin with
--- ARGV[2] channel  text   the channel of the waiters
--- ARGV[3] publish  text   the command that notifies them: PUBLISH or SPUBLISH
--- ARGV[4] readers  count  1 if it only removes readers; missing otherwise
+-- ARGV[1] prefix   text  what the keys of read leases begin with
+-- ARGV[2] channel  text  the channel of the waiters
+-- ARGV[3] publish  text  the command that notifies them: PUBLISH or SPUBLISH
+-- ARGV[4] readers  count 1 if it only removes readers; missing otherwise
 --
 -- Returns 1 if an owner held the lock, 0 if it was free or readers = 1 and a writer holds it.
 -- Returns -3 if about 50 readers were removed, and there are more: call the script again, with readers = 1.
