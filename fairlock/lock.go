@@ -61,7 +61,7 @@ var kind = &session.Kind{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,
 		Release: luascripts.ReleaseFair,
-		HandOff:    luascripts.HandOffFair,
+		HandOff: luascripts.HandOffFair,
 		Retain:  luascripts.RetainReentrant,
 		Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
 		Keep:    luascripts.KeepFair,

@@ -46,7 +46,7 @@ var kind = &session.Kind{
 		Keys:    keys.Plain,
 		Acquire: luascripts.AcquireReentrant,
 		Release: luascripts.ReleaseReentrant,
-		HandOff:    luascripts.HandOffReentrant,
+		HandOff: luascripts.HandOffReentrant,
 		Renew:   luascripts.RenewReentrant,
 		Retain:  luascripts.RetainReentrant,
 	},
