@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the short tests of modules: those of the first, and next to them those of the others, one module after the other. Tests wait
-# more than they work, so more packages run at once than there are processors.
+# more than they work, so more packages and tests run at once than there are processors.
 #
 #	sh scripts/quick.sh ./ contrib/bridge/ contrib/httplock/
 #
@@ -28,7 +28,7 @@ progress() {
 
 tests() {
 	echo "== $1: go test -short"
-	(cd "$1" && go test -short -count=1 -timeout 15m -p "$at_once" ./...)
+	(cd "$1" && go test -short -count=1 -timeout 15m -p "$at_once" -parallel 16 ./...)
 }
 
 first=$1

@@ -31,10 +31,10 @@ func Leaks(options ...goleak.Option) error {
 }
 
 // VerifyTestMain runs the tests of a package and fails if they leave a
-// goroutine behind. Tests with a server wait most of the time, so sixteen of the parallel ones run at
+// goroutine behind. Tests with a server wait most of the time, so eight of the parallel ones run at
 // once even on a small machine; -parallel sets another number.
 func VerifyTestMain(m goleak.TestingM) {
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err) // the testing package no longer has this flag
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
