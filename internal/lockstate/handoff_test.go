@@ -719,3 +719,27 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 		t.Errorf("the acquisition that passed the lock on is given back, and with it the lease of the next")
 	}
 }
+
+// A release that found no hold makes the first waiter send a request, and is no reason to subscribe.
+func TestOnRelease_nothingReleased(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&plainTerms, 1)
+	w := s.stand(&plainTerms, 2)
+	s.next(w)
+	s.pass(2 * MaxHandOffTime)
+	s.Unlock(held, h, s.now, nil)
+	_, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
+	s.NoLongerHeld(held)
+	s.next(w)
+	w.queue.when.sendAt = s.now.Add(pollTime)
+	s.done()
+	if s.OnRelease(ticket, ReleaseResult{Sent: s.now}, s.now) {
+		t.Error("offered")
+	}
+	if all := s.done(); len(all) != 1 || all[0].Kind != Wake || all[0].Waiter != w {
+		t.Errorf("%+v, want that the waiter is woken", all)
+	}
+	if step := s.next(w); step.Do != Send {
+		t.Errorf("%+v, want a request", step)
+	}
+}

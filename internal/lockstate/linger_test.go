@@ -401,3 +401,36 @@ func TestEndKept_wakesEachQueue(t *testing.T) {
 		}
 	}
 }
+
+// A shorter time of the option releases the lock earlier than a timer that runs already.
+func TestLingerOver_aShorterTime(t *testing.T) {
+	s := newStage(t)
+	_, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	s.done()
+	short := with(*keptPlain, func(c *Terms) { c.Linger = lingerTime / 4 })
+	o, next := s.owner(short, 2), new(Hold)
+	if s.TakeKept(short, o, s.now) != kept || !s.Add(kept, o, next) {
+		t.Fatal("it is not taken")
+	}
+	s.kept(next)
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartLinger || !all[0].Due.Equal(s.now.Add(lingerTime/4)) {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A fair lock that lingers is released for the queue in Redis after the limits of a hand-off.
+func TestMayHandOff_fairDoesNotLinger(t *testing.T) {
+	keptFair := with(fairTerms, func(c *Terms) { c.Linger = lingerTime })
+	for count, want := range map[int]bool{MaxHandOffs - 1: true, MaxHandOffs: false} {
+		s := newStage(t)
+		held, h := s.keeps(keptFair, true, 1)
+		w := s.stand(keptFair, 2)
+		s.queues(w, Refusal{Left: -1})
+		s.Follow(held, numbers(w), 2)
+		held.handOffs().count = count
+		if next := s.give(h); (next != nil) != want {
+			t.Errorf("after %d hand-offs, handed off: %t", count, next != nil)
+		}
+	}
+}
