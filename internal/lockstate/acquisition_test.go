@@ -131,7 +131,7 @@ func TestWillChange(t *testing.T) {
 
 // Reconciling keeps the holds of an acquisition. If it has none, reconciling may have released the
 // acquisition.
-func TestFreeing(t *testing.T) {
+func TestReconciling(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
 	if held.Reconciling() != 1 || held.MaybeReleased() {
@@ -264,7 +264,7 @@ func TestOwner(t *testing.T) {
 
 // If the waiters queue in Redis, Redis notifies the next one of the release. No waiter is woken
 // unnecessarily.
-func TestUnhold_ofALineThatQueues(t *testing.T) {
+func TestNoLongerHeld_redisQueue(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 1)
 	w := s.stand(&fairTerms, 2)
@@ -278,7 +278,7 @@ func TestUnhold_ofALineThatQueues(t *testing.T) {
 
 // A reader leaves a shared acquisition, and reads under a second one. The end of the first leaves the
 // second intact.
-func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
+func TestEnd_leavesTheOwnersNextAcquisition(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	if !s.joins(&readTerms, 2) {

@@ -247,7 +247,7 @@ func TestNextOwner(t *testing.T) {
 }
 
 // The reply to a release says whether the next owner was granted the lock.
-func TestInherit(t *testing.T) {
+func TestOnRelease(t *testing.T) {
 	scene := func(t *testing.T, c *Terms) (*stage, *Acquisition, *Waiter) {
 		s := newStage(t)
 		held, h := s.take(&plainTerms, 1)
@@ -661,7 +661,7 @@ func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
 // In a process that was paused, the reply may arrive before the end of the offer is detected. The
 // hold has the token of the reply: the token of the offer may be smaller than the token of a later
 // owner.
-func TestGranted_theTokenOfTheAnswer(t *testing.T) {
+func TestGranted_theTokenOfTheReply(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
 	s.pass(offerTime + time.Second)
@@ -676,7 +676,7 @@ func TestGranted_theTokenOfTheAnswer(t *testing.T) {
 
 // A request that was in flight when its acquisition was lost can be queued after the acquisition was
 // released. A later release would then grant the lock to an owner without a waiter.
-func TestRefused_afterItsTenureWasLost(t *testing.T) {
+func TestRefused_afterTheLoss(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
 	s.End(ticket, Lost)
@@ -691,7 +691,7 @@ func TestRefused_afterItsTenureWasLost(t *testing.T) {
 // The reply to a release can arrive after the next owner's own request was granted, released and
 // handed off locally. The owner string then belongs to the latest acquisition: reconciling the
 // earlier one would end a live lease.
-func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
+func TestOnRelease_afterTheNextOwnerHandedOff(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
 	w := s.stand(&plainTerms, 2)

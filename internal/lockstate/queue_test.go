@@ -8,7 +8,7 @@ import (
 )
 
 // Only the first waiter of a queue sends requests. The next one does so when the first has left.
-func TestFirstAsks(t *testing.T) {
+func TestOnlyFirst(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
 	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
@@ -44,7 +44,7 @@ func TestFirstAsks(t *testing.T) {
 
 // A queue whose process has the lock retries after a poll interval, because the process may have lost
 // the lock.
-func TestArm(t *testing.T) {
+func TestStartTimer(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Hold, *Waiter) {
 		s := newStage(t)
 		held, h := s.take(&plainTerms, 1)
@@ -115,7 +115,7 @@ func TestArm(t *testing.T) {
 }
 
 // A queue is reused only if nothing else can refer to it.
-func TestLine_usedAgain(t *testing.T) {
+func TestEnd_reusesTheQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		c       *Terms
 		change  func(*stage, *Waiter)
@@ -221,7 +221,7 @@ func TestTry(t *testing.T) {
 
 // The first waiter of a queue sends a request after a notification, when the owner's lease expires,
 // and at least once per poll interval.
-func TestRefused_whenToAsk(t *testing.T) {
+func TestRefused_nextRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *Terms
 		left time.Duration
@@ -267,7 +267,7 @@ func TestRefused_whenToAsk(t *testing.T) {
 
 // A process without notifications polls less and less often, and then starts over. After some poll
 // intervals, it polls once per interval.
-func TestRefused_deaf(t *testing.T) {
+func TestRefused_withoutPubSub(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
 	first := s.asks(w)
@@ -327,7 +327,7 @@ func TestRefused_deaf(t *testing.T) {
 
 // While other processes come first, a queue sends no request, even after a notification. It sends one
 // when that time has passed.
-func TestStepAside(t *testing.T) {
+func TestYieldUntil(t *testing.T) {
 	scene := func(t *testing.T, left time.Duration) (*stage, *Waiter) {
 		s := newStage(t)
 		w := s.stand(&plainTerms, 1)
@@ -368,7 +368,7 @@ func TestStepAside(t *testing.T) {
 
 // After a process releases the lock for other processes, its queue waits. If there is none, the next
 // queue waits.
-func TestLetGo(t *testing.T) {
+func TestYieldUntil_theNextQueue(t *testing.T) {
 	s := newStage(t)
 	until := s.now.Add(asideTime)
 	if !s.Idle(s.now) {
@@ -400,7 +400,7 @@ func TestLetGo(t *testing.T) {
 
 // When one reader is admitted, all readers of the queue send requests. New readers send requests,
 // too, until one is refused.
-func TestAllAsk(t *testing.T) {
+func TestAllAtOnce(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(ownLeaseTerms, 1)
 	s.asks(first)
@@ -437,7 +437,7 @@ func TestAllAsk(t *testing.T) {
 
 // A reader behind others retries in each poll interval if its request has an unknown outcome. A
 // delayed duplicate may have admitted it, and writers would wait for it.
-func TestAllAsk_inDoubt(t *testing.T) {
+func TestAllAtOnce_uncertain(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
 	asked := s.asks(w) // the first sends its request later, so that the two do not coincide
@@ -528,7 +528,7 @@ func TestFree(t *testing.T) {
 
 // When the first waiter acquires the lock, the next one sends a request at the scheduled time. If the
 // queue is not subscribed yet, it sends the request immediately.
-func TestFirstAsks_afterAGrant(t *testing.T) {
+func TestOnlyFirst_afterAGrant(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := newStage(t)
 		w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
@@ -545,7 +545,7 @@ func TestFirstAsks_afterAGrant(t *testing.T) {
 }
 
 // A late reply makes the waiter send a request. If the command wrote, the acquisition is reconciled.
-func TestUnheard(t *testing.T) {
+func TestLateReply(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
 	ticket := s.asks(w)
@@ -584,7 +584,7 @@ func TestUnheard(t *testing.T) {
 }
 
 // The queue records the error of a failed request.
-func TestSilence(t *testing.T) {
+func TestOutage(t *testing.T) {
 	const overdue = 300 * time.Millisecond
 	no := errors.New("no")
 	type clock = func(ms int) time.Time
@@ -678,7 +678,7 @@ func TestSilence(t *testing.T) {
 
 // A grant that was released counts as a reply. The acquisition is uncertain if Redis did not confirm
 // the release. Joined readers receive the error.
-func TestGaveBack(t *testing.T) {
+func TestRolledBack(t *testing.T) {
 	for _, confirmed := range []bool{false, true} {
 		s := newStage(t)
 		w := s.reader(&readTerms, 1)
@@ -697,7 +697,7 @@ func TestGaveBack(t *testing.T) {
 
 // If the queue is not subscribed, the next waiter sends a request immediately, so that it subscribes.
 // That holds even after an error.
-func TestGranted_theNextAsks(t *testing.T) {
+func TestGranted_theNextSends(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
 	ticket := s.asks(first)

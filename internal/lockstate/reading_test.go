@@ -128,7 +128,7 @@ func TestOpen_terms(t *testing.T) {
 }
 
 // A reader that was sent to join an ended acquisition sends its own request immediately.
-func TestOpen_isOver(t *testing.T) {
+func TestOpen_ended(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 2)
 	first, h := s.reads(&readTerms, 1)
@@ -146,7 +146,7 @@ func TestOpen_isOver(t *testing.T) {
 }
 
 // No reader joins an open acquisition once the state has a waiting writer, or is closed.
-func TestSeat(t *testing.T) {
+func TestJoinOpen(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, t *Acquisition, h *Hold)
 		number uint64
@@ -194,7 +194,7 @@ func (s *stage) later(c *Terms, number uint64) *Waiter {
 
 // Readers do not join while they must wait behind a writer of this process, or after a refusal of
 // their queue.
-func TestWriterWaits(t *testing.T) {
+func TestJoin_behindAWriter(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
 		change func(*stage)
@@ -219,7 +219,7 @@ func TestWriterWaits(t *testing.T) {
 
 // A grant does not open an acquisition if it is uncertain, or if its reader came earlier than the
 // reader of the open acquisition.
-func TestLand(t *testing.T) {
+func TestFinishRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, w *Waiter, t *Acquisition)
 		opens  bool
@@ -278,7 +278,7 @@ func TestLand(t *testing.T) {
 
 // Readers that come while a request is in flight wait for its reply. They are admitted together,
 // before any of them runs.
-func TestRide(t *testing.T) {
+func TestSharedRequest(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Waiter, *Acquisition, *Waiter) {
 		s := newStage(t)
 		w := s.reader(&readTerms, 1)
@@ -414,7 +414,7 @@ func TestRide(t *testing.T) {
 }
 
 // A reader joins only a request that it could have sent itself.
-func TestRide_alone(t *testing.T) {
+func TestSharedRequest_own(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
 		change func(s *stage, w *Waiter)
@@ -464,7 +464,7 @@ func TestRide_alone(t *testing.T) {
 }
 
 // If two requests are in flight, readers join the later one until it is answered.
-func TestRide_two(t *testing.T) {
+func TestSharedRequest_two(t *testing.T) {
 	s := newStage(t)
 	first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
 	one, two := s.asks(first), s.asks(second)
@@ -480,7 +480,7 @@ func TestRide_two(t *testing.T) {
 }
 
 // A reader that came earlier than a refused one sends its own request, because it may be admitted.
-func TestRide_sooner(t *testing.T) {
+func TestSharedRequest_cameEarlier(t *testing.T) {
 	s := newStage(t)
 	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
 	w.Acquisition.Came, third.alone = s.now.Add(-time.Second), true
@@ -494,7 +494,7 @@ func TestRide_sooner(t *testing.T) {
 }
 
 // A reader that has sent its own request can join a request later.
-func TestRide_again(t *testing.T) {
+func TestSharedRequest_afterItsOwn(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
 	w.Acquisition.Came = s.now.Add(-time.Second)
@@ -515,7 +515,7 @@ func TestRide_again(t *testing.T) {
 }
 
 // A reader that joined a request in vain can join a later one.
-func TestRide_inVain(t *testing.T) {
+func TestSharedRequest_again(t *testing.T) {
 	for name, end := range map[string]func(s *stage, w *Waiter, asked *Acquisition) Do{
 		"refused": func(s *stage, w *Waiter, asked *Acquisition) Do {
 			s.Refused(w, asked, Refusal{Sent: s.now, Left: -1}, s.now)
@@ -554,7 +554,7 @@ func TestRide_inVain(t *testing.T) {
 
 // The first reader of a queue is admitted with a reader that is in no queue. The others of the queue
 // send requests immediately.
-func TestCameIn(t *testing.T) {
+func TestJoined(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(hastyTerms, 1)
 	s.refused(first)
@@ -580,7 +580,7 @@ func TestCameIn(t *testing.T) {
 
 // An owner that acquires the write lock while it waits to read sends a read request immediately,
 // whatever its position.
-func TestReadOn(t *testing.T) {
+func TestWakeReader(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(&readTerms, 2)
 	s.refused(first)
@@ -611,7 +611,7 @@ func TestReadOn(t *testing.T) {
 }
 
 // The read grant of an owner that writes says nothing about other readers.
-func TestReadOn_isNotForOthers(t *testing.T) {
+func TestWakeReader_notOthers(t *testing.T) {
 	s := newStage(t)
 	behind := s.reader(&readTerms, 2)
 	s.refused(behind)
@@ -672,7 +672,7 @@ func TestDrop(t *testing.T) {
 
 // A reader whose owner writes is admitted regardless of other waiters. Its reply says nothing about
 // them, and they join as before.
-func TestLand_besideAWrite(t *testing.T) {
+func TestFinishRequest_besideAWrite(t *testing.T) {
 	s := newStage(t)
 	open, _ := s.reads(&readTerms, 1)
 	written, _ := s.take(&writeTerms, 9)
@@ -692,7 +692,7 @@ func TestLand_besideAWrite(t *testing.T) {
 
 // Each request is counted once, however it ends. If its reader writes and retries as such, no other
 // request is counted.
-func TestLand_once(t *testing.T) {
+func TestFinishRequest_once(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
 	asked := s.asks(w)
@@ -709,7 +709,7 @@ func TestLand_once(t *testing.T) {
 }
 
 // A reader that joined another one counts as a reply from Redis.
-func TestCameIn_hears(t *testing.T) {
+func TestJoined_countsAsAReply(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
 	s.asks(w)
