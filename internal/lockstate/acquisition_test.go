@@ -168,7 +168,7 @@ func TestFail(t *testing.T) {
 		"Redis has not heard of it": {func(*stage, *Acquisition) {}, false},
 		"it was granted":            {func(s *stage, t *Acquisition) { t.grant.since = s.now }, true},
 		"it waited":                 {func(_ *stage, t *Acquisition) { t.traced = true }, true},
-		"it is in doubt":            {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
+		"it is uncertain":           {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
 		"it has the lock here":      {func(s *stage, t *Acquisition) { s.side(false).held = t; s.stand(&plainTerms, 2) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

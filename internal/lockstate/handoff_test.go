@@ -28,7 +28,7 @@ func TestMayHandOff(t *testing.T) {
 		"another is offered":           {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms) }},
 		"another has the lock":         {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(&plainTerms) }},
 		"given up":                     {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
-		"in doubt":                     {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"uncertain":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a request is under way":       {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
 		"and answered":                 {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
 		"the holds are not known":      {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
@@ -177,8 +177,8 @@ func TestTake(t *testing.T) {
 	})
 	t.Run("nobody is left", func(t *testing.T) {
 		s, next, w := scene(t)
-		if seat := s.GiveUp(w, nil); seat != nil {
-			t.Error(seat)
+		if joined := s.GiveUp(w, nil); joined != nil {
+			t.Error(joined)
 		}
 		s.Quit(w, s.now)
 		if all := s.gives(); len(all) != 1 || all[0] != next {
@@ -346,7 +346,7 @@ func TestOnRelease(t *testing.T) {
 				t.Errorf("%+v", step)
 			}
 			if ticket.uncertain != i.Broke {
-				t.Error("in doubt:", ticket.uncertain)
+				t.Error("uncertain:", ticket.uncertain)
 			}
 		})
 	}
@@ -406,7 +406,7 @@ func TestAdopt(t *testing.T) {
 		s.Quit(w, s.now)
 		s.pass(pollTime)
 		if again := s.asks(second); again != ticket {
-			t.Fatal("the place in the queue is not kept")
+			t.Fatal("the position in the queue is not kept")
 		}
 		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own || ticket.alive {
 			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
@@ -558,7 +558,7 @@ func TestGiveUp(t *testing.T) {
 	}{
 		"nothing is under way":   {func(*stage, *Acquisition) {}, true},
 		"a request is under way": {func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
-		"in doubt":               {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
+		"uncertain":              {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w, behind := scene(t)

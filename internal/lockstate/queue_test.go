@@ -60,7 +60,7 @@ func TestStartTimer(t *testing.T) {
 	}
 	s.stand(&plainTerms, 3)
 	if s.done() != nil {
-		t.Error("a second alarm is set")
+		t.Error("a second timer is set")
 	}
 	s.pass(pollTime)
 	w.queue.when.sendAt = s.now.Add(pollTime) // the queue was refused before
@@ -101,13 +101,13 @@ func TestStartTimer(t *testing.T) {
 	s.Quit(w, s.now)
 	s.done()
 	if l.TimerFired(); s.done() != nil || !l.Ended() {
-		t.Error("the alarm of a queue that ended does something")
+		t.Error("the timer of a queue that ended does something")
 	}
 	if l.Notify(); s.done() != nil {
 		t.Error("a message to a queue that ended does something")
 	}
 	if again := s.stand(&plainTerms, 3); again.queue == l {
-		t.Error("an alarm may come yet for the queue that is used again")
+		t.Error("a timer may fire for the queue that is used again")
 	}
 	if s.done(); held.Lives() != true {
 		t.Error("it is over")
@@ -171,12 +171,12 @@ func TestEnd_reusesTheQueue(t *testing.T) {
 		s := newStage(t)
 		w, other := s.stand(&readTerms, 1), s.stand(hastyTerms, 2)
 		if w.queue == other.queue || s.Queue(hastyTerms) != other.queue {
-			t.Error("they stand in one line")
+			t.Error("they wait in one queue")
 		}
 		s.Quit(w, s.now)
 		s.Quit(other, s.now)
 		if s.stand(&readTerms, 3).queue == s.stand(hastyTerms, 4).queue {
-			t.Error("one line is used twice")
+			t.Error("one queue is used twice")
 		}
 	})
 }
@@ -271,14 +271,14 @@ func TestRefused_withoutPubSub(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
 	first := s.asks(w)
-	deaf := Refusal{Sent: s.now, Left: -1, NoPubSub: true}
-	s.Refused(w, first, deaf, s.now)
+	r := Refusal{Sent: s.now, Left: -1, NoPubSub: true}
+	s.Refused(w, first, r, s.now)
 	if step := s.next(w); step.Due != s.now.Add(pollTime) {
 		t.Errorf("it cannot hear anything yet, and asks again at %v", step.Due)
 	}
 	asks := func() time.Duration {
 		s.WillSend(first, 0, 0)
-		s.Refused(w, first, deaf, s.now)
+		s.Refused(w, first, r, s.now)
 		return s.next(w).Due.Sub(s.now)
 	}
 	var pauses []time.Duration
@@ -292,9 +292,9 @@ func TestRefused_withoutPubSub(t *testing.T) {
 	if step := s.next(w); step.Again != 40*time.Millisecond {
 		t.Errorf("Redis hears that it asks again after %v", step.Again)
 	}
-	deaf.NoPubSub = false
+	r.NoPubSub = false
 	asks()
-	deaf.NoPubSub = true
+	r.NoPubSub = true
 	for _, want := range []time.Duration{10, 20} {
 		if d := asks(); d != want*time.Millisecond {
 			t.Errorf("a message reached it, and it asks again after %v", d)
@@ -314,7 +314,7 @@ func TestRefused_withoutPubSub(t *testing.T) {
 	if step := s.next(w); step.Again != pollTime {
 		t.Errorf("Redis hears that it asks again after %v", step.Again)
 	}
-	deaf.NoPubSub = false
+	r.NoPubSub = false
 	asks()
 	w.queue.Notify()
 	if step := s.next(w); step.Again != pollTime {
@@ -372,7 +372,7 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 	s := newStage(t)
 	until := s.now.Add(asideTime)
 	if !s.Idle(s.now) {
-		t.Fatal("a new place is in use")
+		t.Fatal("a new state is in use")
 	}
 	s.YieldUntil(&plainTerms, until)
 	if s.Idle(until.Add(-1)) || !s.Idle(until) || !s.Unused() {
@@ -469,7 +469,7 @@ func TestAllAtOnce_uncertain(t *testing.T) {
 	s.refused(first)
 	first.queue.Notify()
 	if step := s.next(first); step.Do != Send {
-		t.Errorf("the first, in doubt too: %+v", step)
+		t.Errorf("the first, uncertain too: %+v", step)
 	}
 }
 
@@ -683,13 +683,13 @@ func TestRolledBack(t *testing.T) {
 		s := newStage(t)
 		w := s.reader(&readTerms, 1)
 		asked := s.asks(w)
-		rider := s.reader(&readTerms, 2)
-		s.next(rider)
+		joiner := s.reader(&readTerms, 2)
+		s.next(joiner)
 		s.RolledBack(w, asked, confirmed, errBroke)
 		if asked.pending != 0 || asked.Uncertain() == confirmed {
 			t.Errorf("confirmed %t: %d answers are missing, and unsure is %t", confirmed, asked.pending, asked.Uncertain())
 		}
-		if step := s.next(rider); step.Do != Fail || step.Err != errBroke {
+		if step := s.next(joiner); step.Do != Fail || step.Err != errBroke {
 			t.Errorf("confirmed %t: %+v", confirmed, step)
 		}
 	}

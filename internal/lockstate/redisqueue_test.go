@@ -56,7 +56,7 @@ func TestNextHeartbeat(t *testing.T) {
 		t.Error("a new waiter puts the heartbeat off")
 	}
 	if s.next(third).Do != Wait || second.Queued() != second.Acquisition || third.Queued() != nil {
-		t.Error("Redis has one queued, and the place another")
+		t.Error("Redis has one queued, and the state another")
 	}
 	s.pass(pollTime / 2)
 	due, r := w.queue.NextHeartbeat(s.now)
@@ -494,7 +494,7 @@ func TestQuit_beforeItTakesTheOffer(t *testing.T) {
 		"the next takes it":          {[]int{0, 1}, 0, nil, false, 1},
 		"nobody is known to be next": {[]int{0}, 0, nil, true, -1},
 		"the offer is lost":          {[]int{0, 1}, 0, func(s *stage, t *Acquisition) { s.End(t, Lost) }, true, -1},
-		"the place is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
+		"the state is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -531,7 +531,7 @@ func TestJoin_redisQueueWithoutTimer(t *testing.T) {
 	s.take(&fairTerms, 100)
 	s.stand(&fairTerms, 1)
 	if s.did(StartTimer) {
-		t.Error("an alarm")
+		t.Error("a timer")
 	}
 }
 
@@ -609,7 +609,7 @@ func TestFollow(t *testing.T) {
 		}
 		h = s.takes(x)
 		if h.Acquisition.Name != held.Name || s.gives() != nil {
-			t.Error("the place gives back what the release takes out of the queue")
+			t.Error("the state gives back what the release takes out of the queue")
 		}
 	}
 	if s.give(h) != nil {
@@ -679,7 +679,7 @@ func TestFollow_leftBeforeTaking(t *testing.T) {
 		t.Errorf("nobody wants the lock, and it is not given back: %+v", all)
 	}
 	if s.sides[0].held != nil {
-		t.Error("the place has the lock for ever")
+		t.Error("the state has the lock for ever")
 	}
 }
 
@@ -780,8 +780,8 @@ func TestOnRelease_redisQueueAfterItsOwnReply(t *testing.T) {
 	}
 }
 
-// strikeDue lets time pass until the state's RemoveServed is due, and calls it.
-func (s *stage) strikeDue() (t *Acquisition, served []string) {
+// removeServedDue lets time pass until the state's RemoveServed is due, and calls it.
+func (s *stage) removeServedDue() (t *Acquisition, served []string) {
 	s.Helper()
 	for _, a := range s.done() {
 		if a.Kind == RemoveServed {
@@ -806,7 +806,7 @@ func TestRemoveServed(t *testing.T) {
 	s.give(h)
 	h = s.takes(w[1])
 	offered := s.give(h)
-	of, served := s.strikeDue()
+	of, served := s.removeServedDue()
 	if s.now != began.Add(ServedPause) || of != offered || !slices.Equal(served, names[:2]) {
 		t.Fatalf("after %v: %q", s.now.Sub(began), served)
 	}
@@ -815,19 +815,19 @@ func TestRemoveServed(t *testing.T) {
 	if got := h.Acquisition.Served(); !slices.Equal(got, names[2:]) {
 		t.Errorf("%q leave with the release, want %q", got, names[2:])
 	}
-	if of, served = s.strikeDue(); of != h.Acquisition || !slices.Equal(served, names[2:]) {
+	if of, served = s.removeServedDue(); of != h.Acquisition || !slices.Equal(served, names[2:]) {
 		t.Fatalf("%q", served)
 	}
 	s.ServedRemoved(of, len(served), false, s.now)
 	failed := s.now
-	if of, served = s.strikeDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
+	if of, served = s.removeServedDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
 		t.Errorf("after an error, %v later, %q", s.now.Sub(failed), served)
 	}
 	s.ServedRemoved(of, len(served), true, s.now)
 	if got := h.Acquisition.Served(); len(got) != 0 {
 		t.Errorf("%q leave twice", got)
 	}
-	if of, _ = s.strikeDue(); of != nil || s.removing {
+	if of, _ = s.removeServedDue(); of != nil || s.removing {
 		t.Error("it does not end")
 	}
 }
@@ -836,7 +836,7 @@ func TestRemoveServed(t *testing.T) {
 func TestRemoveServed_leftToTheRelease(t *testing.T) {
 	for name, end := range map[string]func(s *stage, h *Hold){
 		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
-		"the place is closed":       func(s *stage, _ *Hold) { s.Close() },
+		"the state is closed":       func(s *stage, _ *Hold) { s.Close() },
 		"it is lost":                func(s *stage, h *Hold) { s.End(h.Acquisition, Lost) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -849,7 +849,7 @@ func TestRemoveServed_leftToTheRelease(t *testing.T) {
 			s.pass(time.Second)
 			end(s, h)
 			s.effects = append(s.effects, all...)
-			if of, served := s.strikeDue(); of != nil || len(served) != 0 || s.removing {
+			if of, served := s.removeServedDue(); of != nil || len(served) != 0 || s.removing {
 				t.Errorf("%q", served)
 			}
 		})
@@ -879,10 +879,10 @@ func TestRemoveServed_busy(t *testing.T) {
 	}
 	s.effects = append(s.effects, first...)
 	began := s.now
-	if of, _ := s.strikeDue(); of != nil || !s.removing {
+	if of, _ := s.removeServedDue(); of != nil || !s.removing {
 		t.Error("those that were served just now leave by a command")
 	}
-	if of, _ := s.strikeDue(); of != next || s.now != began.Add(ServedPause) {
+	if of, _ := s.removeServedDue(); of != next || s.now != began.Add(ServedPause) {
 		t.Errorf("after %v", s.now.Sub(began))
 	}
 }
