@@ -286,7 +286,7 @@ func TestLoss_isToldAtTheNextRenewal(t *testing.T) {
 	})
 }
 
-func TestLine_firstComeFirstServed(t *testing.T) {
+func TestQueue_firstComeFirstServed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var mu sync.Mutex
