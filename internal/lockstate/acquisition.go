@@ -301,7 +301,7 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 	ended, before = t.holds, t.phase
 	if before == Kept {
-		p.sides[0].kept = nil
+		p.keeping.kept = nil
 	}
 	t.holds = nil
 	for _, h := range ended {
