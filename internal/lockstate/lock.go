@@ -178,7 +178,7 @@ func (p *Lock) Drain(f func(Effect)) {
 	for i := 0; i < len(p.effects); i++ {
 		f(p.effects[i])
 	}
-	clear(p.effects)
+	clear(p.effects) // mutant: removed: memory
 	p.effects = p.effects[:0]
 }
 
@@ -266,7 +266,7 @@ func (p *Lock) Enter(reads bool, number uint64, shared bool) *Owner {
 	if o == nil {
 		o = s.newOwner(number, nil)
 	}
-	if shared && o.Turn == nil {
+	if shared && o.Turn == nil { // mutant: operand 1: speed
 		o.Turn = make(chan struct{}, 1)
 	}
 	o.users++
@@ -278,7 +278,7 @@ func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	if s.owners == nil {
 		s.owners = make(map[uint64]*Owner)
 	}
-	if o == nil {
+	if o == nil { // mutant: always: speed
 		o = new(Owner)
 	}
 	o.Number, o.side = number, s
