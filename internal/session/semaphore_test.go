@@ -29,7 +29,7 @@ func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
 // hold.
 func TestSemaphoreStateOf(t *testing.T) {
 	const number = 1830000000000000000
-	asked := time.UnixMicro(number >> 10)
+	requests := time.UnixMicro(number >> 10)
 	one, two, three := owner.Client([8]byte{0x80, 1}), owner.Client([8]byte{0x80, 2}), owner.Client([8]byte{0x80, 3})
 	own := func(client string, number uint64, permits int) string {
 		return client + ":" + strconv.FormatUint(number, 10) + ":" + strconv.Itoa(permits)
@@ -58,7 +58,7 @@ func TestSemaphoreStateOf(t *testing.T) {
 		"Redisson's": {luascripts.SemaphoreState{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
 			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
 		"those that wait": {stored: luascripts.SemaphoreState{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
-			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
+			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: requests}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "gpus"
@@ -124,18 +124,18 @@ func TestSemaphoreState_fails(t *testing.T) {
 			w.Helper()
 			state, _, _, exists, err := w.a.SemaphoreState(w.Context(), spec)
 			if exists || state.Name != "" {
-				w.Errorf("%+v beside an error", state)
+				w.Errorf("got %+v with an error", state)
 			}
 			w.wantAbout("inspect", "orders", err)
 			return err
 		}
 		w.mini.SetError("ERR out of order")
-		if err := fails(); !strings.Contains(said(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
+		if err := fails(); !strings.Contains(errText(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		w.mini.SetError("")
 		w.mini.HSet("orders", "name", "Alice")
-		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a hash") {
+		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(errText(err), "a hash") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")
