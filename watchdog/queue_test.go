@@ -52,7 +52,7 @@ func TestQueue(t *testing.T) {
 				}
 				heap.Remove(&q, in[i].index)
 				if in[i].queue != nil {
-					t.Fatalf("seed %d: %+v was taken out", seed, in[i].inQueue)
+					t.Fatalf("seed %d: %+v was removed", seed, in[i].inQueue)
 				}
 				in = slices.Delete(in, i, i+1)
 			}
