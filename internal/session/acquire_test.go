@@ -163,7 +163,7 @@ func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 			held := h.(*hold).acquisition()
 			r := reenterRequest{t: held, q: luascripts.Request{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
 			if joins := r.Batch(new(luascripts.Change)) != nil; joins != k.Batches {
-				w.Errorf("it lives, and joins others: %v", joins)
+				w.Errorf("the acquisition is open, and its command was batched: %v", joins)
 			}
 			w.unlock(h)
 			n := w.scripts()
@@ -283,12 +283,12 @@ func TestReentry_inFlight(t *testing.T) {
 			t.at.lock()
 			defer t.at.unlock()
 			if !t.Changing().IsZero() {
-				w.Errorf("%s: under way since %v", what, t.Changing())
+				w.Errorf("%s: in flight since %v", what, t.Changing())
 			}
 		}
 		settled("at first")
 		again := w.take(w.a, alone, ctx)
-		settled("carried out")
+		settled("executed")
 		w.unlock(again)
 		w.mini.SetError("NOPERM this user has no permissions")
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {

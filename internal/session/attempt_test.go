@@ -37,7 +37,7 @@ func TestTryLock_retriesWhileTheServerLoads(t *testing.T) {
 				w.Error(err)
 			}
 			if took := time.Since(start); took < opTime-opTime/4 || took > opTime {
-				w.Errorf("its last request came after %v, and it may take %v", took, opTime)
+				w.Errorf("the last request came after %v, the limit is %v", took, opTime)
 			}
 		}
 		w.mini.SetError("")
@@ -325,7 +325,7 @@ func TestTryLock_noRequestInFlight(t *testing.T) {
 func TestWithWait_reportsTheLimitOnce(t *testing.T) {
 	for err, want := range map[error]string{
 		outOfTime{time.Second, errWaited}:         "not acquired: waited for 1s",
-		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: frozen: " + lock.ErrUnavailable.Error(),
+		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: paused: " + lock.ErrUnavailable.Error(),
 	} {
 		if err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
@@ -616,7 +616,7 @@ func TestWithWait_coversTheWholeCall(t *testing.T) {
 
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
-		check("a re-entry that is not answered", ctx, lock.ErrUnavailable)
+		check("a re-entry without a reply", ctx, lock.ErrUnavailable)
 		w.wire.OnRequest(nil)
 		time.Sleep(10 * time.Second)
 		w.unlock(h)

@@ -167,7 +167,7 @@ func TestClose_twice(t *testing.T) {
 			w.Errorf("the third: %v", err)
 		}
 		if !w.a.GaveBack() {
-			w.Error("it did not give anything back")
+			w.Error("GaveBack reports no release")
 		}
 		if err := <-first; err != nil {
 			w.Errorf("the first: %v", err)

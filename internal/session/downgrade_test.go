@@ -116,8 +116,8 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 // nothing stays.
 func TestDowngrade_ofALostHold(t *testing.T) {
 	for name, lose := range map[string]func(w *world, h lock.Hold) (other lock.Hold){
-		"given back": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
-		"told": func(w *world, h lock.Hold) lock.Hold {
+		"released": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
+		"notified": func(w *world, h lock.Hold) lock.Hold {
 			w.mini.Del("orders")
 			<-h.Context().Done()
 			return nil
@@ -138,17 +138,17 @@ func TestDowngrade_ofALostHold(t *testing.T) {
 				n := w.scripts()
 				start := time.Now()
 				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-				if known := name == "given back" || name == "told"; known && n.Load() != 0 {
+				if known := name == "released" || name == "notified"; known && n.Load() != 0 {
 					w.Errorf("got %d commands, although the loss was known", n.Load())
 				}
-				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "given back") {
+				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "released") {
 					w.Errorf("%v, %v", read, err)
 				}
 				if took := time.Since(start); took != 0 {
 					w.Errorf("after %v", took)
 				}
 				if h.Err() == nil {
-					w.Error("the write hold lives")
+					w.Error("the write hold is valid")
 				}
 				if other != nil {
 					synctest.Wait()

@@ -29,7 +29,7 @@ func TestExtend_fixedLease(t *testing.T) {
 			w.Fatal(err)
 		}
 		if got := w.mini.TTL("orders"); got < 59*time.Second || got > time.Minute {
-			w.Errorf("the key lives for %v", got)
+			w.Errorf("the TTL is %v", got)
 		}
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
 		if err := h.Err(); err != nil {
@@ -61,7 +61,7 @@ func TestExtend_renewed(t *testing.T) {
 		}
 		h = <-next
 		if left := w.mini.TTL("orders"); left > leaseTime {
-			w.Errorf("the key of the next holder lives for %v", left)
+			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
 		time.Sleep(3 * leaseTime)
 		if err := h.Extend(w.Context(), 2*leaseTime); err != nil {

@@ -445,7 +445,7 @@ func TestHandover_leaseOfAGrant(t *testing.T) {
 			w.Errorf("Until is %v after the release, want %v", got.Until().Sub(released), want.Sub(released))
 		}
 		if left := w.mini.TTL("orders"); left != leaseTime {
-			w.Errorf("the key lives for %v, want %v", left, leaseTime)
+			w.Errorf("the TTL is %v, want %v", left, leaseTime)
 		}
 		w.unlock(got)
 	})
@@ -737,7 +737,7 @@ func (w *world) failOnce() (k *Kind, execute func()) {
 // The first request fails without a reply, and the second is granted. The server executes the first one after every
 // hold is released. The lock is free again soon, even if another caller of the process waited for it in between.
 func TestGuard_requestExecutedLate(t *testing.T) {
-	for _, more := range []string{"nobody waits", "somebody waits"} {
+	for _, more := range []string{"no waiter", "a waiter"} {
 		t.Run(more, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				k, execute := w.failOnce()
@@ -745,7 +745,7 @@ func TestGuard_requestExecutedLate(t *testing.T) {
 				if err != nil {
 					w.Fatal(err)
 				}
-				if more == "somebody waits" {
+				if more == "a waiter" {
 					next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 					time.Sleep(time.Millisecond)
 					w.unlock(h)
@@ -774,7 +774,7 @@ func TestGuard_longLeaseIsNotHandedOff(t *testing.T) {
 		w.unlock(inner)
 		h := w.next(next)
 		if left := w.mini.TTL("orders"); left > leaseTime {
-			w.Errorf("the key of the next holder lives for %v", left)
+			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
 		w.unlock(h)
 	})
@@ -797,7 +797,7 @@ func TestGuard_leaseOfTheSendingWaiter(t *testing.T) {
 		w.unlock(h)
 		got := w.next(fixed)
 		if left := w.mini.TTL("orders"); time.Until(got.Until()) > left {
-			w.Errorf("trusted for %v, and the key lives for %v", time.Until(got.Until()), left)
+			w.Errorf("trusted for %v, and the TTL is %v", time.Until(got.Until()), left)
 		}
 		if waited != pollTime/2 {
 			w.Errorf("the observer got a wait of %v", waited)
@@ -1621,7 +1621,7 @@ func (w *world) ours(h lock.Hold) {
 	w.Helper()
 	synctest.Wait()
 	if w.count(h) != 1 || h.Err() != nil {
-		w.Errorf("Redis has the lock %d times for the owner, and the hold says %v", w.count(h), h.Err())
+		w.Errorf("Redis has %d holds of the owner; the hold: %v", w.count(h), h.Err())
 	}
 	if other, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil)); err == nil {
 		w.Errorf("another has it too: %v", other.Unlock(w.Context()))
@@ -1904,7 +1904,7 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 // The reply to a release is lost, and its repetition finds the lock gone. The lock was released, and not lost.
 func TestGuard_repeatedRelease(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), t.Context()} {
-		t.Run(fmt.Sprintf("can be cancelled %v", ctx.Done() != nil), func(t *testing.T) {
+		t.Run(fmt.Sprintf("can be canceled %v", ctx.Done() != nil), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 				var lost, released atomic.Int32
@@ -1977,7 +1977,7 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 // A renewal finds that the lock is gone. The next waiter in this process sends a request immediately, whether it has
 // sent one before or not.
 func TestGuard_lossWakesTheNext(t *testing.T) {
-	for name, joins := range map[string]time.Duration{"has asked": pollTime / 4, "has not asked": leaseTime/3 - pollTime/2} {
+	for name, joins := range map[string]time.Duration{"has sent a request": pollTime / 4, "has sent no request": leaseTime/3 - pollTime/2} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.lock(w.a, w.Context())

@@ -13,8 +13,8 @@ import (
 func TestContext_firstCause(t *testing.T) {
 	gone := errors.New("the caller has gone")
 	checks := map[string]func(context.Context) context.Context{
-		"nobody looks":     func(c context.Context) context.Context { return nil },
-		"somebody listens": func(c context.Context) context.Context { c.Done(); return nil },
+		"no call checks":        func(c context.Context) context.Context { return nil },
+		"a call waits for Done": func(c context.Context) context.Context { c.Done(); return nil },
 		"derived": func(c context.Context) context.Context {
 			d, cancel := context.WithCancel(c)
 			t.Cleanup(cancel)

@@ -194,7 +194,7 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 		w.unlock(first)
 		h := <-next
 		if h.Owner() != first.Owner() {
-			w.Log("it was not passed on")
+			w.Log("the lock was not handed off")
 		}
 		time.Sleep(time.Minute)
 		w.ended(h, lock.ErrMaxHold)

@@ -86,11 +86,11 @@ func (w *witness) receive(ctx context.Context, what string, e lock.Event) {
 		case c.ended:
 			wrong("and the call had ended")
 		case c.waits != (e.Waited > 0) || e.Waited > max(e.Took, 1):
-			wrong("with a wait that was not told")
+			wrong("with a wait that was not reported")
 		case (what == "granted") != (e.Err == nil):
 			wrong("with the wrong error")
 		case what == "granted" && (e.Owner == "" || e.Token == 0 && e.Mode != lock.Read && e.Mode != lock.Permit):
-			wrong("and knows nothing of the hold")
+			wrong("without the data of the hold")
 		}
 		c.ended, c.granted = true, what == "granted"
 	default:
@@ -100,7 +100,7 @@ func (w *witness) receive(ctx context.Context, what string, e lock.Event) {
 		case c.holdEnded && what != "renewed" && what != "renewal failed" && what != "draining": // events of a renewal, possibly while the hold ends
 			wrong("after the end of the hold")
 		case e.Owner == "" || e.Held < 0:
-			wrong("and knows nothing of the hold")
+			wrong("without the data of the hold")
 		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "draining" || what == "still running" || what == "abandoned"):
 			wrong("without a cause")
 		case what == "draining" && c.drains:
@@ -173,25 +173,25 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(fair, "orders", nil))
 			return err
 		}, "waiting, timed out", context.DeadlineExceeded},
-		"cancelled": {func(w *world) error {
+		"canceled": {func(w *world) error {
 			ctx, cancel := context.WithCancel(w.Context())
 			time.AfterFunc(time.Second, cancel)
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "waiting, canceled", context.Canceled},
-		"cancelled before": {func(w *world) error {
+		"canceled before": {func(w *world) error {
 			ctx, cancel := context.WithCancel(w.Context())
 			cancel()
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "canceled", context.Canceled},
-		"no answer to TryLock": {func(w *world) error {
+		"no reply to TryLock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
 			w.resume()
 			return err
 		}, "unavailable", lock.ErrUnavailable},
-		"no answer to Lock": {func(w *world) error {
+		"no reply to Lock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.Lock(w.within(time.Minute), w.a.NewSpec(plain, "orders", nil))
 			w.resume()
@@ -548,18 +548,18 @@ func TestObserver_doesNotReturn(t *testing.T) {
 // A failed downgrade is reported like a failed TryLock, with the error that the caller gets.
 func TestObserver_downgradeThatFails(t *testing.T) {
 	for name, want := range map[string][]string{
-		"no answer": {"unavailable"},
-		"lost":      {"lost", "failed"},
-		"ahead":     {"waiting", "refused"},
-		"deadline":  {"waiting", "timed out"},
-		"cancelled": {"waiting", "canceled"},
+		"no reply": {"unavailable"},
+		"lost":     {"lost", "failed"},
+		"ahead":    {"waiting", "refused"},
+		"deadline": {"waiting", "timed out"},
+		"canceled": {"waiting", "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				owner := lock.ContextWithNewOwner(w.Context())
 				h := w.take(w.a, writing, owner)
 				w.wantEvents("granted")
-				if name == "no answer" {
+				if name == "no reply" {
 					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
 				} else { // the loss is not detected here yet
 					w.mini.Del("orders")
@@ -582,7 +582,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 				case "deadline":
 					ctx, cancel = context.WithTimeout(ctx, time.Second/2)
 					defer cancel()
-				case "cancelled":
+				case "canceled":
 					time.AfterFunc(time.Second/2, cancel)
 				}
 				_, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)

@@ -500,9 +500,9 @@ func (w *world) inQueue() []string {
 // The owner strings from which an acquisition was handed off are removed from the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
-		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
-		"the holder stays": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
-		"the holder stays, and Redis hears nothing for a while": func(w *world, _ lock.Hold) {
+		"unlock":                    func(w *world, h lock.Hold) { w.unlock(h) },
+		"the holder keeps the lock": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
+		"the holder keeps the lock, and Redis is unreachable for a while": func(w *world, _ lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 			time.Sleep(2 * pollTime)
 		},
@@ -511,12 +511,12 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 				w.Error(err)
 			}
 		},
-		"an unlock whose answer is lost": func(w *world, h lock.Hold) {
+		"an Unlock with a lost reply": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 			_ = h.Unlock(w.Context())
 			time.Sleep(10 * time.Second)
 		},
-		"an unlock that Redis hears of later": func(w *world, h lock.Hold) {
+		"an Unlock that is executed late": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
 			if h.Unlock(w.Context()) == nil {
 				w.Error("Unlock succeeded without a reply")
@@ -564,7 +564,7 @@ func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 					w.Errorf("got %q queued", queue)
 				}
 				if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-					w.Errorf("the lock stays for %v", left)
+					w.Errorf("the lock is kept for %v", left)
 				}
 				time.Sleep(minute)
 			})

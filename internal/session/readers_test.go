@@ -194,7 +194,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-				w.Fatalf("a reader came in past a waiting writer: %v", err)
+				w.Fatalf("a reader was admitted ahead of a waiting writer: %v", err)
 			}
 		}
 		again := w.take(w.b, reading, h.Context()) // an owner that already reads may
@@ -284,7 +284,7 @@ func TestReaders_preferenceDoesNotWaitBehindOthers(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-polite:
-			w.Fatal("a reader came in past a waiting writer")
+			w.Fatal("a reader was admitted ahead of a waiting writer")
 		default:
 		}
 		w.unlock(rude)
@@ -305,7 +305,7 @@ func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 		polite := w.goLockKind(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader came in past a waiting writer")
+			w.Error("a reader was admitted ahead of a waiting writer")
 			w.unlock(past)
 		}
 		w.unlock(h)
@@ -469,8 +469,8 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 // writer. Readers that come later wait for it.
 func TestReaders_batchWhenAWriterLeaves(t *testing.T) {
 	for name, of := range map[string]func(w *world) *Session{
-		"beside a writer of their process": func(w *world) *Session { return w.a },
-		"beside a writer of another":       func(w *world) *Session { return w.b },
+		"with a writer of their process":   func(w *world) *Session { return w.a },
+		"with a writer of another process": func(w *world) *Session { return w.b },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {

@@ -715,7 +715,7 @@ func TestReconcile_oneAtATime(t *testing.T) {
 // reconciled.
 func TestReconcile_closeRepeatsOnce(t *testing.T) {
 	for _, during := range []bool{false, true} {
-		t.Run(fmt.Sprintf("during a look %v", during), func(t *testing.T) {
+		t.Run(fmt.Sprintf("during a repetition %v", during), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				reply := make(chan struct{})
 				k, _ := w.failOnce()
@@ -843,7 +843,7 @@ func TestReconcile_closeMakesItDue(t *testing.T) {
 	heap.Push(&q.queue, check)
 	q.hurryLocked()
 	if q.queue[0] != check || check.due.After(time.Now()) || check.broken || !repeat.due.Equal(now.Add(time.Second)) {
-		t.Errorf("the first is %+v, then comes %+v", q.queue[0], q.queue[1])
+		t.Errorf("the first is %+v, the next is %+v", q.queue[0], q.queue[1])
 	}
 }
 

@@ -112,7 +112,7 @@ func TestReport_nothingWithoutFaults(t *testing.T) {
 			t.Error(err)
 		}
 		if lines := log.lines(""); len(lines) > 0 {
-			t.Errorf("all goes well, and it says %q", lines)
+			t.Errorf("logged without a fault: %q", lines)
 		}
 	})
 }
@@ -155,7 +155,7 @@ func TestReport_isLimited(t *testing.T) {
 				t.Errorf("%s is logged %d times, want %d", message, logged, want)
 			}
 			if want := locks*seconds + 1; logged+left != want {
-				t.Errorf("%s: %d were said or counted, want %d", message, logged+left, want)
+				t.Errorf("%s: %d were logged or counted, want %d", message, logged+left, want)
 			}
 		}
 	})
@@ -190,7 +190,7 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 func TestReport_unavailable(t *testing.T) {
 	for name, fail := range map[string]func(*world){
 		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
-		"frozen": func(w *world) { w.wire.Freeze(true) },
+		"paused": func(w *world) { w.wire.Freeze(true) },
 	} {
 		for kindName, kind := range allKinds {
 			t.Run(name+"/"+kindName, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestReport_debug(t *testing.T) {
 	inBubble(t, func(w *world) {
 		log := &logLines{}
 		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("nobody answers"))
+		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
 		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
 			t.Errorf("%q", lines)
 		}
@@ -348,8 +348,8 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		held := h.(*hold).acquisition()
 		acquisitions := []*acquisition{held, held, held}
-		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
-		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
+		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("no reply"), watchdog.ErrGone})
+		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "no reply") {
 			t.Errorf("%q", lines)
 		}
 		w.unlock(h)
@@ -361,7 +361,7 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 func TestReport_confirmedAfterAPause(t *testing.T) {
 	for after := time.Duration(0); after <= 4*opTime; after += opTime / 4 {
 		for name, resume := range map[string]func(*world){
-			"it goes on":            func(w *world) { w.wire.Freeze(false) },
+			"it continues":          func(w *world) { w.wire.Freeze(false) },
 			"its connections broke": func(w *world) { w.wire.CutAll(); w.wire.Freeze(false) },
 		} {
 			t.Run(fmt.Sprint(name, " ", after), func(t *testing.T) {

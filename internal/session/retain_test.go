@@ -36,7 +36,7 @@ func TestMinHold(t *testing.T) {
 					w.Errorf("after Unlock: %v", err)
 				}
 				if left := w.mini.TTL("orders"); left > minute-time.Second {
-					w.Errorf("the key lives for %v", left)
+					w.Errorf("the TTL is %v", left)
 				}
 				for _, s := range []*Session{w.a, w.b} {
 					if _, err := s.TryLock(w.Context(), s.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
@@ -71,14 +71,14 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 			w.Errorf("a free lock took %d scripts", n)
 		}
 		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("without a renewal the key lives for %v", left)
+			w.Errorf("without a renewal the TTL is %v", left)
 		}
 		time.Sleep(time.Second)
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Fatal(err)
 		}
 		if left := w.mini.TTL("orders"); left > minute-time.Second || left < minute-2*time.Second {
-			w.Errorf("after Close the key lives for %v", left)
+			w.Errorf("after Close the TTL is %v", left)
 		}
 		if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
 			w.Error(err)
@@ -98,7 +98,7 @@ func TestMinHold_longestWins(t *testing.T) {
 		w.unlock(inner)
 		w.unlock(outer)
 		if left := w.mini.TTL("orders"); left < minute-time.Second {
-			w.Errorf("the key lives for %v", left)
+			w.Errorf("the TTL is %v", left)
 		}
 		time.Sleep(minute)
 	})
@@ -131,7 +131,7 @@ func TestMinHold_reconciles(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		left := w.mini.TTL("orders")
 		if want := minute - time.Since(start); left > want || left < want-time.Second {
-			w.Errorf("the key lives for %v, want %v", left, want)
+			w.Errorf("the TTL is %v, want %v", left, want)
 		}
 		time.Sleep(minute)
 	})
@@ -150,11 +150,11 @@ func TestMinHold_handedOff(t *testing.T) {
 		}
 		h = <-next
 		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("the key lives for %v", left)
+			w.Errorf("the TTL is %v", left)
 		}
 		w.unlock(h)
 		if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-			w.Errorf("after Unlock the key lives for %v", left)
+			w.Errorf("after Unlock the TTL is %v", left)
 		}
 		time.Sleep(minute)
 	})
@@ -300,7 +300,7 @@ func TestMinHold_fixedLease(t *testing.T) {
 		n := w.scripts()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Second), lock.WithFixedLease(10*time.Second))
 		if n.Load() != 1 || w.mini.TTL("orders") > 10*time.Second {
-			w.Errorf("%d commands; the key lives for %v", n.Load(), w.mini.TTL("orders"))
+			w.Errorf("%d commands; the TTL is %v", n.Load(), w.mini.TTL("orders"))
 		}
 		time.Sleep(5 * time.Second)
 		w.unlock(h)

@@ -48,11 +48,11 @@ func TestSemaphoreStateOf(t *testing.T) {
 		leases []time.Duration
 		free   int64
 	}{
-		"nobody holds it": {stored: luascripts.SemaphoreState{Free: 3}, free: 3},
-		"a lease is over": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
+		"no holder":           {stored: luascripts.SemaphoreState{Free: 3}, free: 3},
+		"a lease has expired": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
 		"one owner": {luascripts.SemaphoreState{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
 			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
-		"in the order in which they ask": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
+		"in the order of their requests": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
 			lock.State{Mode: lock.Permit, Lease: 4 * time.Second, Holders: []lock.Holder{holder(first, number, 3), holder(second, number+3, 1), holder(third, number+4, 1), holder(fourth, number+5, 1)}},
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
 		"Redisson's": {luascripts.SemaphoreState{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},

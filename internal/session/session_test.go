@@ -263,7 +263,7 @@ func TestHold_survivesAnEmptyScriptCache(t *testing.T) {
 		sent := w.slowScripts(opTime/2 - time.Millisecond)
 		time.Sleep(leaseTime / 2)
 		if n := sent.Load(); n != 2 {
-			w.Errorf("%d commands for a renewal by a script that the server does not know, want 2", n)
+			w.Errorf("%d commands for a renewal with a script that the server does not have, want 2", n)
 		}
 		time.Sleep(leaseTime)
 		if err := h.Err(); err != nil {
@@ -436,7 +436,7 @@ func TestLoss_detectedByAllAtOnce(t *testing.T) {
 				t.Errorf("hold %d: %v a second after Until", i, h.Err())
 			}
 			if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("hold %d: unlock says %v", i, err)
+				t.Errorf("hold %d: Unlock: %v", i, err)
 			}
 		}
 		close(notify)

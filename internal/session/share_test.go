@@ -346,7 +346,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 
 // Every reader of a shared hold detects its loss and the cause, and the observer is notified of each.
 func TestShare_loss(t *testing.T) {
-	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
+	for _, how := range []string{"disconnected", "deleted", "by force", "by force elsewhere", "Close"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var in, out, lost atomic.Int64
@@ -361,7 +361,7 @@ func TestShare_loss(t *testing.T) {
 				}
 				until, cause := holds[0].Until(), lock.ErrLost
 				switch how {
-				case "cut off":
+				case "disconnected":
 					w.wire.Refuse(true)
 					w.wire.CutAll()
 					defer w.wire.Refuse(false)
@@ -645,7 +645,7 @@ func delayedRead() (read, write *Kind, sent, losses chan struct{}) {
 // first.
 func TestShare_oneRetries(t *testing.T) {
 	const reply = 50 * time.Millisecond
-	for how, ends := range map[string]time.Duration{"given up": reply / 2, "no answer": opTime} {
+	for how, ends := range map[string]time.Duration{"canceled": reply / 2, "no reply": opTime} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.known()

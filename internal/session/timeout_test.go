@@ -102,7 +102,7 @@ func TestTimeout_behindADial(t *testing.T) {
 		go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(alone, "other", nil)) }()
 		synctest.Wait()
 		if n := dials.Load(); n != 2 {
-			w.Fatalf("%d dials, want the second under way", n)
+			w.Fatalf("%d dials, want the second in flight", n)
 		}
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
