@@ -84,7 +84,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		t.Fatal(err)
 	}
 
-	var watch orphans
+	var watch leftovers
 	stop := make(chan struct{})
 	var scanner, wg sync.WaitGroup
 	scanner.Go(func() { watch.scan(t, direct, stop) })
@@ -94,7 +94,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	var held, cancelled atomic.Int64
-	began := time.Now()
+	start := time.Now()
 	for i := range clients {
 		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{proxy.Addr()}, DisableCache: true})
 		if err != nil {
@@ -147,7 +147,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		}
 	}
 	wg.Wait()
-	took := time.Since(began)
+	took := time.Since(start)
 
 	// All calls have returned. Their traces must be gone within one more bound.
 	deadline := time.Now().Add(bound)
@@ -173,7 +173,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 
 	for i, c := range locks {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waiterTimeout)
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
 		}
@@ -200,7 +200,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 		n = acquisitions(t, 50_000) / callers
 	}
 	server := redistest.Start(t)
-	rdb := &cancelling{Client: server.Client(t)}
+	rdb := &canceling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
 	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
@@ -258,7 +258,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 		n = amount(20_000) / callers
 	}
 	server := redistest.Start(t)
-	rdb := &cancelling{Client: server.Client(t)}
+	rdb := &canceling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
 	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
@@ -307,19 +307,19 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	noKeys(t, server)
 }
 
-// cancelling ends the context of a lock's call when a reply about that lock has
+// canceling ends the context of a lock's call when a reply about that lock has
 // come, before any other code sees it.
-type cancelling struct {
+type canceling struct {
 	rueidis.Client
 	cancels sync.Map // name -> context.CancelFunc
 }
 
-func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	words := cmd.Commands()
-	if len(words) < 4 || words[0] != "EVALSHA" {
+func (c *canceling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	args := cmd.Commands()
+	if len(args) < 4 || args[0] != "EVALSHA" {
 		return c.Client.Do(ctx, cmd)
 	}
-	name := words[3] // before Do: it recycles the command
+	name := args[3] // before Do: it recycles the command
 	reply := c.Client.Do(ctx, cmd)
 	if cancel, ok := c.cancels.Load(name); ok {
 		cancel.(context.CancelFunc)()
@@ -327,8 +327,8 @@ func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return reply
 }
 
-// orphans looks for keys of calls that have returned.
-type orphans struct {
+// leftovers looks for keys of calls that have returned.
+type leftovers struct {
 	mu    sync.Mutex
 	count int                      // names that were given out
 	ended map[string]time.Time     // own name -> when its call returned
@@ -337,7 +337,7 @@ type orphans struct {
 	slowest time.Duration // the longest that a command of scan took: so late is this machine; to read when scan has returned
 }
 
-func (o *orphans) next() int {
+func (o *leftovers) next() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count++
@@ -349,7 +349,7 @@ func (o *orphans) next() int {
 var ownName = regexp.MustCompile(`own[0-9]+`)
 
 // failed notes that the only call for name has returned.
-func (o *orphans) failed(name string) {
+func (o *leftovers) failed(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended == nil {
@@ -361,7 +361,7 @@ func (o *orphans) failed(name string) {
 }
 
 // scan looks at the server's keys, over and over, until stop is closed.
-func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
+func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
 	for {
@@ -390,7 +390,7 @@ func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 
 // report returns the longest life of a key after its call, and the keys that
 // lived longer than bound.
-func (o *orphans) report(bound time.Duration) (worst time.Duration, late []string) {
+func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key, life := range o.lives {
@@ -404,7 +404,7 @@ func (o *orphans) report(bound time.Duration) (worst time.Duration, late []strin
 
 // wait repeats a question until its answer is empty or the deadline is over,
 // and returns the last answer.
-func (o *orphans) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
+func (o *leftovers) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
 	for {
 		asked := time.Now()
 		answer, err := rdb.Do(t.Context(), rdb.B().Arbitrary(question...).Build()).AsStrSlice()

@@ -71,7 +71,7 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waiterTimeout)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
@@ -81,11 +81,11 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 }
 
 // do runs one command of a naive lock.
-func do(t *testing.T, rdb rueidis.Client, words ...string) rueidis.RedisResult {
+func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisResult {
 	t.Helper()
-	r := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build())
+	r := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build())
 	if err := r.Error(); err != nil && !rueidis.IsRedisNil(err) {
-		t.Fatalf("%q: %v", words, err)
+		t.Fatalf("%q: %v", args, err)
 	}
 	return r
 }
@@ -108,7 +108,7 @@ func gone(t *testing.T, rdb rueidis.Client) {
 // until waits for something that happens soon.
 func until(t *testing.T, happened func() bool) {
 	t.Helper()
-	untilWithin(t, patience, happened)
+	untilWithin(t, waiterTimeout, happened)
 }
 
 // untilWithin waits for something that may take long.
@@ -141,8 +141,8 @@ func soon[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
-		t.Fatalf("it did not happen within %v", patience)
+	case <-time.After(waiterTimeout):
+		t.Fatalf("it did not happen within %v", waiterTimeout)
 	}
 	return v
 }
@@ -185,15 +185,15 @@ func naiveSetnxThenExpire(t *testing.T, s *scene) {
 
 func oursKilledAtOnce(t *testing.T, s *scene) {
 	const lease = 500 * time.Millisecond
-	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: patience})
+	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: waiterTimeout})
 	if left <= 0 || left > lease.Milliseconds() {
 		t.Errorf("PTTL %d; want what is left of a lease of %v", left, lease)
 	}
-	began := time.Now()
-	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience); err != nil {
+	start := time.Now()
+	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > lease+poll {
+	if took := time.Since(start); took > lease+poll {
 		t.Errorf("the next one had to wait for %v, with a lease of %v", took, lease)
 	}
 }
@@ -313,7 +313,7 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 		slower <- err
 	}()
 	soon(t, reached)
-	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), patience)
+	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,11 +348,11 @@ func naiveBareDel(t *testing.T, s *scene) {
 }
 
 func oursUnlockAfterExpiry(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func naiveGetThenDel(t *testing.T, s *scene) {
 }
 
 func oursSlowRelease(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func oursSlowRelease(t *testing.T, s *scene) {
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- a.Unlock(t.Context()) }()
 	soon(t, reached)
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,9 +438,9 @@ func naiveShortLease(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", shortLease) {
 		t.Fatal("A did not get it")
 	}
-	began := time.Now() // A works
+	start := time.Now() // A works
 	for !setNX(t, s.b, "B", time.Hour) {
-		if time.Since(began) > longWork {
+		if time.Since(start) > longWork {
 			t.Fatal("B did not get the lock while A works; want the mistake: both hold it")
 		}
 	}
@@ -450,12 +450,12 @@ func oursShortLease(t *testing.T, s *scene) {
 	renewed := make(chan time.Time, 1000)
 	a, err := lockWithin(t.Context(), ours(t, s.a, client.WithWatchdogTimeout(shortLease), client.WithObserver(lock.Observer{
 		Renewed: func(context.Context, lock.Event) { renewed <- time.Now() },
-	})).NewLock(name), patience)
+	})).NewLock(name), waiterTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := ours(t, s.b).NewLock(name)
-	for began := time.Now(); time.Since(began) < longWork; soon(t, renewed) { // A works
+	for start := time.Now(); time.Since(start) < longWork; soon(t, renewed) { // A works
 		if _, err := b.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Fatalf("B, while A works: %v, want lock.ErrNotAcquired", err)
 		}

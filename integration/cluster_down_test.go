@@ -54,7 +54,7 @@ func TestCluster_down(t *testing.T) {
 
 		for i, name := range names { // 3
 			l := third.NewLock(name)
-			began := time.Now()
+			start := time.Now()
 			if _, err := l.TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("%s: TryLock: %v, want to hear of the cluster", name, err)
 			} else if name == lives && !strings.Contains(err.Error(), "CLUSTERDOWN") {
@@ -68,14 +68,14 @@ func TestCluster_down(t *testing.T) {
 			if _, err := l.Inspect(t.Context()); err == nil {
 				t.Errorf("%s: Inspect: no error", name)
 			}
-			if took := time.Since(began); took > patience {
+			if took := time.Since(start); took > waiterTimeout {
 				t.Errorf("%s: three calls took %v", name, took)
 			}
 
 			h := crowd.holds[i] // 4
 			select {
 			case <-h.Context().Done():
-			case <-time.After(patience):
+			case <-time.After(waiterTimeout):
 				t.Fatalf("%s: the holder is not told", name)
 			}
 			if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
@@ -95,7 +95,7 @@ func TestCluster_down(t *testing.T) {
 				if err := r.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(waiterTimeout):
 				t.Fatalf("%s: the waiter is stuck", name)
 			}
 			if err := crowd.holds[i].Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {

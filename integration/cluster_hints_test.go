@@ -26,13 +26,13 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	all := make(map[string]int64)
 	count := func(node *redistest.Server, command string, channels ...string) {
 		reply := node.Do(t, append([]string{"PUBSUB", command}, channels...)...)
-		words, err := reply.ToArray()
+		args, err := reply.ToArray()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := 0; i < len(words); i += 2 {
-			name, _ := words[i].ToString()
-			n, _ := words[i+1].ToInt64()
+		for i := 0; i < len(args); i += 2 {
+			name, _ := args[i].ToString()
+			n, _ := args[i+1].ToInt64()
 			all[name] += n
 		}
 	}
@@ -54,32 +54,32 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	return all
 }
 
-// crowdOf is the waiters of TestCluster_hints: one for each name.
-type crowdOf struct {
-	holds    []lock.Hold   // the locks that they wait for
-	got      []chan passed // one for each waiter
-	channels []string      // where they listen
+// waitersOf is the waiters of TestCluster_notifications: one for each name.
+type waitersOf struct {
+	holds    []lock.Hold      // the locks that they wait for
+	got      []chan handedOff // one for each waiter
+	channels []string         // where they listen
 }
 
-type passed struct {
+type handedOff struct {
 	hold lock.Hold
 	err  error
 	at   time.Time
 }
 
 // wait makes one client take a plain lock of each name, and another wait for them.
-func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf {
+func wait(t *testing.T, holder, waiter *client.Client, names []string) *waitersOf {
 	t.Helper()
-	var c crowdOf
+	var c waitersOf
 	for _, name := range names {
 		h, err := holder.NewLock(name).Lock(t.Context())
 		if err != nil {
 			t.Fatalf("%q: %v", name, err)
 		}
-		got := make(chan passed, 1)
+		got := make(chan handedOff, 1)
 		go func() {
 			h, err := waiter.NewLock(name).Lock(t.Context())
-			got <- passed{h, err, time.Now()}
+			got <- handedOff{h, err, time.Now()}
 		}()
 		channel := plain.channel(name)
 		if strings.Contains(name, "{") {
@@ -92,7 +92,7 @@ func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf 
 
 // pass releases the locks, one by one, and returns how long it took until their waiters
 // had them.
-func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
+func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 	t.Helper()
 	for i, h := range c.holds {
 		released := time.Now()
@@ -108,7 +108,7 @@ func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 			if err := r.hold.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-		case <-time.After(patience):
+		case <-time.After(waiterTimeout):
 			t.Fatalf("%s: nobody went on", c.channels[i])
 		}
 	}
@@ -124,7 +124,7 @@ func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 //	3 a master died, and its replica has taken over
 //	4 it came back as a replica, and died again
 //	5 a replica became master while the old one lived
-func TestCluster_hints(t *testing.T) {
+func TestCluster_notifications(t *testing.T) {
 	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -135,9 +135,9 @@ func TestCluster_hints(t *testing.T) {
 		options := []client.Option{client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(2 * time.Second)}
 		holder := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
 		waiter := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
-		deaf := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(other))...)
+		withoutMessages := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(other))...)
 
-		var heard, unheard time.Duration
+		var received, notReceived time.Duration
 		var channels []string
 		for _, step := range []struct {
 			when    string
@@ -181,7 +181,7 @@ func TestCluster_hints(t *testing.T) {
 			until(t, listening)
 			took := crowd.pass(t)
 			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
-			heard += took
+			received += took
 		}
 		until(t, func() bool { // no waiter, no listener
 			for _, n := range listeners(t, c, p, channels) {
@@ -191,10 +191,10 @@ func TestCluster_hints(t *testing.T) {
 			}
 			return true
 		})
-		unheard = wait(t, holder, deaf, oddNames).pass(t) * 5 // as many steps
-		t.Logf("%d waiters that cannot hear: %v", len(oddNames), unheard/time.Duration(5*len(oddNames)))
-		if heard*2 > unheard {
-			t.Errorf("waiters that hear waited for %v, and others for %v: the messages are worth nothing", heard, unheard)
+		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
+		t.Logf("%d waiters that cannot hear: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
+		if received*2 > notReceived {
+			t.Errorf("waiters that hear waited for %v, and others for %v: the messages are worth nothing", received, notReceived)
 		}
 	})
 }

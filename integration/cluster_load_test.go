@@ -109,7 +109,7 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 		case <-h.Context().Done():
 		}
 		l.leave(locker.Name(), s)
-		began := time.Now()
+		start := time.Now()
 		err = h.Unlock(context.Background())
 		l.mu.Lock()
 		l.gave[k]++
@@ -119,7 +119,7 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 		case err != nil:
 			l.unconfirmed[k]++
 			if l.alive && k == plain {
-				l.unexcused = append(l.unexcused, span{began, time.Now(), fmt.Sprintf("%s: %v", k, err)})
+				l.unexcused = append(l.unexcused, span{start, time.Now(), fmt.Sprintf("%s: %v", k, err)})
 			}
 		}
 		l.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *clusterLoad) end(fault string) {
 	go func() { l.workers.Wait(); l.checks.Wait(); close(idle) }()
 	select {
 	case <-idle:
-	case <-time.After(patience):
+	case <-time.After(waiterTimeout):
 		l.t.Fatal("waiters are stuck")
 	}
 	until(l.t, func() bool { // unconfirmed releases are settled in the background
@@ -271,11 +271,11 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 			if err := p.first.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: Unlock of a lost hold: %v", k, err)
 			}
-			began := time.Now()
+			start := time.Now()
 			err := p.second.Unlock(t.Context())
 			switch {
 			case errors.Is(err, lock.ErrUnavailable): // nothing is wrong with the cluster any more
-				l.unexcused = append(l.unexcused, span{began, time.Now(), err.Error()})
+				l.unexcused = append(l.unexcused, span{start, time.Now(), err.Error()})
 			case err != nil:
 				t.Errorf("%s: %v", k, err)
 			}
@@ -393,10 +393,10 @@ func TestCluster_halfOfALock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := make(chan passed, 1)
+			got := make(chan handedOff, 1)
 			go func() {
 				h, err := writer.NewRWLock(name).Write().Lock(t.Context())
-				got <- passed{h, err, time.Now()}
+				got <- handedOff{h, err, time.Now()}
 			}()
 			from := c.Master(t, name)
 			until(t, func() bool { return keys(t, from) == 3 })
@@ -428,7 +428,7 @@ func TestCluster_halfOfALock(t *testing.T) {
 				if err := w.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(waiterTimeout):
 				t.Fatal("the writer is stuck")
 			}
 		})

@@ -43,13 +43,13 @@ func TestConformance_cluster(t *testing.T) {
 	if !c.Nodes[0].KnowsSharded(t) {
 		t.Run("least rights", func(t *testing.T) {
 			t.Parallel()
-			leastRights(t, c.Nodes, c.Client, "Cluster")
+			minimalPermissions(t, c.Nodes, c.Client, "Cluster")
 		})
 		return
 	}
 	t.Run("sharded", func(t *testing.T) {
 		t.Parallel()
-		leastRights(t, c.Nodes, c.Client, "Cluster")
+		minimalPermissions(t, c.Nodes, c.Client, "Cluster")
 	})
 	t.Cleanup(func() {
 		for _, command := range []string{"ssubscribe", "sunsubscribe", "pubsub|shardnumsub"} {
@@ -75,8 +75,8 @@ func TestCluster_probe(t *testing.T) {
 	}
 	crowd := wait(t, ours(t, c.Client(t, as)), ours(t, c.Client(t, as)), []string{"orders:1", "orders:2"})
 	until(t, func() bool {
-		heard := listeners(t, c, client.PubSubPlain, crowd.channels)
-		return heard[crowd.channels[0]] == 1 && heard[crowd.channels[1]] == 1
+		received := listeners(t, c, client.PubSubPlain, crowd.channels)
+		return received[crowd.channels[0]] == 1 && received[crowd.channels[1]] == 1
 	})
 	crowd.pass(t)
 

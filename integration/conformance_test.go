@@ -131,7 +131,7 @@ func electionRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
 func limiterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 	maker := func(c *client.Client) func(string, ...ratelimit.Limit) locktest.Limiter {
 		return func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return c.NewRateLimiter(name, ratelimit.FailClosed().After(patience), limits...)
+			return c.NewRateLimiter(name, ratelimit.FailClosed().After(waiterTimeout), limits...)
 		}
 	}
 	locktest.RunLimiter(t, locktest.LimiterHarness{New: maker(a), Other: maker(b)})

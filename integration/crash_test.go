@@ -60,8 +60,8 @@ func testCrashHolder(t *testing.T, k kind) {
 				}
 				holder := startWorker(t)
 				holder.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: patience})) // 1
-				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: patience})
+				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: waiterTimeout})) // 1
+				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: waiterTimeout})
 				time.Sleep(time.Duration(random.Int64N(int64(max(lease, dog)) * 9 / 10))) // the schedule of the fault
 				killed := monotonic()
 				holder.kill() // 2
@@ -140,9 +140,9 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 		doomed := startWorker(t)
 		doomed.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
+		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: waiterTimeout})
 		waiters(1)
-		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
+		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: waiterTimeout})
 		waiters(2)
 
 		sharp := round%2 == 1

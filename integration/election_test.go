@@ -87,13 +87,13 @@ func TestElection_failover(t *testing.T) {
 	})
 }
 
-// noted is a lock that tells of its holds.
-type noted struct {
+// observedLock is a lock that tells of its holds.
+type observedLock struct {
 	lock.Locker
 	holds chan<- lock.Hold
 }
 
-func (n noted) Lock(ctx context.Context) (lock.Hold, error) {
+func (n observedLock) Lock(ctx context.Context) (lock.Hold, error) {
 	h, err := n.Locker.Lock(ctx)
 	if err == nil {
 		n.holds <- h
@@ -148,7 +148,7 @@ func TestElection_quorum(t *testing.T) {
 			defer cancel()
 			holds, dones := make(chan lock.Hold, 100), make(chan error, 3)
 			for i := range 3 {
-				candidate := noted{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
+				candidate := observedLock{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
 				go func() {
 					dones <- leader.Run(ctx, candidate, func(ctx context.Context) error {
 						mu.Lock()

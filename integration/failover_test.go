@@ -67,13 +67,13 @@ func TestFailover_tokensGuard(t *testing.T) {
 		}
 		// The first owner writes while it may, and longer: it looks at
 		// nothing but the answers of the guard.
-		var heard atomic.Bool // the resource has heard of the second
+		var received atomic.Bool // the resource has heard of the second
 		var refusals atomic.Int64
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
 			for {
-				after := heard.Load()
+				after := received.Load()
 				err := guard.Set(context.Background(), first.Token(), "stock", "first")
 				switch {
 				case errors.Is(err, fence.ErrStale):
@@ -113,7 +113,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		if err := guard.Set(t.Context(), second.Token(), "stock", "second"); err != nil {
 			t.Errorf("round %d: the second owner's write: %v", round, err)
 		}
-		heard.Store(true)
+		received.Store(true)
 		until(t, func() bool { return refusals.Load() > 0 })
 		if err := first.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("round %d: the first owner's Unlock: %v, want ErrLost", round, err)
@@ -135,7 +135,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 
 // The primary stands still, and the Sentinels promote another server. The client library closes its connection to the old one
 // a second after that, with what is under way there: waits go on at the new primary, and so does a release.
-func TestFailover_aFrozenPrimary(t *testing.T) {
+func TestFailover_pausedPrimary(t *testing.T) {
 	t.Parallel()
 	const locks = 20
 	s := redistest.StartSentinel(t, 2)
@@ -172,11 +172,11 @@ func TestFailover_aFrozenPrimary(t *testing.T) {
 	}
 	rdb := replica.Client(t)
 	until(t, func() bool {
-		words, failed := rdb.Do(t.Context(), rdb.B().Role().Build()).ToArray()
+		args, failed := rdb.Do(t.Context(), rdb.B().Role().Build()).ToArray()
 		if failed != nil { // Sentinels close the connections of the one that they promote
 			return false
 		}
-		is, _ := words[0].ToString()
+		is, _ := args[0].ToString()
 		n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("orders").Build()).ToInt64()
 		return is == "master" && err == nil && n == 0
 	})

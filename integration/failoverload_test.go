@@ -128,7 +128,7 @@ func TestFailover_underLoad(t *testing.T) {
 		}
 	}
 	primary := s.Primary(t)
-	untilWithin(t, lease+patience, func() bool { return keys(t, primary) == 0 })
+	untilWithin(t, lease+waiterTimeout, func() bool { return keys(t, primary) == 0 })
 }
 
 // pair is an owner of a lock, and an owner of another client that waits for it.

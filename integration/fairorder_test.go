@@ -118,7 +118,7 @@ func testFairOrder(t *testing.T, waiters int) {
 			}
 		}
 	}
-	wrong, pairs := overtaken(served) // 5
+	wrong, pairs := countOvertaken(served) // 5
 	for _, w := range wrong[:min(3, len(wrong))] {
 		t.Error(w)
 	}
@@ -159,9 +159,9 @@ func testFairOrder(t *testing.T, waiters int) {
 		each*processes, first, 2*each, quit, len(served), took.Round(time.Millisecond), pauses, pairs, len(wrong))
 }
 
-// overtaken finds owners that were served although another one was known to be in the
+// countOvertaken finds owners that were served although another one was known to be in the
 // queue before they asked. It also returns of how many pairs the order is known.
-func overtaken(served []op) (wrong []string, pairs int) {
+func countOvertaken(served []op) (wrong []string, pairs int) {
 	served = slices.Clone(served)
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Token, b.Token) })
 	calls := make([]int, len(served))
@@ -169,24 +169,24 @@ func overtaken(served []op) (wrong []string, pairs int) {
 		calls[i] = int(o.Call)
 	}
 	sort.Ints(calls)
-	var youngest op // of the owners served so far, the one that asked last
+	var latestArrival op // of the owners served so far, the one that asked last
 	for _, o := range served {
 		if o.Queued != 0 {
 			pairs += len(calls) - sort.SearchInts(calls, int(o.Queued)+1)
-			if youngest.Call > o.Queued {
+			if latestArrival.Call > o.Queued {
 				wrong = append(wrong, fmt.Sprintf("%s was in the queue %v before %s asked, which was served before it",
-					o.Owner, time.Duration(youngest.Call-o.Queued), youngest.Owner))
+					o.Owner, time.Duration(latestArrival.Call-o.Queued), latestArrival.Owner))
 			}
 		}
-		if o.Call > youngest.Call {
-			youngest = o
+		if o.Call > latestArrival.Call {
+			latestArrival = o
 		}
 	}
 	return wrong, pairs
 }
 
 // Can overtaken find anything?
-func TestFairOrder_bites(t *testing.T) {
+func TestFairOrder_detectsOvertaking(t *testing.T) {
 	one := op{Owner: "one", Call: 1, Queued: 3, Token: 10}
 	overlaps := op{Owner: "overlaps", Call: 2, Queued: 4, Token: 11}
 	late := op{Owner: "late", Call: 5, Queued: 6, Token: 12}
@@ -206,7 +206,7 @@ func TestFairOrder_bites(t *testing.T) {
 		{"overtaken", swap(one, late), 1, 1},
 		{"overtaken by one that did not wait", swap(late, free), 1, 1},
 	} {
-		if wrong, pairs := overtaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
+		if wrong, pairs := countOvertaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
 			t.Errorf("%s: %d of %d pairs are wrong, want %d of %d: %q", test.name, len(wrong), pairs, test.wrong, test.pairs, wrong)
 		}
 	}
@@ -486,7 +486,7 @@ func (p *process) meet(ctx context.Context, n int64) error {
 		return nil
 	}
 	met, err := p.side.Do(ctx, p.side.B().Incr().Key(meetKey).Build()).AsInt64()
-	for deadline := time.Now().Add(patience); err == nil && met < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(waiterTimeout); err == nil && met < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("only %d were in together, and not %d", met, n)
 		}

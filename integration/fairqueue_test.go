@@ -130,7 +130,7 @@ func (s *fairScene) sound(most time.Duration) {
 //	  process that is killed
 //	3 nothing is left in the queue but the dead waiter, and one that still waits
 //	4 the lock is freed: the waiter gets it within a patience
-func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
+func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	const stay = 2 * time.Second
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -160,10 +160,10 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 	come()
 	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead waiter may have been dropped
 	s.sound(stay)
-	began := time.Now()
+	start := time.Now()
 	s.unlock(h) // 4
 	s.unlock(s.granted(w))
-	if took := time.Since(began); took > 5*stay {
+	if took := time.Since(start); took > 5*stay {
 		t.Errorf("it took %v until the lock was given to one behind a dead one; want one patience, %v", took, stay)
 	}
 	noKeys(t, s.server)
@@ -175,7 +175,7 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 //	1 the lock is held, and four wait
 //	2 the second one gives up
 //	3 the others are served in their order
-func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
+func TestFairQueue_separateDeadlines(t *testing.T) {
 	const stay = 10 * time.Second
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -207,7 +207,7 @@ func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
 
 // A caller of TryLock, or one that waited for too short a time, does not stand in the way of the
 // next one.
-func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
+func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock()
 	other := ours(t, s.server.Client(t))
@@ -237,7 +237,7 @@ func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
 //	2 the lock is freed
 //	3 no TryLock gets it
 //	4 the process goes on, and gets it
-func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
+func TestFairQueue_tryLockDoesNotOvertake(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock() // 1
 	w := startWorker(t)
@@ -260,7 +260,7 @@ func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
 
 // Leases that run out let the queue go on as unlocks do. Eight owners want the lock, and
 // none of them ever unlocks.
-func TestFairQueue_leasesThatRunOut(t *testing.T) {
+func TestFairQueue_expiredLeases(t *testing.T) {
 	const n, lease = 8, 300 * time.Millisecond
 	s := newFairScene(t)
 	before := s.lock()
@@ -269,7 +269,7 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 		waiting = append(waiting, s.wait(i+1, lock.WithFixedLease(lease)))
 	}
 	s.unlock(before)
-	began := time.Now()
+	start := time.Now()
 	for i, w := range waiting {
 		h := s.granted(w)
 		if h.Token() <= before.Token() {
@@ -281,7 +281,7 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 		before = h
 	}
 	<-before.Context().Done()
-	if took := time.Since(began); took > n*(lease+poll)+10*time.Second {
+	if took := time.Since(start); took > n*(lease+poll)+10*time.Second {
 		t.Errorf("%d leases of %v took %v", n, lease, took)
 	}
 	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
@@ -294,7 +294,7 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 //	2 the server takes no writes for a while
 //	3 the waiter gives up, and so does another, which has come only now
 //	4 the server takes writes: the queue is empty within two operation timeouts
-func TestFairQueue_serverTakesNoWrites(t *testing.T) {
+func TestFairQueue_writesRejected(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -320,8 +320,8 @@ func TestFairQueue_serverTakesNoWrites(t *testing.T) {
 			t.Errorf("a waiter that gave up: %v", err)
 		}
 	}
-	if gaveUp := time.Since(paused); gaveUp > pause {
-		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", gaveUp, pause)
+	if canceled := time.Since(paused); canceled > pause {
+		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", canceled, pause)
 	}
 	s.unlock(h) // 4: it is a write as well, so it waits for the end of the pause
 	end := time.Now()
@@ -351,7 +351,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 			}
 			do(t, s.rdb, "DEL", key)
 			s.unlock(h)
-			began := time.Now()
+			start := time.Now()
 			tokens := make([]uint64, n)
 			var wg sync.WaitGroup
 			for i, w := range waiting {
@@ -368,7 +368,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if took := time.Since(began); took > patience {
+			if took := time.Since(start); took > waiterTimeout {
 				t.Errorf("it took %v until all were served", took)
 			}
 			if key == zset && !slices.IsSorted(tokens) { // the order stands in the list

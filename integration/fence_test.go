@@ -225,7 +225,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 			}
 			answer := make(chan error, 1)
 			go func() { answer <- guard.Advance(t.Context(), second, "a", c.second) }() // 2
-			for deadline := time.Now().Add(patience); !d.waiting(t); {
+			for deadline := time.Now().Add(waiterTimeout); !d.waiting(t); {
 				select {
 				case err := <-answer:
 					t.Fatalf("the second did not wait: %v", err)
@@ -301,7 +301,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 	d.do(t, "INSERT INTO accounts VALUES (1, 0, 0)")
 	const writers = 6
 	each := amount(200)
-	var tokens, passed, refused, repeated atomic.Int64
+	var tokens, handedOff, refused, repeated atomic.Int64
 
 	write := func(token uint64) error {
 		tx, err := d.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -323,7 +323,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		if err := tx.Commit(); err != nil {
 			return err
 		}
-		passed.Add(1)
+		handedOff.Add(1)
 		return nil
 	}
 	var wg sync.WaitGroup
@@ -344,8 +344,8 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		})
 	}
 	wg.Wait()
-	t.Logf("%d passed, %d were refused, %d to be repeated", passed.Load(), refused.Load(), repeated.Load())
-	if passed.Load() == 0 || refused.Load() == 0 {
+	t.Logf("%d passed, %d were refused, %d to be repeated", handedOff.Load(), refused.Load(), repeated.Load())
+	if handedOff.Load() == 0 || refused.Load() == 0 {
 		t.Error("that proves nothing")
 	}
 	rows, err := d.QueryContext(t.Context(), "SELECT token FROM log ORDER BY n")
@@ -364,7 +364,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		}
 		last = token
 	}
-	if err := rows.Err(); err != nil || n != passed.Load() {
+	if err := rows.Err(); err != nil || n != handedOff.Load() {
 		t.Errorf("the log has %d writes, %v", n, err)
 	}
 }
@@ -522,7 +522,7 @@ func startPostgres(t *testing.T) *database {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for clients
 	if os.Getuid() == 0 {                                   // PostgreSQL refuses to run as root
-		who.Credential = nobody(t)
+		who.Credential = unprivilegedUser(t)
 		if err := os.Chown(dir, int(who.Credential.Uid), int(who.Credential.Gid)); err != nil {
 			t.Fatal(err)
 		}
@@ -563,10 +563,10 @@ func startPostgres(t *testing.T) *database {
 		_ = server.Process.Signal(syscall.SIGINT) // "fast": ends open transactions
 		select {
 		case <-exited:
-		case <-time.After(patience):
+		case <-time.After(waiterTimeout):
 			_ = server.Process.Kill()
 			<-exited
-			t.Errorf("postgres did not end in %v\n%s", patience, said)
+			t.Errorf("postgres did not end in %v\n%s", waiterTimeout, said)
 		}
 	})
 
@@ -576,7 +576,7 @@ func startPostgres(t *testing.T) *database {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(20)
-	for deadline := time.Now().Add(2 * patience); ; {
+	for deadline := time.Now().Add(2 * waiterTimeout); ; {
 		err := db.PingContext(t.Context())
 		if err == nil {
 			break
@@ -638,8 +638,8 @@ func findPostgres(t *testing.T) string {
 	return ""
 }
 
-// nobody returns a user that is not root.
-func nobody(t *testing.T) *syscall.Credential {
+// unprivilegedUser returns a user that is not root.
+func unprivilegedUser(t *testing.T) *syscall.Credential {
 	t.Helper()
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)

@@ -30,7 +30,7 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 // Redisson's fenced lock does, is part of the sequence. A plain or a fair lock raises the register
 // beyond its token, by the number of hand-offs that need no command, and a writer by
 // one, which is for readers.
-func TestFencing_register(t *testing.T) {
+func TestFencing_tokenCounter(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		server := redistest.Start(t)
 		c := ours(t, server.Client(t))
@@ -95,7 +95,7 @@ func TestFencing_register(t *testing.T) {
 }
 
 // A register that is too far ahead to count further is an error, and no token is granted twice.
-func TestFencing_registerTooFar(t *testing.T) {
+func TestFencing_tokenCounterTooFar(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))
 	server.Do(t, "SET", "redisson_lock_token:{orders}", "9007199254740991")

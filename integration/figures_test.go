@@ -103,7 +103,7 @@ func TestFigures_frozen(t *testing.T) {
 				l := c.NewLock(fmt.Sprintf("frozen-%d-%d", round, i))
 				ctx, cancel := context.WithTimeout(t.Context(), deadline)
 				defer cancel()
-				began := time.Now()
+				start := time.Now()
 				ask := l.Lock
 				if i%2 == 0 {
 					ask = l.TryLock
@@ -113,7 +113,7 @@ func TestFigures_frozen(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				late = append(late, max(0, time.Since(began)-deadline))
+				late = append(late, max(0, time.Since(start)-deadline))
 			})
 		}
 		<-h.Context().Done()
@@ -137,7 +137,7 @@ func TestFigures_partition(t *testing.T) {
 	n := figure(1000)
 	var mu sync.Mutex
 	var told []time.Duration
-	var looks, late atomic.Int64
+	var checks, late atomic.Int64
 	var wg sync.WaitGroup
 	for i := range parts {
 		proxy := redistest.NewProxy(t, server.Addr())
@@ -156,7 +156,7 @@ func TestFigures_partition(t *testing.T) {
 				for over := false; !over; time.Sleep(time.Millisecond) {
 					at := time.Now()
 					valid, end := h.Err() == nil, h.Until()
-					looks.Add(1)
+					checks.Add(1)
 					if valid && at.After(end) {
 						late.Add(1)
 					}
@@ -175,7 +175,7 @@ func TestFigures_partition(t *testing.T) {
 	if late.Load() > 0 {
 		t.Errorf("%d looks found a hold after the end of its promise", late.Load())
 	}
-	t.Logf("figure: %d holders were cut off, and all were told; %d looks, %d found a hold after the end of its promise; they were told after that end by: %s", len(told), looks.Load(), late.Load(), spread(told))
+	t.Logf("figure: %d holders were cut off, and all were told; %d looks, %d found a hold after the end of its promise; they were told after that end by: %s", len(told), checks.Load(), late.Load(), spread(told))
 }
 
 // When is a holder told whose key was deleted? And what is not a lock stays as it is.
@@ -260,11 +260,11 @@ func TestFigures_lostMessage(t *testing.T) {
 			return err == nil && n == 2
 		})
 		server.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
-		began := time.Now()
+		start := time.Now()
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, (<-at).Sub(began))
+		took = append(took, (<-at).Sub(start))
 		<-at
 	}
 	t.Logf("figure: %d times the subscriptions were killed right before the Unlock; the waiter had the lock after: %s", len(took), spread(took))
@@ -279,18 +279,18 @@ func TestFigures_handOver(t *testing.T) {
 	}
 	rdb := server.Client(t)
 	var took []time.Duration
-	holder := value[granted](t, workers[0].do(t, request{Do: "lock", Name: "hand", Wait: patience}))
+	holder := value[granted](t, workers[0].do(t, request{Do: "lock", Name: "hand", Wait: waiterTimeout}))
 	for i := range figure(2000) {
 		a, b := workers[i%2], workers[(i+1)%2]
-		waiting := b.send(t, request{Do: "lock", Name: "hand", Wait: patience})
+		waiting := b.send(t, request{Do: "lock", Name: "hand", Wait: waiterTimeout})
 		until(t, func() bool {
 			n, err := do(t, rdb, "HLEN", "hand").AsInt64()
 			return err == nil && n == 2
 		})
-		began := monotonic()
+		start := monotonic()
 		a.do(t, request{Do: "unlock", Hold: holder.Hold})
 		holder = value[granted](t, must(t, receive(t, waiting)))
-		took = append(took, time.Duration(holder.Op.Return-began))
+		took = append(took, time.Duration(holder.Op.Return-start))
 	}
 	t.Logf("figure: %d hand-overs between two processes, from the command to unlock, given to one process, to the return of Lock in the other: %s", len(took), spread(took))
 }
@@ -309,7 +309,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 		}
 		return a
 	})
-	deaf := ours(t, server.Client(t, redistest.Via(proxy)))
+	withoutMessages := ours(t, server.Client(t, redistest.Via(proxy)))
 	var took []time.Duration
 	for i := range figure(100) {
 		name := fmt.Sprint("deaf", i)
@@ -320,7 +320,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 		at := make(chan time.Time, 1)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			h, err := deaf.NewLock(name).Lock(t.Context())
+			h, err := withoutMessages.NewLock(name).Lock(t.Context())
 			at <- time.Now()
 			if err == nil {
 				err = h.Unlock(t.Context())
@@ -334,11 +334,11 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 			return err == nil && n == 2
 		})
 		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // at any instant between two questions
-		began := time.Now()
+		start := time.Now()
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, (<-at).Sub(began))
+		took = append(took, (<-at).Sub(start))
 		wg.Wait()
 	}
 	t.Logf("figure: %d waiters heard no message, and had the lock after: %s", len(took), spread(took))
@@ -428,7 +428,7 @@ func TestFigures_scriptFlush(t *testing.T) {
 // seenBefore is a client library that shows each command before it takes the command. As rueidis, it takes none whose context is over.
 type seenBefore struct {
 	rueidis.Client
-	see func(words []string)
+	see func(args []string)
 }
 
 func (s seenBefore) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -455,8 +455,8 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	server := redistest.Start(t)
 	var over sync.Map            // the names whose Unlock has returned
 	var seen, after atomic.Int64 // renewals of locks, and those of locks in over
-	see := func(words []string) {
-		for _, key := range renewedKeys(words, dog) {
+	see := func(args []string) {
+		for _, key := range renewedKeys(args, dog) {
 			seen.Add(1)
 			if _, ok := over.Load(key); ok {
 				after.Add(1)

@@ -61,7 +61,7 @@ func TestHandover_deaf(t *testing.T) {
 	const bound = 11 * time.Second
 	var waits []time.Duration
 	var own []visit
-	began := monotonic()
+	start := monotonic()
 	for range turns {
 		call := monotonic()
 		ctx, cancel := context.WithTimeout(t.Context(), bound+hurry)
@@ -79,8 +79,8 @@ func TestHandover_deaf(t *testing.T) {
 		}
 		cancel()
 	}
-	took := time.Duration(monotonic() - began)
-	history := s.endBusy(busy, own, began)
+	took := time.Duration(monotonic() - start)
+	history := s.endBusy(busy, own, start)
 	var idle time.Duration // the time between the others' visits and its own
 	for i, v := range history[1:] {
 		if slices.ContainsFunc(own, func(o visit) bool { return o.Token == v.Token }) {
@@ -103,14 +103,14 @@ func TestHandover_poller(t *testing.T) {
 	count := s.listen(true)
 	l := ours(t, s.rdb).NewLock(handed, lock.WithFencing())
 	var own []visit
-	began := monotonic()
+	start := monotonic()
 	tries := time.NewTicker(4 * time.Millisecond)
 	defer tries.Stop()
 	for len(own) < times {
 		<-tries.C
 		call := monotonic()
-		if time.Duration(call-began) > time.Duration(times)*hurry {
-			t.Errorf("the lock came to the poller %d times in %v, want %d", len(own), time.Duration(call-began), times)
+		if time.Duration(call-start) > time.Duration(times)*hurry {
+			t.Errorf("the lock came to the poller %d times in %v, want %d", len(own), time.Duration(call-start), times)
 			break
 		}
 		h, err := l.TryLock(t.Context())
@@ -128,11 +128,11 @@ func TestHandover_poller(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	took := time.Duration(monotonic() - began)
-	letGo := count()
-	history := s.endBusy(busy, own, began)
-	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, letGo, len(history)-len(own))
-	if letGo > 2*len(own)+2 {
-		t.Errorf("the lock was let go %d times, and the poller had it %d times", letGo, len(own))
+	took := time.Duration(monotonic() - start)
+	yielded := count()
+	history := s.endBusy(busy, own, start)
+	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, yielded, len(history)-len(own))
+	if yielded > 2*len(own)+2 {
+		t.Errorf("the lock was let go %d times, and the poller had it %d times", yielded, len(own))
 	}
 }

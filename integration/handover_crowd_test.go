@@ -356,7 +356,7 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 func TestHandover_busyAndQuiet(t *testing.T) {
 	wishes := amount(200)
 	s := newHandover(t)
-	letGo := s.listen(true)
+	yielded := s.listen(true)
 	busy, quiet := s.process(long), s.process(long)
 	busy.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 50, Journal: s.journal}})
 	quiet.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 1, Pause: time.Millisecond, Grants: wishes, Journal: s.journal}})
@@ -374,18 +374,18 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 			continue
 		}
 		waited++
-		turns, passed := make(map[string]bool), 0
+		turns, handedOff := make(map[string]bool), 0
 		for j := i - 1; j >= 0 && history[j].Return > v.Queued; j-- {
 			turns[history[j].Owner] = true
-			passed++
+			handedOff++
 		}
-		mostTurns, mostPassed = max(mostTurns, len(turns)), max(mostPassed, passed)
+		mostTurns, mostPassed = max(mostTurns, len(turns)), max(mostPassed, handedOff)
 		if len(turns) > 1 {
 			later++
 		}
 	}
 	s.end(busy, quiet)
-	n := letGo()
+	n := yielded()
 	t.Logf("the quiet process wished %d times, and waited %d times; for more than one turn %d times, for %d turns and %d of the others at the most. The lock was let go %d times, and the busy process had it %d times",
 		quietSum.Grants, waited, later, mostTurns, mostPassed, n, busySum.Grants)
 	if later > n {
@@ -429,9 +429,9 @@ func (s *handover) listen(knows bool) (count func() int) {
 	}
 }
 
-// stranger knows of a plain lock what Redisson's clients know: the hash, the
+// outsider knows of a plain lock what Redisson's clients know: the hash, the
 // message when it is freed, and how long the lease lasts.
-type stranger struct {
+type outsider struct {
 	*testing.T
 	rdb   rueidis.Client
 	owner string
@@ -441,14 +441,14 @@ type stranger struct {
 }
 
 const (
-	strangerLocks = `if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+	outsiderLocks = `if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
   return nil
 end
 return redis.call('pttl', KEYS[1])`
 
-	strangerUnlocks = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
+	outsiderUnlocks = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
 if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then return 0 end
 redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], '0')
@@ -456,9 +456,9 @@ return 1`
 )
 
 // meet makes a stranger that listens.
-func (s *handover) meet() *stranger {
+func (s *handover) meet() *outsider {
 	s.Helper()
-	p := &stranger{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
+	p := &outsider{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
 	conn, release := s.server.Client(s.T).Dedicate()
 	s.Cleanup(release)
 	confirmed := make(chan struct{})
@@ -474,11 +474,11 @@ func (s *handover) meet() *stranger {
 }
 
 // lock waits for the lock: for the message, or for the end of the lease.
-func (p *stranger) lock(lease time.Duration) {
+func (p *outsider) lock(lease time.Duration) {
 	p.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waiterTimeout); ; {
 		v := visit{op: op{Kind: acquire, Owner: p.owner, Call: monotonic()}}
-		left, err := do(p.T, p.rdb, "EVAL", strangerLocks, "1", handed, strconv.FormatInt(lease.Milliseconds(), 10), p.owner).AsInt64()
+		left, err := do(p.T, p.rdb, "EVAL", outsiderLocks, "1", handed, strconv.FormatInt(lease.Milliseconds(), 10), p.owner).AsInt64()
 		v.Return = monotonic()
 		if rueidis.IsRedisNil(err) {
 			v.left = v.Call + int64(lease-time.Millisecond)
@@ -489,7 +489,7 @@ func (p *stranger) lock(lease time.Duration) {
 			p.Fatalf("it is told to wait for %d ms (%v)", left, err)
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("it has no turn within %v", patience)
+			p.Fatalf("it has no turn within %v", waiterTimeout)
 		}
 		select {
 		case m := <-p.heard:
@@ -502,11 +502,11 @@ func (p *stranger) lock(lease time.Duration) {
 }
 
 // unlock releases the lock.
-func (p *stranger) unlock() {
+func (p *outsider) unlock() {
 	p.Helper()
 	v := &p.all[len(p.all)-1]
 	v.left, v.gave = monotonic(), true
-	if n, err := do(p.T, p.rdb, "EVAL", strangerUnlocks, "2", handed, plain.channel(handed), p.owner).AsInt64(); err != nil || n != 1 {
+	if n, err := do(p.T, p.rdb, "EVAL", outsiderUnlocks, "2", handed, plain.channel(handed), p.owner).AsInt64(); err != nil || n != 1 {
 		p.Errorf("its lock is no longer its own: %d, %v", n, err)
 	}
 }

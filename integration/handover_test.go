@@ -81,7 +81,7 @@ func (s *handover) process(lease time.Duration) *relayer {
 	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
 	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
 	// After this the server knows the scripts, and the test knows the process.
-	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: patience}))
+	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: waiterTimeout}))
 	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
 	p.id = clientOf(hello.Op.Owner)
 	return p
@@ -102,10 +102,10 @@ func (s *handover) wants(p *relayer) {
 func (s *handover) waits(p *relayer) {
 	s.Helper()
 	s.wants(p)
-	s.standsInLine(p)
+	s.waitUntilQueued(p)
 }
 
-func (s *handover) standsInLine(p *relayer) {
+func (s *handover) waitUntilQueued(p *relayer) {
 	s.Helper()
 	until(s.T, func() bool { return s.state().listens(p) })
 	subscribers(s.T, s.rdb, s.channel(p), 1)
@@ -167,8 +167,8 @@ func (s *handover) serve(waiting ...*relayer) {
 			a.p.granted = value[granted](s.T, must(s.T, a.r))
 			s.turn(a.p.granted.Op)
 			s.gives(a.p)
-		case <-time.After(patience):
-			s.Fatalf("no waiter was served within %v: %+v", patience, s.state())
+		case <-time.After(waiterTimeout):
+			s.Fatalf("no waiter was served within %v: %+v", waiterTimeout, s.state())
 		}
 	}
 }
@@ -216,9 +216,9 @@ func (s *handover) state() (state handedState) {
 // listens reports whether p is in line, and the server counts it as a listener.
 func (state handedState) listens(p *relayer) bool {
 	for entry := range strings.SplitSeq(state.line, ";") {
-		words := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
-		if len(words) == 5 && strings.HasPrefix(words[0], p.id+":") {
-			return words[4] == "0"
+		args := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
+		if len(args) == 5 && strings.HasPrefix(args[0], p.id+":") {
+			return args[4] == "0"
 		}
 	}
 	return false
@@ -235,9 +235,9 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 }
 
 // within fails when more than most has passed since began.
-func (s *handover) within(most time.Duration, began int64) {
+func (s *handover) within(most time.Duration, start int64) {
 	s.Helper()
-	if took := time.Duration(monotonic() - began); took > most {
+	if took := time.Duration(monotonic() - start); took > most {
 		s.Errorf("it took %v, want %v at the most", took, most)
 	}
 }
@@ -261,8 +261,8 @@ func script(req [][]byte) string {
 	return "acquire"
 }
 
-func number(word []byte) int {
-	n, err := strconv.Atoi(string(word))
+func number(arg []byte) int {
+	n, err := strconv.Atoi(string(arg))
 	if err != nil {
 		panic(err) // no other code writes there
 	}
@@ -291,8 +291,8 @@ func (s *handover) reached(at <-chan struct{}) {
 	s.Helper()
 	select {
 	case <-at:
-	case <-time.After(patience):
-		s.Fatalf("it was not reached within %v: %+v", patience, s.state())
+	case <-time.After(waiterTimeout):
+		s.Fatalf("it was not reached within %v: %+v", waiterTimeout, s.state())
 	}
 }
 
@@ -301,12 +301,12 @@ func (s *handover) reached(at <-chan struct{}) {
 func TestHandover_killed(t *testing.T) {
 	for name, scene := range map[string]func(*handover){
 		"before its release is sent":     killedBeforeItsRelease,
-		"before its release is answered": killedBeforeTheAnswer,
-		"granted to itself":              killedAsItsOwnHeir,
-		"before it is told":              killedBeforeItIsTold,
-		"after it was told":              killedAfterItWasTold,
+		"before its release is answered": killedBeforeTheReply,
+		"granted to itself":              killedAsItsOwnNextOwner,
+		"before it is told":              killedBeforeItsNotification,
+		"after it was told":              killedAfterItsNotification,
 		"in a chain":                     killedInAChain,
-		"first in line":                  killedFirstInLine,
+		"first in line":                  killedFirstInQueue,
 		"further behind":                 killedFurtherBehind,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -330,15 +330,15 @@ func killedBeforeItsRelease(s *handover) {
 	s.kill(a)
 	s.since = dead.Op.Until // it was perhaps renewed, but has this for sure
 	s.has(a, short)
-	began := monotonic()
+	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b, c)
 }
 
 // The release was carried out, and its sender does not hear of it. The next process has
 // the lock by then, and the dead one's place in line delays no other.
-func killedBeforeTheAnswer(s *handover) {
+func killedBeforeTheReply(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
@@ -364,12 +364,12 @@ func killedBeforeTheAnswer(s *handover) {
 
 // The only waiter in line is of the same process, so the release grants it the lock; then
 // the process is dead. That costs an offer.
-func killedAsItsOwnHeir(s *handover) {
+func killedAsItsOwnNextOwner(s *handover) {
 	a, b := s.process(long), s.process(long)
 	s.wants(a)
 	dead := s.got(a)
 	s.wants(a)
-	s.standsInLine(a) // after a poll interval, as its own process has the lock
+	s.waitUntilQueued(a) // after a poll interval, as its own process has the lock
 	never := make(chan struct{})
 	release := s.once(a, "release", redistest.Action{HoldReply: never})
 	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
@@ -379,14 +379,14 @@ func killedAsItsOwnHeir(s *handover) {
 	s.kill(a)
 	s.since = monotonic()
 	s.wants(b)
-	began := monotonic()
+	start := monotonic()
 	s.serve(b)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b)
 }
 
 // The message was sent, and does not arrive. That costs an offer, in which no process believed.
-func killedBeforeItIsTold(s *handover) {
+func killedBeforeItsNotification(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
@@ -397,10 +397,10 @@ func killedBeforeItIsTold(s *handover) {
 	s.gives(a)
 	s.has(b, offer)
 	b.worker.kill()
-	began := monotonic()
+	start := monotonic()
 	s.serve(c, d)
-	s.within(hurry, began)
-	if r, answered := <-b.wish; answered {
+	s.within(hurry, start)
+	if r, replied := <-b.wish; replied {
 		s.Errorf("the dead one had an answer: %+v", r)
 	}
 	s.end(a, c, d)
@@ -408,7 +408,7 @@ func killedBeforeItIsTold(s *handover) {
 
 // The process has held the lock since a moment ago, for an offer, or for a lease if it has
 // renewed it already.
-func killedAfterItWasTold(s *handover) {
+func killedAfterItsNotification(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
 	s.got(a)
@@ -418,9 +418,9 @@ func killedAfterItWasTold(s *handover) {
 	dead := s.got(b)
 	s.kill(b)
 	s.since = dead.Op.Until
-	began := monotonic()
+	start := monotonic()
 	s.serve(c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(a, c)
 }
 
@@ -435,14 +435,14 @@ func killedInAChain(s *handover) {
 	}
 	s.kill(a)
 	s.since = dead.Op.Until
-	began := monotonic()
+	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b, c)
 }
 
 // The server knows that the process is gone, so it is passed over at no cost.
-func killedFirstInLine(s *handover) {
+func killedFirstInQueue(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
@@ -512,9 +512,9 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	b.stop(t)
 	s.gives(a)
 	s.has(b, offer)
-	began := monotonic()
+	start := monotonic()
 	s.got(c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	b.cont(t)
 	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is in line
 	s.has(c, long)
@@ -546,15 +546,15 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 				s.gives(a)
 				s.got(b)
 			}
-			looking := b.send(t, request{Do: "watch", Hold: b.granted.Hold})
+			checking := b.send(t, request{Do: "watch", Hold: b.granted.Hold})
 			s.waits(c)
 			b.stop(t)
 			s.since = 0 // see below
-			began := monotonic()
+			start := monotonic()
 			next := s.got(c)
-			s.within(hurry, began)
+			s.within(hurry, start)
 			b.cont(t)
-			seen := value[watched](t, receive(t, looking))
+			seen := value[watched](t, receive(t, checking))
 			if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
 				t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
 					time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
@@ -612,12 +612,12 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				s.gives(a)
 				s.got(b)
 			} else {
-				looking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
+				checking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
 				fault(a)
 				s.since = 0 // watch checks that in detail
 				s.waits(b)
 				next := s.got(b)
-				seen := value[watched](t, receive(t, looking))
+				seen := value[watched](t, receive(t, checking))
 				if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
 					t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
 						time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
@@ -652,14 +652,14 @@ func TestHandover_forcedInAChain(t *testing.T) {
 	dead := s.chain(a)
 	for _, p := range []*relayer{b, c} {
 		p.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 3, Stay: section, Journal: s.journal}})
-		s.standsInLine(p)
+		s.waitUntilQueued(p)
 	}
-	looking := a.send(t, request{Do: "watch", Hold: dead.Hold})
+	checking := a.send(t, request{Do: "watch", Hold: dead.Hold})
 	f := taken{owner: dead.Op.Owner, call: monotonic()}
 	if forced, err := ours(t, s.rdb).NewLock(handed).ForceUnlock(t.Context()); err != nil || !forced {
 		t.Fatalf("by force: %v, %v", forced, err)
 	}
-	if seen := value[watched](t, receive(t, looking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
+	if seen := value[watched](t, receive(t, checking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
 		t.Errorf("the holder was told %q", seen.Err)
 	}
 	if r := receive(t, a.send(t, request{Do: "unlock", Hold: dead.Hold})); !r.is("ErrNotHeld", "ErrLost") {

@@ -76,7 +76,7 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 		w.do(t, request{Do: "open", Addr: server.Addr()})
 		workers = append(workers, w)
 	}
-	began := time.Now()
+	start := time.Now()
 	var answers []<-chan reply
 	for i, w := range workers {
 		answers = append(answers, w.send(t, request{Do: "hot", Hot: &hot{name(i), file, i + 1, total / hotProcesses}}))
@@ -87,7 +87,7 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 		sum.Wrong += part.Wrong
 		sum.Counted = max(sum.Counted, part.Counted)
 	}
-	took = time.Since(began)
+	took = time.Since(start)
 	for _, w := range workers {
 		w.do(t, request{Do: "close"})
 	}

@@ -83,9 +83,9 @@ func TestJavaBloom(t *testing.T) {
 					if bits(theirs) != bits(ours) {
 						t.Error("the bits differ")
 					}
-					questions := append(slices.Clone(elements), "never", "added", "by", "anybody")
-					fromJava := asks[[]bool](t, s.java, java("contains", ours, javaRequest{Elements: questions}))
-					fromGo, err := g.Contains(t.Context(), encoded(questions)...)
+					queries := append(slices.Clone(elements), "never", "added", "by", "anybody")
+					fromJava := asks[[]bool](t, s.java, java("contains", ours, javaRequest{Elements: queries}))
+					fromGo, err := g.Contains(t.Context(), encoded(queries)...)
 					if err != nil || !slices.Equal(fromJava, fromGo) || slices.Contains(fromGo[:len(elements)], false) {
 						t.Errorf("Java: %v, Go: %v, %v", fromJava, fromGo, err)
 					}

@@ -25,8 +25,8 @@ import (
 // javaFairWait is how long Java's waiters count as alive, after the one before.
 const javaFairWait = 300 * time.Second
 
-// inLine is a waiter of one side in the queue.
-type inLine struct {
+// fairCaller is a waiter of one side in the queue.
+type fairCaller struct {
 	who     string
 	owner   string
 	granted func() (returned int64) // waits until it has the lock
@@ -58,15 +58,15 @@ func (s *javaScene) members(name string) []string {
 
 // behind returns the queue without those that were served. A waiter of ours to which the lock was
 // passed on stands in the queue until the release of the last one.
-func (s *javaScene) behind(name string, served ...*inLine) []string {
+func (s *javaScene) behind(name string, served ...*fairCaller) []string {
 	s.Helper()
 	return slices.DeleteFunc(s.members(name), func(owner string) bool {
-		return slices.ContainsFunc(served, func(w *inLine) bool { return w.who != "Java" && w.owner == owner })
+		return slices.ContainsFunc(served, func(w *fairCaller) bool { return w.who != "Java" && w.owner == owner })
 	})
 }
 
 // line makes a caller wait, and returns when it is the last of the queue, or was.
-func (s *javaScene) line(name string, begin func() *inLine) *inLine {
+func (s *javaScene) line(name string, begin func() *fairCaller) *fairCaller {
 	s.Helper()
 	before := s.members(name)
 	w := begin()
@@ -81,10 +81,10 @@ func (s *javaScene) line(name string, begin func() *inLine) *inLine {
 	return w
 }
 
-// goLine makes a goroutine wait.
-func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
+// queueOurs makes a goroutine wait.
+func (s *javaScene) queueOurs(name string, options ...lock.Option) *fairCaller {
 	s.Helper()
-	return s.line(name, func() *inLine {
+	return s.line(name, func() *fairCaller {
 		ctx, cancel := context.WithCancel(s.Context())
 		s.Cleanup(cancel)
 		got := make(chan waiter, 1)
@@ -92,7 +92,7 @@ func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 			h, err := s.c.NewFairLock(name, options...).Lock(ctx)
 			got <- waiter{monotonic(), h, err}
 		}()
-		w := &inLine{who: "Go", over: func() bool { return len(got) > 0 }}
+		w := &fairCaller{who: "Go", over: func() bool { return len(got) > 0 }}
 		var h lock.Hold
 		w.granted = func() int64 {
 			s.Helper()
@@ -117,18 +117,18 @@ func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 	})
 }
 
-// javaLine makes a thread of Java wait that has a name of its own: for ever, or for
+// queueJava makes a thread of Java wait that has a name of its own: for ever, or for
 // some time.
-func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *inLine {
+func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) *fairCaller {
 	s.Helper()
-	return s.line(name, func() *inLine {
+	return s.line(name, func() *fairCaller {
 		l := s.java.lock(thread, fair, name)
 		method := "lock"
 		if len(times) > 0 {
 			method = "tryLock"
 		}
 		answer := l.begin(s, method, times...)
-		w := &inLine{who: "Java", over: func() bool { return len(answer) > 0 }}
+		w := &fairCaller{who: "Java", over: func() bool { return len(answer) > 0 }}
 		w.granted = func() int64 {
 			s.Helper()
 			d := value[did](s, must(s, receive(s, answer)))
@@ -162,32 +162,32 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed(t), 1))
 		s := newJavaScene(t, at)
 		number := 0
-		come := func() *inLine {
+		come := func() *fairCaller {
 			number++
 			if random.IntN(2) == 0 {
-				return s.goLine(name)
+				return s.queueOurs(name)
 			}
-			return s.javaLine(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
+			return s.queueJava(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
 		}
 		var waits []time.Duration
 		served, quits := map[string]int{}, 0
 
-		var first *inLine
+		var first *fairCaller
 		if h := s.get(fair, name); true {
-			first = &inLine{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
+			first = &fairCaller{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
 		}
-		var all, rest []*inLine // all that were served, and those that wait
+		var all, rest []*fairCaller // all that were served, and those that wait
 		for range amount(200) {
 			for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
 				rest = append(rest, come())
 			}
 			if random.IntN(5) == 0 { // a waiter comes, and another one behind it, and the first one gives up
 				number++
-				var quitter *inLine
+				var quitter *fairCaller
 				if random.IntN(2) == 0 {
-					quitter = s.goLine(name)
+					quitter = s.queueOurs(name)
 				} else {
-					quitter = s.javaLine(name, strconv.Itoa(number), within(300*time.Millisecond))
+					quitter = s.queueJava(name, strconv.Itoa(number), within(300*time.Millisecond))
 				}
 				rest = append(rest, come())
 				quitter.quit()
@@ -223,14 +223,14 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 
 // deadlines checks that every waiter in the queue counts as alive, and not for too long. Those
 // that were served may stand there, too: see behind.
-func (s *javaScene) deadlines(name string, served, rest []*inLine, most time.Duration) {
+func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(name).Inspect(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
 	state.Waiters = slices.DeleteFunc(state.Waiters, func(w lock.Waiter) bool {
-		return slices.ContainsFunc(served, func(s *inLine) bool { return s.owner == w.Owner })
+		return slices.ContainsFunc(served, func(s *fairCaller) bool { return s.owner == w.Owner })
 	})
 	if len(state.Waiters) != len(rest) {
 		s.Fatalf("%d wait, want %d", len(state.Waiters), len(rest))
@@ -252,11 +252,11 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	const name, many = "fair", 80
 	s := newJavaScene(t, oneServer(t))
 	h := s.get(fair, name)
-	var line []*inLine
+	var line []*fairCaller
 	for range many {
-		line = append(line, s.goLine(name))
+		line = append(line, s.queueOurs(name))
 	}
-	line = append(line, s.javaLine(name, "thread"), s.goLine(name))
+	line = append(line, s.queueJava(name, "thread"), s.queueOurs(name))
 	s.unlock(h)
 	for i, w := range line {
 		w.granted()
@@ -282,7 +282,7 @@ func TestJavaFair_longWait(t *testing.T) {
 	_, deadlines := queue(name)
 	for range max(1, amount(5)) {
 		h := s.get(fair, name) // 1
-		line := []*inLine{s.javaLine(name, "first"), s.goLine(name), s.javaLine(name, "second"), s.goLine(name)}
+		line := []*fairCaller{s.queueJava(name, "first"), s.queueOurs(name), s.queueJava(name, "second"), s.queueOurs(name)}
 		do(t, s.rdb, "ZADD", deadlines, "XX", fmt.Sprint(s.now()+10_000), line[0].owner) // 2
 		until(t, func() bool {                                                           // and our heartbeats have seen it
 			score, err := do(t, s.rdb, "ZSCORE", deadlines, line[1].owner).AsFloat64()
@@ -317,7 +317,7 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	s := newJavaSceneWith(t, oneServer(t), dog)
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
-	w := s.javaLine(name, "thread")
+	w := s.queueJava(name, "thread")
 	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before it sleeps
 	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
 	s.unlock(h)
@@ -337,7 +337,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	t.Parallel()
 	const name, stay, dog = "fair", 2 * time.Second, 2 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
-		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *inLine) {
+		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *fairCaller) {
 			t.Helper()
 			looked := monotonic() // before the server looks at its clock, so end is not after its deadline
 			state, err := s.c.NewFairLock(name).Inspect(t.Context())
@@ -361,8 +361,8 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			doomed := *s
 			doomed.java = startJava(t).open(t, s.options(javaOptions{FairWait: stay.Milliseconds()}))
 			h := s.get(fair, name) // 1
-			dead := doomed.javaLine(name, "doomed").owner
-			w := s.goLine(name)
+			dead := doomed.queueJava(name, "doomed").owner
+			w := s.queueOurs(name)
 			doomed.java.java.kill()
 			served(t, s, h, dead, w)
 		})
@@ -371,11 +371,11 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			doomed := startWorker(t)
 			doomed.do(t, request{Do: "open", Addr: s.addr()})
 			h := s.get(fair, name) // 1
-			dead := s.line(name, func() *inLine {
+			dead := s.line(name, func() *fairCaller {
 				doomed.send(t, request{Do: "lock", Kind: fair, Name: name, WaiterTimeout: stay, Wait: time.Hour})
-				return &inLine{over: func() bool { return false }}
+				return &fairCaller{over: func() bool { return false }}
 			}).owner
-			w := s.javaLine(name, "thread")
+			w := s.queueJava(name, "thread")
 			doomed.kill()
 			served(t, s, h, dead, w)
 		})
@@ -398,14 +398,14 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	const first = "11111111-1111-4111-8111-111111111111:1"
 	do(t, s.rdb, "RPUSH", list, first)
 	do(t, s.rdb, "ZADD", deadlines, fmt.Sprint(s.now()+int64(javaLease/time.Millisecond)), first)
-	second := s.javaLine(name, "thread")
+	second := s.queueJava(name, "thread")
 	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) })
-	third := s.goLine(name)
+	third := s.queueOurs(name)
 	s.unlock(h) // 2
 	do(t, s.rdb, "LREM", list, "0", first)
 	do(t, s.rdb, "ZREM", deadlines, first)
-	began := monotonic()
-	if took := time.Duration(second.granted() - began); took > javaLease/4 { // 3
+	start := monotonic()
+	if took := time.Duration(second.granted() - start); took > javaLease/4 { // 3
 		t.Errorf("the one behind it was served after %v", took)
 	}
 	second.unlock()
@@ -426,8 +426,8 @@ func TestJavaFair_othersClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 5 {
-		s.javaLine(name, strconv.Itoa(i), within(100*time.Millisecond)).quit()
-		s.goLine(name).quit()
+		s.queueJava(name, strconv.Itoa(i), within(100*time.Millisecond)).quit()
+		s.queueOurs(name).quit()
 	}
 	until(t, func() bool { return len(s.members(name)) == 0 })
 	if err := h.Unlock(t.Context()); err != nil {

@@ -20,7 +20,7 @@ type javaLatch struct {
 }
 
 func (l javaLatch) request(method string, n int64) javaRequest {
-	wait := patience.Milliseconds()
+	wait := waiterTimeout.Milliseconds()
 	return javaRequest{Do: "latch." + method, Client: l.name, Name: l.latch, N: n, Wait: &wait}
 }
 
@@ -130,7 +130,7 @@ func TestJavaLatch(t *testing.T) {
 						if len(ours)+len(theirs) > 0 {
 							t.Fatal("one did not wait")
 						}
-						began := time.Now()
+						start := time.Now()
 						if !goOpens {
 							java.countsDown(t)
 						} else if n, err := l.CountDown(t.Context()); n != 0 || err != nil {
@@ -139,7 +139,7 @@ func TestJavaLatch(t *testing.T) {
 						if err := soon(t, ours); err != nil {
 							t.Error(err)
 						}
-						t.Logf("Go was woken after %v", time.Since(began))
+						t.Logf("Go was woken after %v", time.Since(start))
 						opened(t, theirs)
 						left(0)
 						opened(t, java.awaits(t))
@@ -163,11 +163,11 @@ func TestJavaLatch_delete(t *testing.T) {
 	if !java.creates(t, 2) {
 		t.Fatal("Java could not make the latch")
 	}
-	looks := s.nodes[0].CommandCalls(t, "get")
+	checks := s.nodes[0].CommandCalls(t, "get")
 	theirs := java.awaits(t)
 	// It looks at the count, listens, and looks again. Then it waits.
 	until(t, func() bool {
-		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= looks+2
+		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= checks+2
 	})
 	if err := l.Delete(t.Context()); err != nil {
 		t.Fatal(err)

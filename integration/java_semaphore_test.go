@@ -112,22 +112,22 @@ func TestJavaSemaphore(t *testing.T) {
 				// We wait for Java.
 				w := begin(t, sem)
 				until(t, func() bool { state, err := sem.Inspect(t.Context()); return err == nil && len(state.Waiters) == 1 })
-				began := time.Now()
+				start := time.Now()
 				if !java.releases(t, one[0]) {
 					t.Fatal("Java could not give its permit back")
 				}
 				h := w(t)
-				t.Logf("woken by Java after %v", time.Since(began))
+				t.Logf("woken by Java after %v", time.Since(start))
 
 				// Java waits for us: neither the subscription nor our message may fail it.
 				answer := java.begins(t, time.Hour)
 				until(t, func() bool { return javaListens(t, at, name) })
-				began = time.Now()
+				start = time.Now()
 				if err := h.Unlock(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				got := ids(t, answer)
-				t.Logf("Java was woken after %v", time.Since(began))
+				t.Logf("Java was woken after %v", time.Since(start))
 				if len(got) != 1 || !java.releases(t, got[0]) {
 					t.Fatalf("Java has %q", got)
 				}
@@ -189,9 +189,9 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
+	start := time.Now()
 	got := java.acquires(t, time.Minute, 1200*time.Millisecond, 1)
-	if took := time.Since(began); len(got) != 1 || took > 10*time.Second {
+	if took := time.Since(start); len(got) != 1 || took > 10*time.Second {
 		t.Fatalf("Java got %q after %v", got, took)
 	}
 	<-fixed.Context().Done()
@@ -200,12 +200,12 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	if !asks[bool](t, s.java, java.request("updateLeaseTime", 0, 2*time.Second, 0, got[0])) {
 		t.Error("Java could not lengthen its lease")
 	}
-	began = time.Now()
+	start = time.Now()
 	h, err = sem.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took < time.Second || took > 10*time.Second {
+	if took := time.Since(start); took < time.Second || took > 10*time.Second {
 		t.Errorf("we have Java's permit after %v of a lease of two seconds", took)
 	}
 	if java.releases(t, got[0]) {

@@ -40,18 +40,18 @@ func TestJava_share(t *testing.T) {
 					answers = append(answers, w.send(t, request{Do: "share", Name: "busy", Share: test.goroutines}))
 				}
 				answers = append(answers, s.java.java.send(t, javaRequest{Do: "share", Client: s.java.name, Name: "busy", Threads: test.threads, History: shareHistory}))
-				began := time.Now()
+				start := time.Now()
 				h := newHistory(s)
 				for h.turns["java"] < least || h.turns["go"] < least { // 2
-					if time.Since(began) > patience {
-						t.Errorf("turns in %v: %v; want %d each", patience, h.turns, least)
+					if time.Since(start) > waiterTimeout {
+						t.Errorf("turns in %v: %v; want %d each", waiterTimeout, h.turns, least)
 						break
 					}
 					if !h.read() {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				took := time.Since(began)
+				took := time.Since(start)
 				s.java.java.send(t, javaRequest{Do: "enough"})
 				for _, w := range workers {
 					w.send(t, request{Do: "enough"})

@@ -263,7 +263,7 @@ func (w *javaWatch) wake(name string) {
 	do(w.T, w.rdb, publish, javaChannel(write, name), "1")
 }
 
-// heard reports whether a message has come since the latest owner left.
+// received reports whether a message has come since the latest owner left.
 func (w *javaWatch) heard(name string) bool {
 	w.Helper()
 	var left int64
@@ -279,7 +279,7 @@ func (w *javaWatch) heard(name string) bool {
 // heardAll fails if nobody was told that the latest owner left.
 func (w *javaWatch) heardAll() {
 	w.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waiterTimeout)
 	for _, name := range w.names {
 		for !w.heard(name) { // it may be on its way
 			if time.Now().After(deadline) {

@@ -158,9 +158,9 @@ func (s *javaScene) javaMay(k kind, name string, may bool) {
 	}
 }
 
-// javaBeside returns the name of a key or channel of a lock of any name, by the rule of Redisson's
+// javaNext returns the name of a key or channel of a lock of any name, by the rule of Redisson's
 // prefixName.
-func javaBeside(prefix, name string) string {
+func javaNext(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
 	}
@@ -170,9 +170,9 @@ func javaBeside(prefix, name string) string {
 // javaChannel returns the channel of the waiters for a lock of any name.
 func javaChannel(k kind, name string) string {
 	if k == read || k == write {
-		return javaBeside("redisson_rwlock", name)
+		return javaNext("redisson_rwlock", name)
 	}
-	return javaBeside("redisson_lock__channel", name)
+	return javaNext("redisson_lock__channel", name)
 }
 
 // waiter is the result of a call of Lock in flight.
@@ -192,7 +192,7 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 	}()
 	if k == fair {
 		until(s.T, func() bool { // for our owners at the client's channel, for Redisson's at the owner's
-			last, err := do(s.T, s.rdb, "LINDEX", javaBeside("redisson_lock_queue", name), "-1").ToString()
+			last, err := do(s.T, s.rdb, "LINDEX", javaNext("redisson_lock_queue", name), "-1").ToString()
 			client, _, _ := strings.Cut(last, ":")
 			return err == nil && s.listeners(javaChannel(k, name)+":"+client+":fair") > 0
 		})
@@ -239,7 +239,7 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waiterTimeout)
 	for {
 		left = nil
 		for _, node := range s.nodes {
@@ -429,18 +429,18 @@ func TestJava_wakes(t *testing.T) {
 				h := s.get(pair[0], name) // 1
 				l := s.java.lock("waiter", pair[1], name)
 				answer := l.parks(t)
-				began := monotonic()
+				start := monotonic()
 				s.unlock(h)
 				d := value[did](t, must(t, receiveWithin(t, answer, javaLease/4)))
-				toJava = append(toJava, time.Duration(d.Returned-began))
+				toJava = append(toJava, time.Duration(d.Returned-start))
 				l.unlock(t)
 
 				l = s.java.lock("holder", pair[0], name) // 2
 				l.get(t)
 				got := s.wait(pair[1], name)
-				began = l.unlock(t).Called
+				start = l.unlock(t).Called
 				w := s.granted(got)
-				slow = append(slow, time.Duration(w.returned-began))
+				slow = append(slow, time.Duration(w.returned-start))
 				s.unlock(w.hold)
 			}
 			if m := median(slow); m > poll/2 {
@@ -491,7 +491,7 @@ func TestJava_watchdogs(t *testing.T) {
 		holds, locks = append(holds, both), append(locks, l)
 
 		least := dog
-		for began := time.Now(); time.Since(began) < 3*dog && !t.Failed(); {
+		for start := time.Now(); time.Since(start) < 3*dog && !t.Failed(); {
 			for key := range keys {
 				ms, err := do(t, s.rdb, "PTTL", key).AsInt64()
 				if err != nil {
@@ -677,7 +677,7 @@ func TestJava_force(t *testing.T) {
 					case r := <-answer:
 						must(t, r)
 						waiter.unlock(t)
-					case <-time.After(patience):
+					case <-time.After(waiterTimeout):
 						t.Fatal("nobody gets what Java has forced")
 					}
 				}

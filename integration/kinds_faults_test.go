@@ -146,27 +146,27 @@ func TestRateLimit_movingSlots(t *testing.T) {
 	}{
 		"limiter": {[]string{"api:hot"}, func(c *client.Client) (ratelimit.Decision, error) {
 			limit := ratelimit.Limit{Rate: rate, Per: 24 * time.Hour}
-			return c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), limit).Take(t.Context(), "hot", 1)
+			return c.NewRateLimiter("api", ratelimit.FailClosed().After(waiterTimeout), limit).Take(t.Context(), "hot", 1)
 		}},
 		"window": {[]string{"calls", "{calls}:value", "{calls}:permits"}, func(c *client.Client) (ratelimit.Decision, error) {
 			return c.NewRedissonRateLimiter("calls").Take(t.Context(), 1)
 		}},
 	} {
 		stop := keepMoving(t, c, test.keys...)
-		var passed atomic.Int64
+		var handedOff atomic.Int64
 		together(t, 4, func(i int) error {
 			for range each {
 				d, err := test.take(clients[i%2])
 				if err != nil {
 					return fmt.Errorf("%s: %w", what, err)
 				}
-				passed.Add(d.Taken)
+				handedOff.Add(d.Taken)
 				time.Sleep(2 * time.Millisecond)
 			}
 			return nil
 		})
 		stop()
-		if n := passed.Load(); n != rate {
+		if n := handedOff.Load(); n != rate {
 			t.Errorf("%s: %d units passed of %d", what, n, rate)
 		}
 	}

@@ -77,7 +77,7 @@ func testLostReply(t *testing.T, k kind) {
 	var left, grants, reentries, unlocks atomic.Int64
 	left.Store(int64(n))
 	var wg sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for i := range callers {
 		rdb := server.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the longest: that a busy machine answers late is no matter here
@@ -132,7 +132,7 @@ func testLostReply(t *testing.T, k kind) {
 					}
 				}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), waiterTimeout)
 			defer cancel()
 			if err := c.Close(ctx); err != nil {
 				t.Error(err)
@@ -145,7 +145,7 @@ func testLostReply(t *testing.T, k kind) {
 		t.Errorf("%d replies were lost, in %d calls", lost.Load(), grants.Load()+unlocks.Load())
 	}
 	t.Logf("%d acquisitions (%d of them re-entries) and %d unlocks in %v: %d of %d replies were lost",
-		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(began).Round(time.Millisecond), lost.Load(), commands.Load())
+		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(start).Round(time.Millisecond), lost.Load(), commands.Load())
 }
 
 // The proxy that TestLostReply relies on works: a script that adds one, on a client

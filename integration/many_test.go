@@ -82,7 +82,7 @@ func TestMany(t *testing.T) {
 
 	before, start := server.CommandCalls(t, "evalsha"), time.Now()
 	peak := 0
-	for watch, deadline := time.NewTicker(10*time.Millisecond), time.After(patience); ; {
+	for watch, deadline := time.NewTicker(10*time.Millisecond), time.After(waiterTimeout); ; {
 		select {
 		case <-watch.C: // 2
 			peak = max(peak, runtime.NumGoroutine())
@@ -90,7 +90,7 @@ func TestMany(t *testing.T) {
 		case <-enough:
 			watch.Stop()
 		case <-deadline:
-			t.Fatalf("not all locks were renewed %d times within %v", renewals, patience)
+			t.Fatalf("not all locks were renewed %d times within %v", renewals, waiterTimeout)
 		}
 		break
 	}
@@ -110,7 +110,7 @@ func TestMany(t *testing.T) {
 	}
 
 	began = time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waiterTimeout)
 	defer cancel()
 	if err := c.Close(ctx); err != nil { // 4
 		t.Error(err)

@@ -47,7 +47,7 @@ func TestMultiLock(t *testing.T) {
 	const (
 		goroutines = 16
 		names      = 8
-		stuck      = patience // no owner holds a lock for a thousandth of that
+		stuck      = waiterTimeout // no owner holds a lock for a thousandth of that
 	)
 	for _, way := range []struct {
 		name string
@@ -86,7 +86,7 @@ func TestMultiLock(t *testing.T) {
 			for g := range goroutines {
 				random := rand.New(rand.NewPCG(s, uint64(g)))
 				wg.Go(func() {
-					for began := time.Now(); (ctx.Err() == nil || !mixed() && time.Since(began) < stuck) && !t.Failed(); {
+					for start := time.Now(); (ctx.Err() == nil || !mixed() && time.Since(start) < stuck) && !t.Failed(); {
 						subset := random.Perm(names)[:1+random.IntN(names)]
 						var members []lock.Locker
 						for _, i := range subset {
@@ -101,9 +101,9 @@ func TestMultiLock(t *testing.T) {
 							limit = time.Duration(random.IntN(int(20 * time.Millisecond)))
 						}
 						waiting, cancel := context.WithTimeout(t.Context(), limit)
-						began := time.Now()
+						start := time.Now()
 						h, err := acquire(waiting)
-						if took := int64(time.Since(began)); limit == stuck && took > worst.Load() {
+						if took := int64(time.Since(start)); limit == stuck && took > worst.Load() {
 							worst.Store(took)
 						}
 						switch {

@@ -50,7 +50,7 @@ func TestNeighbour(t *testing.T) {
 				if k == read {
 					with = write // a reader waits for a writer only
 				}
-				held[k] = value[granted](t, holder.do(t, request{Do: "lock", Kind: with, Name: "held by " + string(k), Wait: patience}))
+				held[k] = value[granted](t, holder.do(t, request{Do: "lock", Kind: with, Name: "held by " + string(k), Wait: waiterTimeout}))
 				answers[k] = waiter.send(t, request{Do: "lock", Kind: k, Name: "held by " + string(k), Wait: 10 * time.Minute})
 			}
 			channels, forged := listened(t, server, len(kinds)), forgeries(t, server)
@@ -58,10 +58,10 @@ func TestNeighbour(t *testing.T) {
 				forged = flood.messages
 			}
 
-			questions, before := server.CommandCalls(t, "evalsha"), usageOf(t, waiter.cmd.Process.Pid)
+			queries, before := server.CommandCalls(t, "evalsha"), usageOf(t, waiter.cmd.Process.Pid)
 			sent := publish(t, server, channels, forged, flood.perSecond, took)
 			after := usageOf(t, waiter.cmd.Process.Pid)
-			questions = server.CommandCalls(t, "evalsha") - questions
+			queries = server.CommandCalls(t, "evalsha") - queries
 			for k, answer := range answers {
 				select {
 				case r, ok := <-answer:
@@ -70,9 +70,9 @@ func TestNeighbour(t *testing.T) {
 				}
 			}
 			t.Logf("figure: %s: %d messages in %v to %d channels of a process that waits for %d locks: it used %.0f %% of a processor, asked %.0f times a second, and its memory went from %d to %d MB, %d MB at the most",
-				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(questions)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
-			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); questions > int64(sent)+polls {
-				t.Errorf("%d questions after %d messages: each is a reason for one question at the most", questions, sent)
+				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(queries)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
+			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); queries > int64(sent)+polls {
+				t.Errorf("%d questions after %d messages: each is a reason for one question at the most", queries, sent)
 			}
 			if grown := after.rss - before.rss; grown > 128<<20 {
 				t.Errorf("the process grew by %d MB", grown>>20)
@@ -116,14 +116,14 @@ func TestNeighbour_line(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		began, got := make(chan struct{}), make(chan passed, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), waiterTimeout)
+		start, got := make(chan struct{}), make(chan handedOff, 1)
 		go func() {
-			close(began)
+			close(start)
 			h, err := waiter.NewLock("a").Lock(ctx)
-			got <- passed{h, err, time.Now()}
+			got <- handedOff{h, err, time.Now()}
 		}()
-		<-began
+		<-start
 		until(t, func() bool {
 			field := server.Do(t, "HGET", "a", "leasehold_line")
 			return !field.IsNil()
@@ -208,9 +208,9 @@ func publish(t *testing.T, server *redistest.Server, channels, messages []string
 	out := bufio.NewWriter(conn)
 	ctx, cancel := context.WithTimeout(t.Context(), took)
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	for tick := time.NewTicker(step); ctx.Err() == nil; {
-		due := int(time.Since(began).Seconds() * float64(perSecond))
+		due := int(time.Since(start).Seconds() * float64(perSecond))
 		for ; sent < due; sent++ {
 			channel, message := channels[random.IntN(len(channels))], messages[random.IntN(len(messages))]
 			fmt.Fprintf(out, "*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(channel), channel, len(message), message)

@@ -20,7 +20,7 @@ import (
 // A cluster behind one address, as proxies and some clouds offer it: the rules of every kind hold, both where clients
 // take the address for one server, and where they take it for a cluster with one node.
 func TestOneAddress_conformance(t *testing.T) {
-	besideOthers(t)
+	withOthers(t)
 	c := redistest.StartCluster(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
@@ -43,7 +43,7 @@ func TestOneAddress_conformance(t *testing.T) {
 // Owners of both clients take turns behind one address, while slots move and replicas take over as planned: nobody
 // meets another, no lock is lost, and no waiter is forgotten.
 func TestOneAddress_load(t *testing.T) {
-	besideOthers(t)
+	withOthers(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
 			continue
@@ -89,10 +89,10 @@ func TestOneAddress_handOver(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got := make(chan passed, 1)
+				got := make(chan handedOff, 1)
 				go func() {
 					h, err := k.lock(waiter, name).Lock(t.Context())
-					got <- passed{h, err, time.Now()}
+					got <- handedOff{h, err, time.Now()}
 				}()
 				until(t, func() bool {
 					state, err := k.inspect(t.Context(), holder, name)

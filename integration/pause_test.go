@@ -102,14 +102,14 @@ func testPause(t *testing.T, k kind) {
 // stopped? It takes time to tell all their holders; a look must not wait for
 // its turn. No process is stopped here; the leases just end together.
 func TestPause_manyAtOnce(t *testing.T) {
-	const holds, lookers = 1000, 2
+	const holds, checkers = 1000, 2
 	rounds := amount(10)
 	server := redistest.Start(t)
 	c, err := client.New(server.Client(t), client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var looks, late, worst atomic.Int64
+	var checks, late, worst atomic.Int64
 	measured := rounds
 	for span := 500 * time.Millisecond; rounds > 0; {
 		end := time.Now().Add(span)
@@ -148,18 +148,18 @@ func TestPause_manyAtOnce(t *testing.T) {
 				until[i] = max(until[i], onMonotonic(h.Until()))
 			}
 		}
-		for looker := range lookers {
+		for checker := range checkers {
 			wg.Go(func() {
 				for over := 0; over < holds; {
 					over = 0
 					for j := range all {
 						i := j
-						if looker%2 == 1 {
+						if checker%2 == 1 {
 							i = holds - 1 - j
 						}
 						before := monotonic()
 						err := all[i].Err()
-						looks.Add(1)
+						checks.Add(1)
 						if err != nil {
 							over++
 						} else if by := before - until[i]; by > int64(time.Microsecond) {
@@ -173,9 +173,9 @@ func TestPause_manyAtOnce(t *testing.T) {
 		wg.Wait()
 	}
 	if late.Load() > 0 {
-		t.Errorf("%d of %d looks found a lock held after the end of its promise, by %v at the most", late.Load(), looks.Load(), time.Duration(worst.Load()))
+		t.Errorf("%d of %d looks found a lock held after the end of its promise, by %v at the most", late.Load(), checks.Load(), time.Duration(worst.Load()))
 	}
-	t.Logf("%d rounds of %d locks, %d looks", measured, holds, looks.Load())
+	t.Logf("%d rounds of %d locks, %d looks", measured, holds, checks.Load())
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -222,8 +222,8 @@ func (p *pauser) once(round int) (sum paused) {
 		fixed = time.Duration(150+p.random.IntN(150)) * time.Millisecond
 		lease = fixed
 	}
-	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: patience})) // 1
-	looking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
+	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: waiterTimeout})) // 1
+	checking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
 
 	// The server computed its answer some time before it arrived.
 	left, err := p.rdb.Do(p.Context(), p.rdb.B().Pttl().Key(p.kind.lease(p.name, g.Op.Owner)).Build()).AsInt64()
@@ -245,7 +245,7 @@ func (p *pauser) once(round int) (sum paused) {
 	stopped := monotonic()
 
 	o := op{Call: monotonic()}
-	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), patience) // 3
+	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), waiterTimeout) // 3
 	o.Return = monotonic()
 	if err != nil {
 		p.Errorf("round %d: nobody gets the lock of a process that is stopped: %v", round, err)
@@ -255,7 +255,7 @@ func (p *pauser) once(round int) (sum paused) {
 	o.Grant(h)
 	time.Sleep(time.Duration(p.random.Int64N(int64(20 * time.Millisecond))))
 	p.worker.cont(p) // 4
-	w := value[watched](p, must(p, receive(p, looking)))
+	w := value[watched](p, must(p, receive(p, checking)))
 	sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst = 1, w.Looks, w.Late, w.Worst, w.Control, w.ControlWorst
 	switch {
 	case w.Late > 0:

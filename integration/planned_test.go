@@ -110,8 +110,8 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 // thorough says whether make versions runs, which tries more of what takes long.
 func thorough() bool { return os.Getenv("LEASEHOLD_VERSIONS") != "" }
 
-// besideOthers lets a test run beside others, except by make versions: there it would meet only those that need much, too.
-func besideOthers(t *testing.T) {
+// withOthers lets a test run beside others, except by make versions: there it would meet only those that need much, too.
+func withOthers(t *testing.T) {
 	t.Helper()
 	if !thorough() {
 		t.Parallel()
@@ -197,7 +197,7 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	}
 	moved := ours(t, servers[1].Client(t), options...)
 	for k, h := range holds {
-		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+patience)).Lock(t.Context())
+		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+waiterTimeout)).Lock(t.Context())
 		if err != nil {
 			t.Errorf("%s: %v", k, err)
 			continue

@@ -109,9 +109,9 @@ func TestQuorum_minorityFails(t *testing.T) {
 			n, failed := amount(500), 0
 			var took []time.Duration
 			for range n {
-				began := time.Now()
+				start := time.Now()
 				h, err := one.TryLock(t.Context())
-				took = append(took, time.Since(began))
+				took = append(took, time.Since(start))
 				if err != nil {
 					failed++
 					t.Log(err)
@@ -149,12 +149,12 @@ func TestQuorum_majorityFails(t *testing.T) {
 		s.Kill(t)
 	}
 	for range amount(20) {
-		began := time.Now()
+		start := time.Now()
 		_, err := one.TryLock(t.Context())
 		if !errors.Is(err, lock.ErrUnavailable) {
 			t.Fatalf("two of five servers are no majority: %v", err)
 		}
-		if took := time.Since(began); took > patience {
+		if took := time.Since(start); took > waiterTimeout {
 			t.Errorf("it took %v", took)
 		}
 	}
@@ -256,7 +256,7 @@ func TestQuorum_restarts(t *testing.T) {
 		})
 	}
 
-	began, restarts := time.Now(), 0
+	start, restarts := time.Now(), 0
 	for done := false; !done; {
 		// One, two or three at a time, and then a while for them to have votes again.
 		some := q.servers[:1+random.IntN(3)]
@@ -271,7 +271,7 @@ func TestQuorum_restarts(t *testing.T) {
 			done = true
 		case <-time.After(time.Duration(random.Int64N(int64(4 * q.lease)))):
 		}
-		if t.Failed() || time.Since(began) > 10*time.Minute {
+		if t.Failed() || time.Since(start) > 10*time.Minute {
 			break
 		}
 	}
@@ -279,7 +279,7 @@ func TestQuorum_restarts(t *testing.T) {
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(began).Round(time.Second), lost, restarts)
+	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(start).Round(time.Second), lost, restarts)
 	if twice > 0 {
 		t.Errorf("%d looks found that two held it", twice)
 	}

@@ -131,7 +131,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(patience), proven)
+	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(waiterTimeout), proven)
 	failed := make(chan error)
 	for range 4 {
 		go func() {

@@ -103,7 +103,7 @@ func (s *rwScene) ttl() time.Duration {
 
 // One reader has a long lease and another a short one, and neither unlocks. A
 // writer enters when the long one is over, whichever came first.
-func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
+func TestReadWrite_longestReadLease(t *testing.T) {
 	const long, short = 1500 * time.Millisecond, 300 * time.Millisecond
 	for _, test := range []struct {
 		name   string
@@ -122,11 +122,11 @@ func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 					until = h.Until()
 				}
 			}
-			began := time.Now()
+			start := time.Now()
 			h := s.lock(t.Context(), s.b.Write())
 			if now := time.Now(); now.Before(until) {
 				t.Errorf("the writer got in %v before a reader's promise was over", until.Sub(now))
-			} else if took := now.Sub(began); took > long+poll {
+			} else if took := now.Sub(start); took > long+poll {
 				t.Errorf("the writer waited for %v, and the longest lease was %v", took, long)
 			}
 			s.unlock(h)
@@ -184,7 +184,7 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 
 // A re-entry with a shorter lease does not shorten the first lease, and one with a
 // renewed lease does not add to it.
-func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
+func TestReadWrite_reentryKeepsTheLease(t *testing.T) {
 	const long, short = 20 * time.Second, 500 * time.Millisecond
 	s := newRWScene(t)
 	c := ours(t, s.rdb, client.WithWatchdogTimeout(long))
@@ -225,7 +225,7 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
 	w := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Write())
-	began := time.Now()
+	start := time.Now()
 	var wg sync.WaitGroup
 	var both sync.WaitGroup
 	both.Add(2)
@@ -237,8 +237,8 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if now := time.Now(); now.Before(w.Until()) || now.Sub(began) > lease+poll {
-				t.Errorf("a reader got in after %v, with a lease of %v", now.Sub(began), lease)
+			if now := time.Now(); now.Before(w.Until()) || now.Sub(start) > lease+poll {
+				t.Errorf("a reader got in after %v, with a lease of %v", now.Sub(start), lease)
 			}
 			both.Wait() // together
 			s.unlock(h)
@@ -254,7 +254,7 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
 	r := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Read())
-	began := time.Now()
+	start := time.Now()
 	other := s.lock(t.Context(), s.a.Read())
 	got := make(chan lock.Hold)
 	go func() {
@@ -273,8 +273,8 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 	if h == nil {
 		return
 	}
-	if now := time.Now(); now.Before(r.Until()) || now.Sub(began) > lease+poll {
-		t.Errorf("the writer got in after %v, with a lease of %v", now.Sub(began), lease)
+	if now := time.Now(); now.Before(r.Until()) || now.Sub(start) > lease+poll {
+		t.Errorf("the writer got in after %v, with a lease of %v", now.Sub(start), lease)
 	}
 	s.unlock(h)
 	noKeys(t, s.server)
@@ -311,7 +311,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 		t.Errorf("the read hold ended with the write hold: %v", err)
 	}
 	for _, ask := range []func(context.Context) (lock.Hold, error){s.a.Write().Lock, s.a.Write().TryLock} { // 4
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, waiterTimeout)
 		if _, err := ask(limited); !errors.Is(err, lock.ErrUpgrade) {
 			t.Errorf("asking to write while reading: %v, want lock.ErrUpgrade", err)
 		}
@@ -331,7 +331,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 
 // The lease of a writer that also reads is renewed, and after it has stopped writing
 // its lease as a reader is.
-func TestReadWrite_leaseIsKeptUp(t *testing.T) {
+func TestReadWrite_leaseIsRenewed(t *testing.T) {
 	const lease, renewals = 3 * time.Second, 4
 	var mu sync.Mutex
 	renewed := make(map[lock.Mode]int)
@@ -349,7 +349,7 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 		mu.Lock()
 		clear(renewed)
 		mu.Unlock()
-		untilWithin(t, patience, func() bool {
+		untilWithin(t, waiterTimeout, func() bool {
 			promised := r.Until()
 			left := s.ttl()
 			if ahead := time.Until(promised); left < ahead || left > lease {

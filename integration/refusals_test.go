@@ -36,7 +36,7 @@ func TestFailover_minReplicas(t *testing.T) {
 		} {
 			load.Go(func() {
 				for ctx.Err() == nil {
-					began := phase.Load()
+					start := phase.Load()
 					h, err := l.Lock(ctx)
 					switch {
 					case ctx.Err() != nil:
@@ -48,8 +48,8 @@ func TestFailover_minReplicas(t *testing.T) {
 						t.Errorf("client %d, %s: %v", i, what, err)
 						return
 					}
-					if began == phase.Load() {
-						grants[began].Add(1)
+					if start == phase.Load() {
+						grants[start].Add(1)
 					}
 					time.Sleep(time.Millisecond)
 					if err := h.Unlock(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrUnavailable) {
@@ -122,7 +122,7 @@ func TestFailover_minReplicas(t *testing.T) {
 
 // While a slot is migrated, an Unlock and a TryLock of the same lock travel in one script. After the Unlock the key is gone from the source, which
 // then refuses the take: it is retried, and the target grants it.
-func TestCluster_aTakeAfterARelease(t *testing.T) {
+func TestCluster_acquireAfterARelease(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	const locks = 200

@@ -112,7 +112,7 @@ func TestRenewal_reentry(t *testing.T) {
 
 // Sixteen goroutines take any lock that is free, and release it, all the time. A goroutine that
 // keeps a lock for longer than a lease has it renewed.
-func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
+func TestRenewal_amongShortLocks(t *testing.T) {
 	t.Parallel()
 	const goroutines = 16
 	server := redistest.Start(t)

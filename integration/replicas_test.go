@@ -30,8 +30,8 @@ func TestReplicas(t *testing.T) {
 		server := redistest.Start(t)
 		server.Do(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
 		c := ours(t, server.Client(t))
-		l := k.lock(c, "orders", lock.WithReplicas(1, patience/2)) // for replicas that confirm, sooner or later
-		const timeout = 300 * time.Millisecond                     // for replicas that never do
+		l := k.lock(c, "orders", lock.WithReplicas(1, waiterTimeout/2)) // for replicas that confirm, sooner or later
+		const timeout = 300 * time.Millisecond                          // for replicas that never do
 		alone := k.lock(c, "orders", lock.WithReplicas(1, timeout))
 
 		refused := func(when string) {

@@ -41,7 +41,7 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 		wg.Go(func() {
 			var conn net.Conn
 			for {
-				began := time.Now()
+				start := time.Now()
 				var err error
 				if conn == nil {
 					conn, err = net.DialTimeout("tcp", server.Addr(), time.Second)
@@ -49,9 +49,9 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 				if err == nil {
 					err = ping(conn)
 				}
-				if took := time.Since(began); err == nil && took > longPing {
+				if took := time.Since(start); err == nil && took > longPing {
 					s.mu.Lock()
-					s.all = append(s.all, span{from: began, to: began.Add(took)})
+					s.all = append(s.all, span{from: start, to: start.Add(took)})
 					s.mu.Unlock()
 				}
 				if err != nil && conn != nil { // the server is dead
@@ -74,7 +74,7 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 
 // ping asks once.
 func ping(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waiterTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte("PING\r\n")); err != nil {

@@ -43,7 +43,7 @@ func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 			for j := range acquisitions / goroutines {
 				var options []lock.Option
 				if j%2 == 0 {
-					options = append(options, lock.WithWait(patience)) // long enough
+					options = append(options, lock.WithWait(waiterTimeout)) // long enough
 				}
 				h, err := clients[i%len(clients)].NewLock("orders:"+strconv.Itoa((i+j)%names), options...).Lock(t.Context())
 				if err == nil {

@@ -46,11 +46,11 @@ func TestConformance_tls(t *testing.T) {
 		})
 	})
 
-	stranger := redistest.NewAuthority(t)
+	outsider := redistest.NewAuthority(t)
 	for who, config := range map[string]func(o *rueidis.ClientOption){
 		"without a certificate":              func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config() },
-		"with a stranger's certificate":      func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(stranger.Issue(t)) },
-		"that does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = stranger.Config(known) },
+		"with a stranger's certificate":      func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(outsider.Issue(t)) },
+		"that does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = outsider.Config(known) },
 		"that takes it for another server":   func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(known); o.TLSConfig.ServerName = "other" },
 		"that speaks plain text to the port": func(o *rueidis.ClientOption) { o.TLSConfig = nil },
 	} {
@@ -102,14 +102,14 @@ func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 func TestConformance_leastRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	leastRights(t, []*redistest.Server{server}, server.Client)
+	minimalPermissions(t, []*redistest.Server{server}, server.Client)
 }
 
 // The same behind Sentinels.
 func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
-	leastRights(t, s.Nodes, s.Client)
+	minimalPermissions(t, s.Nodes, s.Client)
 }
 
 // The same on a cluster, where hints go by sharded Pub/Sub.
@@ -117,7 +117,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 	t.Parallel()
 	needs(t, client.PubSubSharded)
 	cluster := redistest.StartCluster(t)
-	leastRights(t, cluster.Nodes, cluster.Client, "Cluster")
+	minimalPermissions(t, cluster.Nodes, cluster.Client, "Cluster")
 
 	// While a slot moves, rueidis sends ASKING before commands for its keys.
 	var as func(*rueidis.ClientOption)
@@ -142,13 +142,13 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 	if len(denied) > 0 {
 		t.Errorf("while a slot moves, the rights of docs/operate/security.md do not cover %q", denied)
 	}
-	for _, right := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
+	for _, permission := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
 		var calls int64
 		for _, node := range cluster.Nodes {
-			calls += node.CommandCalls(t, strings.TrimPrefix(right, "+"))
+			calls += node.CommandCalls(t, strings.TrimPrefix(permission, "+"))
 		}
 		if calls == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
+			t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", permission)
 		}
 	}
 }
@@ -156,19 +156,19 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 // ofSharded are the rights to commands that a server without sharded Pub/Sub does not know.
 var ofSharded = []string{"+pubsub|shardnumsub", "+ssubscribe", "+sunsubscribe", "+spublish"}
 
-func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
+func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
 	t.Helper()
 	pubsub := client.PubSubAuto
-	lacks := func(right string) bool { return false }
+	lacks := func(permission string) bool { return false }
 	if !nodes[0].KnowsSharded(t) {
 		pubsub = client.PubSubPlain
-		lacks = func(right string) bool { return slices.Contains(ofSharded, right) }
+		lacks = func(permission string) bool { return slices.Contains(ofSharded, permission) }
 	}
 	t.Run("as", func(t *testing.T) {
 		for maker := range suites {
 			var as func(*rueidis.ClientOption)
 			for _, node := range nodes {
-				as = node.AddUser(t, maker, slices.DeleteFunc(rightsOf(t, maker, more...), lacks)...)
+				as = node.AddUser(t, maker, slices.DeleteFunc(permissionsOf(t, maker, more...), lacks)...)
 			}
 			t.Run(maker, func(t *testing.T) {
 				t.Parallel()
@@ -187,8 +187,8 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 	}
 }
 
-// rightsOf returns the rights of a client with an entry that uses one kind.
-func rightsOf(t *testing.T, maker string, more ...string) []string {
+// permissionsOf returns the rights of a client with an entry that uses one kind.
+func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	t.Helper()
 	more = append(more, "Registry", "Forced")
 	switch {
@@ -204,14 +204,14 @@ func rightsOf(t *testing.T, maker string, more ...string) []string {
 
 // Several locks as one need no more rights than each of them, and a quorum needs the right to
 // ask its servers how long they have been up.
-func TestLeastRights_multilock(t *testing.T) {
+func TestPermissions_multilock(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second // servers vote when they have been up for that time
 	var denied func() []string
-	start := func(rights ...string) *client.Client {
+	start := func(permissions ...string) *client.Client {
 		t.Helper()
 		server := redistest.Start(t)
-		as := server.AddUser(t, "locks", redistest.Rights(t, rights...)...)
+		as := server.AddUser(t, "locks", redistest.Rights(t, permissions...)...)
 		before := denied
 		denied = func() (all []string) {
 			if before != nil {

@@ -23,12 +23,12 @@ import (
 //	2 each reader waited for a writer fifty times
 //	3 nine of ten times a reader waited for no more than the writer inside, one that
 //	  waited already, and one more while the other reader has its turn
-func TestReadersTurn(t *testing.T) {
-	t.Run("clients of their own", func(t *testing.T) { testReadersTurn(t, false) })
-	t.Run("one client", func(t *testing.T) { testReadersTurn(t, true) })
+func TestReaderBatches(t *testing.T) {
+	t.Run("clients of their own", func(t *testing.T) { testReaderBatches(t, false) })
+	t.Run("one client", func(t *testing.T) { testReaderBatches(t, true) })
 }
 
-func testReadersTurn(t *testing.T, one bool) {
+func testReaderBatches(t *testing.T, one bool) {
 	const writers, readers, bound = 4, 2, 3
 	rounds := amount(50)
 	server := redistest.Start(t)

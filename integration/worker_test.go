@@ -28,8 +28,8 @@ import (
 // workerEnv in the environment makes this binary a worker.
 const workerEnv = "LEASEHOLD_WORKER"
 
-// patience bounds what should happen at once, on a machine that may be busy.
-const patience = 30 * time.Second
+// waiterTimeout bounds what should happen at once, on a machine that may be busy.
+const waiterTimeout = 30 * time.Second
 
 // request is one command for a worker. Each command uses some of the fields.
 type request struct {
@@ -198,7 +198,7 @@ func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan 
 // receive waits for a reply.
 func receive(tb testing.TB, c <-chan reply) reply {
 	tb.Helper()
-	return receiveWithin(tb, c, patience)
+	return receiveWithin(tb, c, waiterTimeout)
 }
 
 // receiveWithin waits for the reply to a command that takes long.
@@ -459,7 +459,7 @@ func (p *process) hold(n int) lock.Hold {
 
 // close ends everything, and fails when a goroutine is left.
 func (p *process) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waiterTimeout)
 	defer cancel()
 	err := p.client.Close(ctx)
 	p.rdb.Close()

@@ -87,10 +87,10 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("SEED=%d  commit %s  %s  rueidis %s  %s, %d processors", seed, commit(), runtime.Version(), rueidisVersion(), runtime.GOARCH, runtime.NumCPU())
 	var sum sums
-	began := time.Now()
+	start := time.Now()
 	for round := max(0, only); !t.Failed(); round++ {
 		sum.add(play(t, newPlan(seed, round, each)))
-		if only >= 0 || time.Since(began) >= length {
+		if only >= 0 || time.Since(start) >= length {
 			break
 		}
 	}
@@ -132,11 +132,11 @@ func play(t *testing.T, p plan) result { return playWith(t, p, (*scene).run) }
 func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 	t.Run(fmt.Sprintf("%d-%d-%s-%s", p.Seed, p.Round, p.Topology, p.Temper), func(t *testing.T) {
 		dir := t.TempDir()
-		began := time.Now()
+		start := time.Now()
 		s := newScene(t, p, dir)
 		r = result{
 			Seed: p.Seed, Round: p.Round, Topology: p.Topology, Temper: p.Temper, Commit: commit(), Server: version(t, s.servers[0]),
-			Go: runtime.Version(), Rueidis: rueidisVersion(), When: began.UTC(), Granted: map[string]int{},
+			Go: runtime.Version(), Rueidis: rueidisVersion(), When: start.UTC(), Granted: map[string]int{},
 		}
 		if os.Getenv("LEASEHOLD_CHAOS_VERBOSE") != "" {
 			t.Log(p)
@@ -153,7 +153,7 @@ func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 		r.Report = s.finish()
 		s.visit()
 		s.judge(&r)
-		r.Seconds = time.Since(began).Seconds()
+		r.Seconds = time.Since(start).Seconds()
 		redisson := ""
 		if r.Redisson != "" {
 			redisson = ", Redisson " + r.Redisson

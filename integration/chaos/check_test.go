@@ -97,40 +97,40 @@ func (p *past) check() (found []wrong, sum tally) {
 	case "waitgroup":
 		return p.waitGroup()
 	}
-	began := p.tenures()
-	found = append(found, p.overlaps(began, &sum)...)
+	start := p.tenures()
+	found = append(found, p.overlaps(start, &sum)...)
 	found = append(found, p.tokens()...)
-	found = append(found, p.taken(began, &sum)...)
+	found = append(found, p.taken(start, &sum)...)
 	if p.calm && p.place.Kind == "fair" {
 		found = append(found, p.order()...)
 	}
 	return found, sum
 }
 
-// tenure is what the holds have in common that one grant of the server stands for.
-type tenure struct {
+// acquisition is what the holds have in common that one grant of the server stands for.
+type acquisition struct {
 	process string
 	owner   int64
 }
 
-// tenures returns when the first question of each tenure was asked. What the server knew of it before is
+// acquisitions returns when the first question of each tenure was asked. What the server knew of it before is
 // not older than that.
-func (p *past) tenures() map[tenure]int64 {
-	began := make(map[tenure]int64, len(p.holds))
+func (p *past) tenures() map[acquisition]int64 {
+	start := make(map[acquisition]int64, len(p.holds))
 	for _, h := range p.holds {
-		t := tenure{h.Process, h.Owner}
-		if at, ok := began[t]; !ok || h.Call < at {
-			began[t] = h.Call
+		t := acquisition{h.Process, h.Owner}
+		if at, ok := start[t]; !ok || h.Call < at {
+			start[t] = h.Call
 		}
 	}
-	return began
+	return start
 }
 
 // excused reports whether a fault explains that h was forgotten, or forgotten holds were believed, at
 // the instant at: the tenure began before the fault was over, and no lease has passed since.
-func (p *past) excused(h hold, began map[tenure]int64, at int64) (by event, ok bool) {
+func (p *past) excused(h hold, start map[acquisition]int64, at int64) (by event, ok bool) {
 	for _, e := range p.events {
-		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && began[tenure{h.Process, h.Owner}] <= e.To {
+		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && start[acquisition{h.Process, h.Owner}] <= e.To {
 			return e, true
 		}
 	}
@@ -149,7 +149,7 @@ func (p *past) excludes(a, b hold) bool {
 }
 
 // overlaps looks for holds that were valid at once. p.holds are sorted by their grants.
-func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
+func (p *past) overlaps(start map[acquisition]int64, sum *tally) (found []wrong) {
 	var live []hold
 	for _, h := range p.holds {
 		if h.End < h.Granted {
@@ -163,9 +163,9 @@ func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
 			if !p.excludes(l, h) {
 				continue
 			}
-			e, ok := p.excused(l, began, h.Granted)
+			e, ok := p.excused(l, start, h.Granted)
 			if !ok {
-				e, ok = p.excused(h, began, h.Granted)
+				e, ok = p.excused(h, start, h.Granted)
 			}
 			if ok {
 				sum.Overlaps++
@@ -177,7 +177,7 @@ func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
 			}
 		}
 		if p.place.Kind == "semaphore" && used > permits {
-			forgotten := slices.ContainsFunc(append(before, h), func(l hold) bool { _, ok := p.excused(l, began, h.Granted); return ok })
+			forgotten := slices.ContainsFunc(append(before, h), func(l hold) bool { _, ok := p.excused(l, start, h.Granted); return ok })
 			if forgotten {
 				sum.Overlaps++
 			} else if len(found) < most {
@@ -243,7 +243,7 @@ func (p *past) tokens() (found []wrong) {
 }
 
 // taken looks for holds that were lost although their lease lasted, and nothing had taken the lock away.
-func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
+func (p *past) taken(start map[acquisition]int64, sum *tally) (found []wrong) {
 	for _, h := range p.holds {
 		if h.Outcome == outcomeExpired || h.Outcome == outcomeGone {
 			sum.Lost++
@@ -256,7 +256,7 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		}
 		// The hold can have been forgotten long before its holder learns of it.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
-			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
+			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && start[acquisition{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
 		})
 		if !explained && len(found) < most {
 			found = append(found, wrong{"the server did not have it any more, while its lease lasted", p.place.Name, h.Release, []hold{h}})

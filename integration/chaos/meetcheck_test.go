@@ -175,7 +175,7 @@ func TestCheck_latch(t *testing.T) {
 }
 
 // Can the checker of wait groups fail?
-func TestCheck_crew(t *testing.T) {
+func TestCheck_waitGroup(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, owner, from, to int64) hold {
 		return hold{record: record{Side: side, Owner: owner, Call: from * ms, Granted: to * ms}}
