@@ -21,19 +21,18 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Does a call that was given up leave anything behind? 10,000 acquisitions end
-// with their context at random instants. Half of them have a name of their own,
-// and the others contend for a few names, so that they also end while they wait. No key
-// may outlive the error by more than two operation timeouts and a round trip,
-// and in the end no subscription and no goroutine may be left.
+// A canceled call leaves nothing behind. The contexts of 10,000 acquisitions are canceled at random instants. Half of the
+// calls have their own name; the others contend for a few names, so that they are also canceled while they wait. No key may
+// outlive the error by more than two operation timeouts and a round trip. In the end no subscription and no goroutine may
+// be left.
 //
-// There are two kinds of connection: one delays every request and every reply by
-// up to 20 ms, so that the end of the context falls into all phases of a call. The other has no
-// delays, and the end falls on the very moment of the answer as often as possible.
+// There are two kinds of connection. One delays every request and every reply by up to 20 ms, so that the cancellation
+// comes in all phases of a call. The other has no delays, and the cancellation comes at the same time as the reply as often
+// as possible.
 //
-// Other kinds of locks do it less often: the fair lock, whose waiters have a place
-// in the queue, and both sides of a read/write lock, where readers have a key each
-// and writers a wish. Their patience is long, so that traces do not expire by themselves.
+// Other types of locks do fewer rounds: the fair lock, whose waiters have a queue position, and both sides of a read/write
+// lock, where each reader has a key and each writer an intent. Their waiter timeouts are long, so that traces do not expire
+// by themselves.
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
@@ -131,13 +130,13 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 						if err := h.Unlock(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("%v", err)
 						}
-						watch.failed(name) // the lock is given back: the same bound holds
+						watch.failed(name) // the lock is released: the same bound holds
 					}
 					cancel()
 					if calls%ahead == 0 {
-						// No caller waits for the commands of calls that ended. On a busy machine
+						// No caller waits for the commands of canceled calls. On a busy machine
 						// they would come faster than the server executes them, and a release
-						// would stand behind thousands of them. This call goes the same way.
+						// would be queued behind thousands of them. This call uses the same connection.
 						if err := rdb.Do(t.Context(), rdb.B().Exists().Key(prefix+name).Build()).Error(); err != nil {
 							t.Errorf("a round trip: %v", err)
 						}
@@ -161,7 +160,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 	close(stop)
 	scanner.Wait()
-	bound += 2 * watch.slowest // the call that ended left two commands, the question and what takes it back
+	bound += 2 * watch.slowest // the canceled call left two commands, the request and its release
 	worst, late := watch.report(bound)
 	if len(late) > 0 {
 		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
@@ -173,7 +172,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 
 	for i, c := range locks {
-		ctx, cancel := context.WithTimeout(t.Context(), waiterTimeout)
+		ctx, cancel := context.WithTimeout(t.Context(), promptTimeout)
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
 		}
@@ -186,9 +185,8 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 }
 
-// What if the context ends in the very instant in which the answer arrives?
-// Here the client library itself ends it, with the reply in its hands. Either
-// the caller gets the lock, or the lock is free.
+// The context is canceled at the instant at which the reply arrives: the client library cancels it, with the reply in its
+// hands. Either the caller has the lock, or the lock is free.
 func TestCancel_withTheAnswer(t *testing.T) {
 	eachKind(t, testCancelWithTheAnswer, plain, fair, read, write)
 }
@@ -237,7 +235,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil { // what gives the locks back has been answered then
+	if err := c.Close(t.Context()); err != nil { // the releases have their replies then
 		t.Error(err)
 	}
 	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {
@@ -245,8 +243,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 }
 
-// The same for a re-entry: the earlier hold must not suffer. The lock
-// is held once, and its unlock frees the lock and says so.
+// The same for a re-entry: the earlier hold is unaffected. The lock is held once, and Unlock frees it without an error.
 func TestCancel_reentryWithTheAnswer(t *testing.T) {
 	eachKind(t, testCancelReentryWithTheAnswer, plain, fair, read, write)
 }
@@ -307,8 +304,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	noKeys(t, server)
 }
 
-// canceling ends the context of a lock's call when a reply about that lock has
-// come, before any other code sees it.
+// canceling cancels the context of a lock's call when a reply about that lock has arrived, before any other code sees it.
 type canceling struct {
 	rueidis.Client
 	cancels sync.Map // name -> context.CancelFunc
@@ -327,7 +323,7 @@ func (c *canceling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	return reply
 }
 
-// leftovers looks for keys of calls that have returned.
+// leftovers searches for keys of calls that have returned.
 type leftovers struct {
 	mu    sync.Mutex
 	count int                      // names that were given out
@@ -344,11 +340,10 @@ func (o *leftovers) next() int {
 	return o.count
 }
 
-// ownName matches the names that belong to one call only, also inside the names of the keys
-// that belong to such a lock.
+// ownName matches names that belong to one call only, also inside the names of the keys of such a lock.
 var ownName = regexp.MustCompile(`own[0-9]+`)
 
-// failed notes that the only call for name has returned.
+// failed records that the only call for name has returned.
 func (o *leftovers) failed(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -360,7 +355,7 @@ func (o *leftovers) failed(name string) {
 	}
 }
 
-// scan looks at the server's keys, over and over, until stop is closed.
+// scan reads the server's keys repeatedly until stop is closed.
 func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
@@ -388,8 +383,7 @@ func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{})
 	}
 }
 
-// report returns the longest life of a key after its call, and the keys that
-// lived longer than bound.
+// report returns the longest life of a key after its call, and the keys that lived longer than bound.
 func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -402,8 +396,7 @@ func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []str
 	return worst, late
 }
 
-// wait repeats a question until its answer is empty or the deadline is over,
-// and returns the last answer.
+// wait repeats a query until its reply is empty or the deadline has passed, and returns the last reply.
 func (o *leftovers) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
 	for {
 		asked := time.Now()

@@ -18,9 +18,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does leasehold make the mistakes that every first lock makes? Each row is one of them:
-// a small lock that makes the mistake, on a real server, and leasehold's in the same scene. The
-// small one must fail; otherwise the scene would prove nothing.
+// leasehold does not have the well-known bugs of simple locks. Each row is one of them: a small lock with the bug, on a
+// real server, and leasehold's in the same scene. The small one must fail; otherwise the scene would show nothing.
 func TestClassic(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -57,7 +56,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// ours returns a client of this library on rdb that writes the keys of its locks alone.
+// ours returns a client of this library on rdb that writes only the keys of its locks.
 func ours(t *testing.T, rdb rueidis.Client, options ...client.Option) *client.Client {
 	t.Helper()
 	return registered(t, rdb, append(options, client.WithoutRegistry())...)
@@ -71,7 +70,7 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), waiterTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), promptTimeout)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
@@ -90,7 +89,7 @@ func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisResult {
 	return r
 }
 
-// setNX is the lock of half the tutorials: SET name value NX PX lease.
+// setNX is the lock of many tutorials: SET name value NX PX lease.
 func setNX(t *testing.T, rdb rueidis.Client, value string, lease time.Duration) bool {
 	t.Helper()
 	return do(t, rdb, "SET", name, value, "NX", "PX", strconv.FormatInt(lease.Milliseconds(), 10)).Error() == nil
@@ -108,7 +107,7 @@ func gone(t *testing.T, rdb rueidis.Client) {
 // until waits for something that happens soon.
 func until(t *testing.T, happened func() bool) {
 	t.Helper()
-	untilWithin(t, waiterTimeout, happened)
+	untilWithin(t, promptTimeout, happened)
 }
 
 // untilWithin waits for something that may take long.
@@ -121,8 +120,8 @@ func untilWithin(t *testing.T, most time.Duration, happened func() bool) {
 	}
 }
 
-// holdOn makes the proxy hold the command's next request back until resume is
-// closed, and closes reached when the proxy has it.
+// holdOn makes the proxy delay the next request with this command until resume is closed, and closes reached when the proxy
+// has it.
 func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	first := redistest.Once(command, redistest.Action{HoldRequest: resume})
@@ -136,13 +135,13 @@ func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan s
 	return at
 }
 
-// soon waits until a channel is closed or gives a value.
+// soon waits until a channel is closed or has a value.
 func soon[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(waiterTimeout):
-		t.Fatalf("it did not happen within %v", waiterTimeout)
+	case <-time.After(promptTimeout):
+		t.Fatalf("it did not happen within %v", promptTimeout)
 	}
 	return v
 }
@@ -156,8 +155,8 @@ func setnxThenExpire(ctx context.Context, rdb rueidis.Client, name string, lease
 	return rdb.Do(ctx, rdb.B().Pexpire().Key(name).Milliseconds(lease.Milliseconds()).Build()).Error()
 }
 
-// killAfter makes a worker carry out r, and kills it when the reply to its first
-// command is on its way. It returns the PTTL of the lock that is left, in ms.
+// killAfter makes a worker execute r, and kills it when the reply to its first command is in flight. It returns the PTTL of
+// the lock that is left, in ms.
 func (s *scene) killAfter(t *testing.T, command string, r request) (left int64) {
 	t.Helper()
 	w := startWorker(t)
@@ -185,12 +184,12 @@ func naiveSetnxThenExpire(t *testing.T, s *scene) {
 
 func oursKilledAtOnce(t *testing.T, s *scene) {
 	const lease = 500 * time.Millisecond
-	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: waiterTimeout})
+	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: promptTimeout})
 	if left <= 0 || left > lease.Milliseconds() {
 		t.Errorf("PTTL %d; want what is left of a lease of %v", left, lease)
 	}
 	start := time.Now()
-	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout); err != nil {
+	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(start); took > lease+poll {
@@ -200,8 +199,8 @@ func oursKilledAtOnce(t *testing.T, s *scene) {
 
 // ---- One client's clock is wrong.
 
-// valueClock stores the end of the lock as its value, as the SETNX page of the
-// Redis documentation did for years. It returns that value.
+// valueClock stores the end of the lock as its value, like the SETNX page of the Redis documentation for years. It returns
+// that value.
 func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time.Duration) (mine string, ok bool, err error) {
 	mine = strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	if ok, err = rdb.Do(ctx, rdb.B().Setnx().Key(name).Value(mine).Build()).AsBool(); ok || err != nil {
@@ -215,8 +214,7 @@ func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time
 	return mine, err == nil && before == seen, err
 }
 
-// wrongClock runs f where it is the year 2000. The function that f gets makes a
-// worker, where it is today, carry out a command.
+// wrongClock runs f in the year 2000. The function passed to f makes a worker, whose clock is correct, execute a command.
 func (s *scene) wrongClock(t *testing.T, f func(t *testing.T, today func(request) reply)) {
 	w := startWorker(t)
 	w.do(t, request{Do: "open", Addr: s.server.Addr()})
@@ -277,7 +275,7 @@ func oursSkewedClock(t *testing.T, s *scene) {
 // arrives when the other one has the lock.
 
 func naiveGetsetByLoser(t *testing.T, s *scene) {
-	do(t, s.b, "SET", name, "1") // it ended in 1970
+	do(t, s.b, "SET", name, "1") // it expired in 1970
 	resume := make(chan struct{})
 	reached := s.holdOn("GETSET", resume)
 	slower := make(chan bool, 1)
@@ -313,7 +311,7 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 		slower <- err
 	}()
 	soon(t, reached)
-	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), waiterTimeout)
+	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,11 +346,11 @@ func naiveBareDel(t *testing.T, s *scene) {
 }
 
 func oursUnlockAfterExpiry(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), waiterTimeout)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +405,7 @@ func naiveGetThenDel(t *testing.T, s *scene) {
 }
 
 func oursSlowRelease(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), waiterTimeout)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +414,7 @@ func oursSlowRelease(t *testing.T, s *scene) {
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- a.Unlock(t.Context()) }()
 	soon(t, reached)
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), waiterTimeout)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,7 +448,7 @@ func oursShortLease(t *testing.T, s *scene) {
 	renewed := make(chan time.Time, 1000)
 	a, err := lockWithin(t.Context(), ours(t, s.a, client.WithWatchdogTimeout(shortLease), client.WithObserver(lock.Observer{
 		Renewed: func(context.Context, lock.Event) { renewed <- time.Now() },
-	})).NewLock(name), waiterTimeout)
+	})).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

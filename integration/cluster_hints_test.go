@@ -13,8 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// oddNames have a hash tag in every way that is allowed, or need
-// quoting somewhere.
+// oddNames have a hash tag in every allowed form, or need quoting somewhere.
 var oddNames = []string{
 	"orders", "orders:42", "{user:1}:cart", "cart:{user:2}", "a{b}c{d}", "{{x}}", "{a}{b}", "x{y}}", "{z}}{",
 	"{with a space}", "käse{ß}", "tab\t{\"quoted\"}", "new\nline", "{*}?[a-z]", "a:b:{c:d}:e",
@@ -67,7 +66,7 @@ type handedOff struct {
 	at   time.Time
 }
 
-// wait makes one client take a plain lock of each name, and another wait for them.
+// wait makes one client acquire a plain lock of each name, and another wait for them.
 func wait(t *testing.T, holder, waiter *client.Client, names []string) *waitersOf {
 	t.Helper()
 	var c waitersOf
@@ -90,8 +89,7 @@ func wait(t *testing.T, holder, waiter *client.Client, names []string) *waitersO
 	return &c
 }
 
-// pass releases the locks, one by one, and returns how long it took until their waiters
-// had them.
+// pass releases the locks one by one, and returns how long it took until their waiters had them.
 func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 	t.Helper()
 	for i, h := range c.holds {
@@ -108,19 +106,19 @@ func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 			if err := r.hold.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-		case <-time.After(waiterTimeout):
+		case <-time.After(promptTimeout):
 			t.Fatalf("%s: nobody went on", c.channels[i])
 		}
 	}
 	return took
 }
 
-// Do waiters hear of a release, whatever the name, and do they hear again after
-// everything that can happen to a cluster? The test compares them with waiters that cannot
-// hear, as the release is published in the other way: those go on by their polls.
+// Waiters are notified of a release, whatever the name, and again after each change of a cluster. The test compares them
+// with waiters that receive nothing because the release is published with the other type of Pub/Sub: those acquire the lock
+// by polling.
 //
 //	1 nothing has happened
-//	2 slots have moved to another master, while they waited
+//	2 slots were migrated to another master while they waited
 //	3 a master died, and its replica has taken over
 //	4 it came back as a replica, and died again
 //	5 a replica became master while the old one lived
@@ -199,7 +197,7 @@ func TestCluster_notifications(t *testing.T) {
 	})
 }
 
-// another returns a master that is not the given one.
+// another returns a different master.
 func another(t *testing.T, c *redistest.Cluster, not *redistest.Server) *redistest.Server {
 	t.Helper()
 	for _, n := range c.Masters(t) {

@@ -33,7 +33,7 @@ func (r *renewed) observe() client.Option {
 	}})
 }
 
-// often waits until each of the locks was renewed so many times more.
+// often waits until each of the locks was renewed that many more times.
 func (r *renewed) often(t *testing.T, names []string, times int) {
 	t.Helper()
 	r.mu.Lock()
@@ -66,8 +66,8 @@ func holdAll(t *testing.T, c *client.Client, names []string) (holds []lock.Hold)
 	return holds
 }
 
-// One shard, master and replica, stops answering, and keeps its connections. The
-// locks of the other shards are renewed as before; its own are lost, each at its end.
+// One shard, master and replica, stops replying, and keeps its connections. The locks of the other shards are renewed as
+// before; its own are lost, each at its end.
 func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const lease, opTimeout = 4 * time.Second, time.Second
@@ -106,8 +106,7 @@ func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Locks whose names share a hash tag share scripts, also when the locks of two slots of a
-// node are due alternately.
+// Locks whose names share a hash tag share scripts, even when the locks of two slots of a node are due alternately.
 func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -147,8 +146,8 @@ func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	}
 }
 
-// A slot moves, and some of its locks are on one node and some on the other: no
-// script can have them all, so each is renewed alone.
+// A slot is migrated, and some of its locks are on one node and some on the other: no script can have them all, so each is
+// renewed separately.
 func TestClusterRenewal_halfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	const n = 20

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// eachPubSub runs a test with both ways of waking waiters on a cluster.
+// eachPubSub runs a test with both types of Pub/Sub on a cluster.
 func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	t.Helper()
 	for _, p := range []client.PubSub{client.PubSubPlain, client.PubSubSharded} {
@@ -23,7 +23,7 @@ func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	}
 }
 
-// needs skips the test if the server does not know this way of waking waiters: sharded Pub/Sub came with Redis 7.0.
+// needs skips the test if the server does not support this type of Pub/Sub: sharded Pub/Sub exists since Redis 7.0.
 func needs(t *testing.T, p client.PubSub) {
 	t.Helper()
 	if p == client.PubSubSharded && !redistest.Start(t).KnowsSharded(t) {
@@ -31,8 +31,8 @@ func needs(t *testing.T, p client.PubSub) {
 	}
 }
 
-// The rules of every kind hold on a cluster: with sharded Pub/Sub, which the client finds
-// there, for a user with the least rights, and with plain Pub/Sub.
+// The rules of every type hold on a cluster: with sharded Pub/Sub, which the client detects, for a user with the minimum
+// permissions, and with plain Pub/Sub.
 func TestConformance_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -64,8 +64,7 @@ func TestConformance_cluster(t *testing.T) {
 	})
 }
 
-// A client that may not ask whether the cluster knows sharded Pub/Sub uses the
-// plain one, and works. A client that gets no answer at all is not made.
+// A client without permission to check for sharded Pub/Sub uses plain Pub/Sub, and works. Without any reply, Open fails.
 func TestCluster_probe(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

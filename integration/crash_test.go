@@ -18,13 +18,12 @@ import (
 // poll is the longest time for which a waiter relies on hints alone, as in package client.
 const poll = time.Second
 
-// Does a process that is killed while it holds a lock delay the others? They
-// get the lock when its lease is over, which is the time that the server still has left
-// when the process is gone; and not before the end of its promise.
+// A process that is killed while it holds a lock delays the others until its lease expires: for the remaining lease on the
+// server, and not before Until.
 //
-//	1 a worker holds the lock, another waits for it (if the first reads, to write)
+//	1 a worker holds the lock, another waits for it (to write, if the first reads)
 //	2 the holder is killed, at a random instant
-//	3 the waiter gets the lock, no later than that lease and a poll interval
+//	3 the waiter acquires the lock, within that lease and a poll interval
 func TestCrash_holder(t *testing.T) { eachKind(t, testCrashHolder, plain, fair, read, write) }
 
 func testCrashHolder(t *testing.T, k kind) {
@@ -60,8 +59,8 @@ func testCrashHolder(t *testing.T, k kind) {
 				}
 				holder := startWorker(t)
 				holder.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: waiterTimeout})) // 1
-				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: waiterTimeout})
+				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: promptTimeout})) // 1
+				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: promptTimeout})
 				time.Sleep(time.Duration(random.Int64N(int64(max(lease, dog)) * 9 / 10))) // the schedule of the fault
 				killed := monotonic()
 				holder.kill() // 2
@@ -97,14 +96,14 @@ func testCrashHolder(t *testing.T, k kind) {
 		len(after), median(after), slices.Max(after), median(early), slices.Max(early))
 }
 
-// Does a process that is killed while it waits disturb others?
+// A process that is killed while it waits does not disturb others.
 //
 //	1 this process holds the lock, two workers wait for it
 //	2 one of them, the first of a queue, is killed; in every second round at the
-//	  very moment of 3, so that it may have got the lock in its last instant
+//	same time as 3, so that it may have acquired the lock at the last instant
 //	3 this process unlocks
-//	4 the other one gets the lock: at once, or in a queue when the patience of the
-//	  killed one is over, or when its lease is
+//	4 the other one acquires the lock: immediately, or in a queue after the waiter timeout
+//	of the killed one, or when its lease expires
 //	5 nothing is left of the killed one
 func TestCrash_waiter(t *testing.T) { eachKind(t, testCrashWaiter, plain, fair, write) }
 
@@ -140,9 +139,9 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 		doomed := startWorker(t)
 		doomed.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: waiterTimeout})
+		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: promptTimeout})
 		waiters(1)
-		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: waiterTimeout})
+		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: promptTimeout})
 		waiters(2)
 
 		sharp := round%2 == 1
@@ -176,7 +175,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		} else {
 			until(t, func() bool { return subscribed(t, rdb, k.channel(name)) <= 1 }) // the survivor's, which lingers for a while
 		}
-		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its wish goes with its patience
+		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its intent expires with its waiter timeout
 		noKeys(t, server)
 	}
 	survivor.do(t, request{Do: "close"})
@@ -187,7 +186,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 	if k == fair {
 		most = stay + poll
 	}
-	if got := median(early); got > most { // in the middle, as the machine may stand still for a while
+	if got := median(early); got > most { // in the middle, because the machine may pause for a while
 		t.Errorf("killed before the unlock: the other waiter got the lock after %v, want %v", got, most)
 	}
 	if len(behind) > 0 && median(behind) > dog+stay+poll {
@@ -197,16 +196,14 @@ func testCrashWaiter(t *testing.T, k kind) {
 		len(took), median(took), slices.Max(took), len(behind))
 }
 
-// Does a reader that was killed keep a writer out for longer than its own lease,
-// because others read on and are renewed?
+// A killed reader blocks a writer no longer than its own lease, although others continue to read and are renewed.
 //
 //	1 two workers read, and renew; a third wants to write
 //	2 the first is killed
-//	3 its lease goes down, and is over in time, while the second one's is renewed
-//	  and keeps the writer out
-//	4 early: the second stops reading at once. The writer gets in when the lease of
-//	  the killed one is over
-//	  late: the second stops reading after that. The writer gets in at once
+//	3 its lease expires in time, while the second one's is renewed and blocks the writer
+//	4 early: the second stops reading immediately. The writer enters when the lease of
+//	the killed one expires
+//	late: the second stops reading after that. The writer enters immediately
 func TestCrash_reader(t *testing.T) {
 	t.Parallel()
 	const lease, name = 3 * time.Second, "rw"
@@ -286,12 +283,12 @@ func TestCrash_reader(t *testing.T) {
 	}
 }
 
-// Does a writer that was killed while it waited keep readers out?
+// A writer that is killed while it waits blocks readers no longer than its waiter timeout.
 //
-//	1 this process reads, and a worker wants to write; so another worker, which wants to
-//	  read, waits behind it
+//	1 this process reads, and a worker wants to write; another worker, which wants to
+//	read, waits behind it
 //	2 the writer is killed
-//	3 the reader gets in when the writer's patience is over
+//	3 the reader enters after the writer's waiter timeout
 func TestCrash_waitingWriter(t *testing.T) {
 	t.Parallel()
 	const stay, name = time.Second, "rw"

@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// After a failover one leads, and an observer of another process sees which one, on either topology.
+// After a failover one candidate leads, and an observer of another process detects which one, on either topology.
 func TestElection_failover(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
@@ -87,7 +87,7 @@ func TestElection_failover(t *testing.T) {
 	})
 }
 
-// observedLock is a lock that tells of its holds.
+// observedLock is a lock that reports its holds.
 type observedLock struct {
 	lock.Locker
 	holds chan<- lock.Hold
@@ -101,13 +101,13 @@ func (n observedLock) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, err
 }
 
-// Three processes stand for election by a quorum of three servers, which are killed, or frozen.
+// Three processes stand for election with a quorum of three servers, which are killed, or paused.
 //
 //	1 one server fails: the leader stays, and is renewed
-//	2 two have failed: the leader is told at Until at the latest, and no other process leads
+//	2 two have failed: the leader is notified no later than Until, and no other process leads
 //	3 they come back: one leads, with a larger token
 //
-// Never do two lead.
+// No two lead at the same time.
 func TestElection_quorum(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
@@ -185,7 +185,7 @@ func TestElection_quorum(t *testing.T) {
 
 			fault.fail(q.servers[1], t) // 2
 			until(func() bool {
-				last := h.Until() // what a server confirmed before it failed can still arrive, and lengthen it
+				last := h.Until() // a confirmation sent before the server failed can still arrive, and extend it
 				late := !time.Now().Before(last)
 				err := h.Err()
 				if late && err == nil && h.Until().Equal(last) {
@@ -220,7 +220,7 @@ func TestElection_quorum(t *testing.T) {
 				}
 			}
 			for _, s := range q.servers {
-				untilWithin(t, time.Minute, func() bool { return len(s.LockKeys(t)) == 1 }) // the register of tokens
+				untilWithin(t, time.Minute, func() bool { return len(s.LockKeys(t)) == 1 }) // the token counter
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// failovers is how many failovers a test provokes.
+// failovers is the number of failovers that a test triggers.
 func failovers(t *testing.T) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_FAILOVERS")
@@ -33,11 +33,9 @@ func failovers(t *testing.T) int {
 	return n
 }
 
-// Failovers forget the lock: no replica had it when the primary died. The
-// next owner gets it while the first still believes in it, and no lock on Redis
-// can prevent that. This must hold nevertheless: tokens never go back; a
-// resource that checks them accepts nothing from the first owner once it
-// has heard of the second; and the first owner is told.
+// Failovers lose the lock: no replica had it when the primary died. The next owner acquires it while the first still acts
+// as the holder, and no lock on Redis can prevent that. The following must hold anyway: tokens never decrease; a resource
+// that checks them accepts nothing from the first owner after a write of the second; and the first owner is notified.
 func TestFailover_tokensGuard(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -57,7 +55,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	for round := range failovers(t) {
 		primary := s.Primary(t)
 		s.CutReplication(t, primary)
-		// A fixed lease is not renewed, so nothing tells the first owner.
+		// A fixed lease is not renewed, so nothing notifies the first owner.
 		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithFixedLease(time.Minute)).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +65,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		}
 		// The first owner writes while it may, and longer: it looks at
 		// nothing but the answers of the guard.
-		var received atomic.Bool // the resource has heard of the second
+		var received atomic.Bool // the resource has seen the second owner's token
 		var refusals atomic.Int64
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -133,14 +131,14 @@ func TestFailover_tokensGuard(t *testing.T) {
 	}
 }
 
-// The primary stands still, and the Sentinels promote another server. The client library closes its connection to the old one
-// a second after that, with what is under way there: waits go on at the new primary, and so does a release.
+// The primary is paused, and the Sentinels promote another server. The client library closes its connection to the old one
+// a second after that, with the commands in flight: waits continue at the new primary, and so does a release.
 func TestFailover_pausedPrimary(t *testing.T) {
 	t.Parallel()
 	const locks = 20
 	s := redistest.StartSentinel(t, 2)
 	others := ours(t, s.Client(t))
-	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that what is under way is still waited for then
+	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that the commands in flight are still waited for
 	for i := range locks {
 		if _, err := others.NewLock(strconv.Itoa(i), lock.WithFixedLease(15*time.Second)).Lock(t.Context()); err != nil {
 			t.Fatal(err)

@@ -18,17 +18,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Can the queue of a fair lock go wrong, so that a free lock is granted to
-// no owner for a long time? These are the ways in which Redisson's queue did: deadlines
-// of waiters crept into the future with each waiter that came, went or died, and
-// places of waiters stayed that had left. Each scene has a lock, and clients that wait
-// for it; after each step,
+// The queue of a fair lock does not break so that a free lock is granted to no owner for a long time. These are the ways in
+// which Redisson's queue did: deadlines of waiters moved into the future with each waiter that came, left or died, and
+// positions of waiters stayed after they had left. Each scene has a lock, and clients that wait for it. After each step,
 //
-//	no owner in the queue counts as alive for longer than its patience
-//	there are as many deadlines as there are places
+//	no owner in the queue counts as alive for longer than its waiter timeout
+//	there are as many deadlines as positions
 //	in the end there are no keys
 //
-// Other ways are in TestFairOrder….
+// TestFairOrder… has more.
 type fairScene struct {
 	*testing.T
 	server *redistest.Server
@@ -45,7 +43,7 @@ func newFairScene(t *testing.T) *fairScene {
 	return s
 }
 
-// lock takes the lock, which must be free.
+// lock acquires the lock, which must be free.
 func (s *fairScene) lock(options ...lock.Option) lock.Hold {
 	s.Helper()
 	h, err := s.c.NewFairLock(fairName, options...).Lock(s.Context())
@@ -62,7 +60,7 @@ func (s *fairScene) unlock(h lock.Hold) {
 	}
 }
 
-// fairWaiter is a call of Lock by a client of its own.
+// fairWaiter is a call of Lock by a separate client.
 type fairWaiter struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the call has returned
@@ -70,8 +68,7 @@ type fairWaiter struct {
 	err    error
 }
 
-// wait makes another client wait, and returns when it is in the queue, as number
-// place.
+// wait makes another client wait, and returns when it is in the queue at position place.
 func (s *fairScene) wait(place int, options ...lock.Option) *fairWaiter {
 	s.Helper()
 	w := &fairWaiter{done: make(chan struct{})}
@@ -123,13 +120,13 @@ func (s *fairScene) sound(most time.Duration) {
 	}
 }
 
-// Waiters come and give up, over and over, and one process dies among them.
+// Waiters come and give up repeatedly, and one process dies among them.
 //
 //	1 the lock is held
 //	2 three times ten waiters come, for 50 ms each, and in the middle of it a
-//	  process that is killed
-//	3 nothing is left in the queue but the dead waiter, and one that still waits
-//	4 the lock is freed: the waiter gets it within a patience
+//	process that is killed
+//	3 nothing is left in the queue except the dead waiter, and one that still waits
+//	4 the lock is released: the waiter acquires it within a waiter timeout
 func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	const stay = 2 * time.Second
 	s := newFairScene(t)
@@ -169,8 +166,7 @@ func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Each waiter has a deadline of its own: neither a waiter that gives up, nor one
-// that is served, moves the deadline of another.
+// Each waiter has its own deadline: neither a waiter that gives up, nor one that is served, moves the deadline of another.
 //
 //	1 the lock is held, and four wait
 //	2 the second one gives up
@@ -205,8 +201,7 @@ func TestFairQueue_separateDeadlines(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A caller of TryLock, or one that waited for too short a time, does not stand in the way of the
-// next one.
+// A caller of TryLock, or one whose wait was too short, does not block the next one.
 func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock()
@@ -230,13 +225,13 @@ func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// TryLock does not overtake: a lock that was freed this moment belongs to the first
-// in the queue, also before that one has heard of it.
+// TryLock does not overtake: a lock that was just released belongs to the first in the queue, even before that one is
+// notified.
 //
-//	1 the lock is held, a process waits for it, and is stopped
-//	2 the lock is freed
-//	3 no TryLock gets it
-//	4 the process goes on, and gets it
+//	1 the lock is held, a process waits for it, and is paused
+//	2 the lock is released
+//	3 no TryLock acquires it
+//	4 the process continues, and acquires it
 func TestFairQueue_tryLockDoesNotOvertake(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -258,8 +253,7 @@ func TestFairQueue_tryLockDoesNotOvertake(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Leases that run out let the queue go on as unlocks do. Eight owners want the lock, and
-// none of them ever unlocks.
+// Expired leases let the queue continue like unlocks. Eight owners want the lock, and none of them unlocks.
 func TestFairQueue_expiredLeases(t *testing.T) {
 	const n, lease = 8, 300 * time.Millisecond
 	s := newFairScene(t)
@@ -287,13 +281,13 @@ func TestFairQueue_expiredLeases(t *testing.T) {
 	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
 }
 
-// A waiter gives up while the server takes no writes, so that it cannot give up its
-// place at once. Soon after the server takes writes again nothing of it is left.
+// A waiter gives up while the server rejects writes, so its position cannot be removed immediately. Soon after the server
+// accepts writes again, nothing of it is left.
 //
 //	1 the lock is held, and one caller waits
-//	2 the server takes no writes for a while
-//	3 the waiter gives up, and so does another, which has come only now
-//	4 the server takes writes: the queue is empty within two operation timeouts
+//	2 the server rejects writes for a while
+//	3 the waiter gives up, and so does another, which has just come
+//	4 the server accepts writes: the queue is empty within two operation timeouts
 func TestFairQueue_writesRejected(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
 	s := newFairScene(t)
@@ -329,15 +323,14 @@ func TestFairQueue_writesRejected(t *testing.T) {
 	if took := time.Since(end); took > 10*opTimeout {
 		t.Errorf("the queue was empty %v after the server took writes again, want %v", took, 2*opTimeout)
 	}
-	// A copy that the pause held back may come after the first look.
+	// A duplicate delayed by the pause may arrive after the first repetition.
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	noKeys(t, s.server)
 }
 
-// The queue or the deadlines are deleted by hand, while some callers wait. All of them are
-// served nevertheless, and soon.
+// The queue or the deadlines are deleted manually while callers wait. All of them are still served soon.
 func TestFairQueue_deletedByHand(t *testing.T) {
 	const n = 5
 	list, zset := queue(fairName)
@@ -368,7 +361,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if took := time.Since(start); took > waiterTimeout {
+			if took := time.Since(start); took > promptTimeout {
 				t.Errorf("it took %v until all were served", took)
 			}
 			if key == zset && !slices.IsSorted(tokens) { // the order stands in the list

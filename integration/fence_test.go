@@ -44,7 +44,7 @@ const (
 	stale = fencetest.Older
 )
 
-// database is a database on which the guard is tested.
+// database is a database on which the fencing check is tested.
 type database struct {
 	*sql.DB
 	dialect fencesql.Dialect
@@ -71,8 +71,7 @@ func (d *database) number(t *testing.T, text string, args ...any) (n int64) {
 	return n
 }
 
-// tables makes empty tables: the registers, an account with a fence of its own, and
-// a log of the commits.
+// tables makes empty tables: the token counters, an account with its own fence, and a log of the commits.
 func (d *database) tables(t *testing.T) *fencesql.Guard {
 	t.Helper()
 	guard, err := fencesql.New(d.dialect, "")
@@ -121,7 +120,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// One after the other.
+// Transactions one after the other.
 func fenceAdvance(t *testing.T, d *database) {
 	guard := d.tables(t)
 	advance := func(resource string, token uint64, end func(*sql.Tx) error) error {
@@ -141,11 +140,11 @@ func fenceAdvance(t *testing.T, d *database) {
 		{"a", stale, 0, rollback},
 		{"a", stale, stale, commit},
 		{"a", stale, stale, commit},
-		{"a", fresh, stale, rollback}, // a token that was rolled back was never seen
+		{"a", fresh, stale, rollback}, // a token that was rolled back does not count
 		{"a", stale, stale, commit},
 		{"a", fresh, fresh, commit},
 		{"a", stale, fresh, rollback},
-		{"a", stale, fresh, commit}, // a commit in spite of the refusal has not lowered it
+		{"a", stale, fresh, commit}, // a commit despite the rejection has not lowered it
 		{"b", stale, stale, commit}, // another resource, another sequence
 		{"it's; -- ∞", 1, 1, commit},
 		{"a", 1, fresh, rollback},
@@ -189,12 +188,12 @@ func fenceAdvance(t *testing.T, d *database) {
 	}
 }
 
-// Of two transactions that want the same register, the second waits for the
-// first, and uses the value that the first one left.
+// Of two transactions for the same token counter, the second waits for the first, and uses the value that the first one
+// left.
 //
-//  1. The first holder's transaction advances.
-//  2. The second one's advances, and waits.
-//  3. The first ends.
+//	1 the first holder's transaction advances
+//	2 the second one's advances, and waits
+//	3 the first ends
 func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 	for _, c := range []struct {
 		name          string
@@ -225,7 +224,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 			}
 			answer := make(chan error, 1)
 			go func() { answer <- guard.Advance(t.Context(), second, "a", c.second) }() // 2
-			for deadline := time.Now().Add(waiterTimeout); !d.waiting(t); {
+			for deadline := time.Now().Add(promptTimeout); !d.waiting(t); {
 				select {
 				case err := <-answer:
 					t.Fatalf("the second did not wait: %v", err)
@@ -259,8 +258,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 	}
 }
 
-// fenceForms are the ways to guard a write: each writes with a token in tx, and
-// reports whether the write was accepted.
+// fenceForms are the ways to check a write: each writes with a token in tx, and reports whether the write was accepted.
 var fenceForms = map[string]func(ctx context.Context, d *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error){
 	"advance": func(ctx context.Context, _ *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error) {
 		err := guard.Advance(ctx, tx, "account 1", token)
@@ -279,7 +277,7 @@ var fenceForms = map[string]func(ctx context.Context, d *database, guard *fences
 	},
 }
 
-// changes reports whether a guarded statement changed a row.
+// changes reports whether a checked statement changed a row.
 func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token uint64, id int) (bool, error) {
 	n, err := fencesql.Int64(token)
 	if err != nil {
@@ -293,9 +291,8 @@ func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token ui
 	return changed > 0, err
 }
 
-// Many holders, fresh and stale, write at once. The log of the accepted writes, which is
-// written in the same transactions and so in the order of their commits, never
-// goes back.
+// Many holders, fresh and stale, write at once. The tokens in the log of the accepted writes never decrease. The log is
+// written in the same transactions, and so in the order of their commits.
 func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(context.Context, *database, *fencesql.Guard, *sql.Tx, uint64) (bool, error)) {
 	guard := d.tables(t)
 	d.do(t, "INSERT INTO accounts VALUES (1, 0, 0)")
@@ -369,7 +366,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 	}
 }
 
-// A row with a fence of its own tells why it was not changed.
+// A row with its own fence shows why it was not changed.
 func fenceRefused(t *testing.T, d *database) {
 	d.tables(t)
 	set := func(token uint64, id int) error {
@@ -399,15 +396,14 @@ func fenceRefused(t *testing.T, d *database) {
 	if err := set(0, 1); !errors.Is(err, fence.ErrNoToken) {
 		t.Errorf("no token: %v", err)
 	}
-	// Refused does not call a row stale that the fence did not refuse.
+	// Refused reports no stale row that the fence did not reject.
 	tx := d.begin(t, sql.LevelDefault)
 	if err := fencesql.Unchanged(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("not refused at all: %v", err)
 	}
 }
 
-// A whole story: a holder loses its lock and does not look, another takes the lock and
-// writes, and then the first writes too.
+// A holder loses its lock and does not check it, another acquires the lock and writes, and then the first writes, too.
 func fenceHolders(t *testing.T, d *database) {
 	guard := d.tables(t)
 	server := redistest.Start(t)
@@ -431,7 +427,7 @@ func fenceHolders(t *testing.T, d *database) {
 		return h
 	}
 	first := take()
-	server.Do(t, "DEL", "account 1") // as if its lease had ended while it was stopped
+	server.Do(t, "DEL", "account 1") // as if its lease had expired while it was paused
 	second := take()
 	if err := withdraw(second, 10); err != nil {
 		t.Error(err)
@@ -506,12 +502,11 @@ func openSQLite(t *testing.T) *database {
 	}
 }
 
-// startPostgres runs a PostgreSQL server of its own, on a socket in a directory
-// of its own, and returns once it answers. Both end with the test.
+// startPostgres runs a separate PostgreSQL server, on a socket in a separate directory, and returns once it responds. Both
+// end with the test.
 //
-// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where
-// distributions install them. Without them the test is skipped, but fails if $CI is
-// set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
+// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where distributions install them. Without them the test is
+// skipped, but fails if $CI is set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
 func startPostgres(t *testing.T) *database {
 	t.Helper()
 	bin := findPostgres(t)
@@ -563,10 +558,10 @@ func startPostgres(t *testing.T) *database {
 		_ = server.Process.Signal(syscall.SIGINT) // "fast": ends open transactions
 		select {
 		case <-exited:
-		case <-time.After(waiterTimeout):
+		case <-time.After(promptTimeout):
 			_ = server.Process.Kill()
 			<-exited
-			t.Errorf("postgres did not end in %v\n%s", waiterTimeout, said)
+			t.Errorf("postgres did not end in %v\n%s", promptTimeout, said)
 		}
 	})
 
@@ -576,7 +571,7 @@ func startPostgres(t *testing.T) *database {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(20)
-	for deadline := time.Now().Add(2 * waiterTimeout); ; {
+	for deadline := time.Now().Add(2 * promptTimeout); ; {
 		err := db.PingContext(t.Context())
 		if err == nil {
 			break

@@ -25,11 +25,10 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 	return h.Token()
 }
 
-// With a register, tokens grow although the server's clock went back, which has the
-// same effect as a register that is ahead of the clock. A peer that counts the register up by one, as
-// Redisson's fenced lock does, is part of the sequence. A plain or a fair lock raises the register
-// beyond its token, by the number of hand-offs that need no command, and a writer by
-// one, which is for readers.
+// With a token counter, tokens grow although the server's clock moved backward, which has the same effect as a token
+// counter that is ahead of the clock. A client that increments the counter by one, like Redisson's fenced lock, is part of
+// the sequence. A plain or a fair lock raises the counter beyond its token, by the number of hand-offs that need no
+// command, and a writer by one, which is for readers.
 func TestFencing_tokenCounter(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		server := redistest.Start(t)
@@ -57,12 +56,12 @@ func TestFencing_tokenCounter(t *testing.T) {
 			return n
 		}
 
-		server.Do(t, "INCR", register) // a peer was here before
+		server.Do(t, "INCR", register) // another client was here before
 		first := token(t, t.Context(), l)
 		if first < 1e15 || last() != first+spare {
 			t.Errorf("the first token is %d, the register %d", first, last())
 		}
-		server.Do(t, "SET", register, "3000000000000000") // the clock went back by decades
+		server.Do(t, "SET", register, "3000000000000000") // the clock moved backward by decades
 		second, third := token(t, t.Context(), l), token(t, t.Context(), l)
 		if second != 3e15+1 || third != second+spare+1 || last() != third+spare {
 			t.Errorf("tokens %d, %d and register %d after 3000000000000000", second, third, last())
@@ -90,11 +89,11 @@ func TestFencing_tokenCounter(t *testing.T) {
 		server.Do(t, "DEL", register)
 		noKeys(t, server)
 		token(t, t.Context(), k.lock(c, "orders"))
-		noKeys(t, server) // without fencing there is no register
+		noKeys(t, server) // without fencing there is no token counter
 	}, plain, fair, write)
 }
 
-// A register that is too far ahead to count further is an error, and no token is granted twice.
+// A token counter that is too large to count further is an error, and no token is granted twice.
 func TestFencing_tokenCounterTooFar(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))
@@ -109,8 +108,8 @@ func TestFencing_tokenCounterTooFar(t *testing.T) {
 	}
 }
 
-// A reader's token is larger than that of every earlier writer, so that a late writer is
-// refused where a reader was seen. It is the same for all readers until another owner has written.
+// A reader's token is larger than every earlier writer's, so a stale writer is rejected after a reader's token was seen. It
+// is the same for all readers until another owner has written.
 func TestFencing_readers(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))

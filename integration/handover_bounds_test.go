@@ -33,8 +33,8 @@ func (s *handover) visit(call int64, h lock.Hold) visit {
 	return visit{op: op{Kind: acquire, Name: handed, Owner: h.Owner(), Token: h.Token(), Call: call, Return: monotonic()}, gave: true}
 }
 
-// endBusy stops the busy processes, and checks that no two owners were inside together.
-// It returns the visits since an instant, in order.
+// endBusy stops the busy processes, and checks that no two owners were inside together. It returns the visits since an
+// instant, in order.
 func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []visit {
 	s.Helper()
 	for _, p := range busy {
@@ -49,9 +49,9 @@ func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []vis
 	return slices.DeleteFunc(history, func(v visit) bool { return v.Return < instant })
 }
 
-// The user of a process may not subscribe, so no message reaches it: it must ask at the
-// moment when its turn comes. It has the lock again and again, within 11 s and a turn of the
-// others, and as a rule after about a second. The others have the lock for most of the time.
+// The user of a process lacks permission to subscribe, so it receives no messages: it must send a request at the moment
+// when its turn comes. It acquires the lock repeatedly, within 11 s and a turn of the others, and usually after about a
+// second. The others have the lock for most of the time.
 func TestHandover_deaf(t *testing.T) {
 	turns := amount(10)
 	s := newHandover(t)
@@ -94,8 +94,8 @@ func TestHandover_deaf(t *testing.T) {
 	}
 }
 
-// A process only calls TryLock, every four milliseconds, and stands in no line. It has the lock
-// about once a second: as often as the lock is freed.
+// A process only calls TryLock, every four milliseconds, and is not queued. It acquires the lock about once a second: as
+// often as the lock is freed.
 func TestHandover_poller(t *testing.T) {
 	times := amount(10)
 	s := newHandover(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// relay is the way in which goroutines of a process share a lock.
+// relay describes how goroutines of a process share a lock.
 type relay struct {
 	Goroutines int
 	Stay       time.Duration `json:",omitempty"` // how long each of them is inside
@@ -93,7 +93,7 @@ func (run *runner) finish() (relayed, error) {
 	return run.sum, errors.Join(run.err, run.journal.Close())
 }
 
-// once takes the lock once, and reports whether this goroutine may go on.
+// once acquires the lock once, and reports whether this goroutine may continue.
 func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	o := op{Kind: acquire, Name: l.Name(), Goroutine: g, Call: monotonic()}
 	h, err := l.Lock(noting(ctx))
@@ -218,10 +218,9 @@ type taken struct {
 	done  time.Time
 }
 
-// exclusive fails the test when two owners were inside at one time, when tokens did not grow, or
-// when a process handed the lock off more often than it may. It excuses owners that lost the lock
-// by force, until they have heard of it. Where these are not known, the
-// first token under an owner string must say when it was granted, in µs.
+// exclusive fails the test if two owners were inside at one time, if tokens did not grow, or if a process handed the lock
+// off more often than allowed. It excuses owners whose lock was force-unlocked, until they are notified. If these are not
+// known, the first token under an owner string must be the time of its grant, in µs.
 func exclusive(t *testing.T, all []visit, forced ...taken) {
 	t.Helper()
 	granted := make(map[string]uint64)
@@ -260,9 +259,8 @@ func exclusive(t *testing.T, all []visit, forced ...taken) {
 	}
 }
 
-// Four processes share a lock without a pause, and one of them is killed, at any instant;
-// another takes its place, and so on. The others have the lock again when the lease of
-// the dead one is over, at the latest.
+// Four processes share a lock without a pause, and one of them is killed, at any instant; another replaces it, and so on.
+// The others acquire the lock again when the lease of the dead one expires, at the latest.
 func TestHandover_anyKilled(t *testing.T) {
 	rounds := amount(10)
 	const lease, processes = time.Second, 4
@@ -308,8 +306,8 @@ func TestHandover_anyKilled(t *testing.T) {
 	s.end(all...)
 }
 
-// The lock is taken by force, again and again, from processes that share it without a
-// pause. The holder of that moment is told once, and all others have the lock one after the other.
+// The lock is force-unlocked repeatedly while processes share it without a pause. The current holder is notified once, and
+// all others acquire the lock one after the other.
 func TestHandover_forcedAtAnyTime(t *testing.T) {
 	forces := amount(50)
 	random := rand.New(rand.NewPCG(seed(t), 0))
@@ -347,12 +345,11 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 	s.end(all...)
 }
 
-// A busy process has 50 goroutines that want the lock without a pause, and a quiet one has
-// one that wants it now and then. The quiet one stands in line, and has the lock after the
-// current turn.
+// A busy process has 50 goroutines that want the lock without a pause, and a quiet one has one that wants it now and then.
+// The quiet one is queued, and acquires the lock after the current turn.
 //
-// Now and then, after 64 grants, the lock is freed, and the first caller that asks has it: a wish
-// of that moment can be served later, and there are no more such wishes than such moments.
+// Now and then, after 64 grants, the lock is freed, and the first request acquires it. A caller of the quiet process that
+// comes at such a moment can be served later; there are at most as many late callers as such moments.
 func TestHandover_busyAndQuiet(t *testing.T) {
 	wishes := amount(200)
 	s := newHandover(t)
@@ -396,8 +393,8 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 	}
 }
 
-// listen counts how often the lock was freed, until its result is called; as a client that
-// knows of the line, or as one that does not.
+// listen counts how often the lock was freed, until its result is called; as a client that knows the queue, or as one that
+// does not.
 func (s *handover) listen(knows bool) (count func() int) {
 	s.Helper()
 	var n atomic.Int64
@@ -455,7 +452,7 @@ redis.call('publish', KEYS[2], '0')
 return 1`
 )
 
-// meet makes a stranger that listens.
+// meet starts an outsider that listens.
 func (s *handover) meet() *outsider {
 	s.Helper()
 	p := &outsider{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
@@ -476,7 +473,7 @@ func (s *handover) meet() *outsider {
 // lock waits for the lock: for the message, or for the end of the lease.
 func (p *outsider) lock(lease time.Duration) {
 	p.Helper()
-	for deadline := time.Now().Add(waiterTimeout); ; {
+	for deadline := time.Now().Add(promptTimeout); ; {
 		v := visit{op: op{Kind: acquire, Owner: p.owner, Call: monotonic()}}
 		left, err := do(p.T, p.rdb, "EVAL", outsiderLocks, "1", handed, strconv.FormatInt(lease.Milliseconds(), 10), p.owner).AsInt64()
 		v.Return = monotonic()
@@ -489,7 +486,7 @@ func (p *outsider) lock(lease time.Duration) {
 			p.Fatalf("it is told to wait for %d ms (%v)", left, err)
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("it has no turn within %v", waiterTimeout)
+			p.Fatalf("it has no turn within %v", promptTimeout)
 		}
 		select {
 		case m := <-p.heard:
@@ -511,13 +508,13 @@ func (p *outsider) unlock() {
 	}
 }
 
-// Does a client that only knows what Redisson knows have its turns of a lock that ours hand
-// off all the time? And do ours respect its locks until they end?
+// A client with only Redisson's protocol acquires a lock that leasehold clients hand off continuously, and leasehold
+// clients respect its locks until they end.
 //
-//	1 two processes share the lock without a pause; a stranger wants it again and again
-//	2 the stranger has it, and is alone then; ours have had it for five turns at the most each time
-//	  that it was freed, which is what they have to do for the stranger
-//	3 the stranger takes it for a second, and is silent from then on
+//	1 two processes share the lock without a pause; the outsider wants it repeatedly
+//	2 the outsider has it, alone; leasehold's clients had it for at most five turns each time
+//	that it was freed, which is what they do for outsiders
+//	3 the outsider acquires it for a second, and sends nothing more
 func TestHandover_stranger(t *testing.T) {
 	turns := amount(30)
 	const lease = time.Second

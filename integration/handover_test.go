@@ -15,18 +15,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does a plain lock go on when a process dies, or stops, in the middle of a hand-off, to it
-// or from it? Each scene is told step by step, to processes that have a connection each.
-// In all of them
+// A plain lock continues when a process dies, or is paused, in the middle of a hand-off, to it or from it. Each scene runs
+// step by step, with processes that have a connection each. In all of them
 //
-//	an owner gets the lock after the one before released it, died, or was past the
-//	end of its promise, and with a larger token
-//	all living waiters are served, after no more than the time that the scene names
+//	an owner acquires the lock after the previous one released it, died, or was past
+//	its Until, and with a larger token
+//	all living waiters are served within the time that the scene names
 //	in the end there are no keys
 //
-// The library's promises in seconds are read at the server, as what is left of the
-// lease. The test's own clock only tells them from leases that no waiter must wait
-// for, which are much longer.
+// The guarantees in seconds are read at the server, as the remaining lease. The test's own clock only distinguishes them
+// from leases that no waiter must wait for, which are much longer.
 type handover struct {
 	*testing.T
 	server  *redistest.Server
@@ -55,7 +53,7 @@ const (
 	// a waiter has to.
 	long   = 10 * hurry
 	short  = 2 * poll
-	medium = 6 * poll // the holder is told within a third of it; commands may take a while
+	medium = 6 * poll // the holder is notified within a third of it; commands may take a while
 )
 
 func newHandover(t *testing.T) *handover {
@@ -65,7 +63,7 @@ func newHandover(t *testing.T) *handover {
 	return s
 }
 
-// relayer is a process, and a proxy that it alone uses.
+// relayer is a process, and its own proxy.
 type relayer struct {
 	*worker
 	wire *redistest.Proxy
@@ -81,7 +79,7 @@ func (s *handover) process(lease time.Duration) *relayer {
 	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
 	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
 	// After this the server knows the scripts, and the test knows the process.
-	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: waiterTimeout}))
+	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: promptTimeout}))
 	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
 	p.id = clientOf(hello.Op.Owner)
 	return p
@@ -90,15 +88,14 @@ func (s *handover) process(lease time.Duration) *relayer {
 // clientOf is the client's part of an owner string.
 func clientOf(owner string) string { return owner[:strings.LastIndexByte(owner, ':')] }
 
-// wants makes p ask for the lock.
+// wants makes p request the lock.
 func (s *handover) wants(p *relayer) {
 	s.Helper()
 	p.wish = p.send(s.T, request{Do: "lock", Name: handed, Fenced: true, Wait: time.Hour})
 }
 
-// waits makes p ask for the lock, and returns when p is in line, listens, and has
-// asked again since it listens: so p does nothing more until the lock comes, or for a
-// poll interval.
+// waits makes p request the lock, and returns when p is queued, subscribed, and has sent a request since: p does nothing
+// more until the lock comes, or for a poll interval.
 func (s *handover) waits(p *relayer) {
 	s.Helper()
 	s.wants(p)
@@ -111,10 +108,10 @@ func (s *handover) waitUntilQueued(p *relayer) {
 	subscribers(s.T, s.rdb, s.channel(p), 1)
 }
 
-// channel is the channel at which p is told that it has the lock.
+// channel is the channel on which p is notified of its grant.
 func (s *handover) channel(p *relayer) string { return "leasehold_channel:{" + handed + "}:" + p.id }
 
-// got waits for p's grant, which must be its turn.
+// got waits for p's grant, which must be next.
 func (s *handover) got(p *relayer) granted {
 	s.Helper()
 	p.granted = value[granted](s.T, must(s.T, receive(s.T, p.wish)))
@@ -142,7 +139,7 @@ func (s *handover) gives(p *relayer) {
 	p.do(s.T, request{Do: "unlock", Hold: p.granted.Hold})
 }
 
-// kill kills p, and makes the server notice.
+// kill kills p, and makes the server detect it.
 func (s *handover) kill(p *relayer) {
 	s.Helper()
 	p.worker.kill()
@@ -167,13 +164,13 @@ func (s *handover) serve(waiting ...*relayer) {
 			a.p.granted = value[granted](s.T, must(s.T, a.r))
 			s.turn(a.p.granted.Op)
 			s.gives(a.p)
-		case <-time.After(waiterTimeout):
-			s.Fatalf("no waiter was served within %v: %+v", waiterTimeout, s.state())
+		case <-time.After(promptTimeout):
+			s.Fatalf("no waiter was served within %v: %+v", promptTimeout, s.state())
 		}
 	}
 }
 
-// end closes the remaining processes, and looks for remaining keys.
+// end closes the remaining processes, and searches for remaining keys.
 func (s *handover) end(left ...*relayer) {
 	s.Helper()
 	for _, p := range left {
@@ -183,7 +180,7 @@ func (s *handover) end(left ...*relayer) {
 	noKeys(s.T, s.server)
 }
 
-// handedState is the lock as it stands in Redis.
+// handedState is the lock as stored in Redis.
 type handedState struct {
 	owner string // of the holder; "" if there is none
 	count string
@@ -213,7 +210,7 @@ func (s *handover) state() (state handedState) {
 	return state
 }
 
-// listens reports whether p is in line, and the server counts it as a listener.
+// listens reports whether p is queued, and the server counts it as a listener.
 func (state handedState) listens(p *relayer) bool {
 	for entry := range strings.SplitSeq(state.line, ";") {
 		args := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
@@ -224,7 +221,7 @@ func (state handedState) listens(p *relayer) bool {
 	return false
 }
 
-// has fails unless p holds the lock in Redis, for a lease of most.
+// has fails unless p holds the lock in Redis, for a lease of at most most.
 func (s *handover) has(p *relayer, most time.Duration) handedState {
 	s.Helper()
 	state := s.state()
@@ -234,7 +231,7 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 	return state
 }
 
-// within fails when more than most has passed since began.
+// within fails if more than most has passed since began.
 func (s *handover) within(most time.Duration, start int64) {
 	s.Helper()
 	if took := time.Duration(monotonic() - start); took > most {
@@ -269,8 +266,7 @@ func number(arg []byte) int {
 	return n
 }
 
-// once does a to the next such script of p, and closes reached when it is there. All later
-// requests of p are lost.
+// once does a to the next such script of p, and closes reached when it is there. All later requests of p are lost.
 func (s *handover) once(p *relayer, what string, a redistest.Action) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	var done atomic.Bool
@@ -291,8 +287,8 @@ func (s *handover) reached(at <-chan struct{}) {
 	s.Helper()
 	select {
 	case <-at:
-	case <-time.After(waiterTimeout):
-		s.Fatalf("it was not reached within %v: %+v", waiterTimeout, s.state())
+	case <-time.After(promptTimeout):
+		s.Fatalf("it was not reached within %v: %+v", promptTimeout, s.state())
 	}
 }
 
@@ -316,7 +312,7 @@ func TestHandover_killed(t *testing.T) {
 	}
 }
 
-// The release is never sent. The others have to wait for the end of the lease.
+// The release is never sent. The others have to wait for the lease to expire.
 func killedBeforeItsRelease(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
@@ -336,8 +332,8 @@ func killedBeforeItsRelease(s *handover) {
 	s.end(b, c)
 }
 
-// The release was carried out, and its sender does not hear of it. The next process has
-// the lock by then, and the dead one's place in line delays no other.
+// The release was executed, and its sender does not get the reply. The next process has the lock by then, and the dead
+// one's queue position delays no other.
 func killedBeforeTheReply(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -362,14 +358,14 @@ func killedBeforeTheReply(s *handover) {
 	s.end(b, c)
 }
 
-// The only waiter in line is of the same process, so the release grants it the lock; then
-// the process is dead. That costs an offer.
+// The only queued waiter is of the same process, so the release grants it the lock; then the process is dead. That costs an
+// offer.
 func killedAsItsOwnNextOwner(s *handover) {
 	a, b := s.process(long), s.process(long)
 	s.wants(a)
 	dead := s.got(a)
 	s.wants(a)
-	s.waitUntilQueued(a) // after a poll interval, as its own process has the lock
+	s.waitUntilQueued(a) // after a poll interval, because its own process has the lock
 	never := make(chan struct{})
 	release := s.once(a, "release", redistest.Action{HoldReply: never})
 	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
@@ -385,7 +381,7 @@ func killedAsItsOwnNextOwner(s *handover) {
 	s.end(b)
 }
 
-// The message was sent, and does not arrive. That costs an offer, in which no process believed.
+// The message was sent, and does not arrive. That costs an offer, in which no process acted as the holder.
 func killedBeforeItsNotification(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -406,8 +402,7 @@ func killedBeforeItsNotification(s *handover) {
 	s.end(a, c, d)
 }
 
-// The process has held the lock since a moment ago, for an offer, or for a lease if it has
-// renewed it already.
+// The process acquired the lock a moment ago, for an offer, or for a lease if it has renewed it already.
 func killedAfterItsNotification(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
@@ -424,7 +419,7 @@ func killedAfterItsNotification(s *handover) {
 	s.end(a, c)
 }
 
-// Redis knows of the first holder of the chain, and the others hold under its name.
+// Redis has the owner string of the first holder of the chain, and the others hold under it.
 func killedInAChain(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	dead := s.chain(a)
@@ -441,7 +436,7 @@ func killedInAChain(s *handover) {
 	s.end(b, c)
 }
 
-// The server knows that the process is gone, so it is passed over at no cost.
+// The server detects that the process is gone, so it is skipped at no cost.
 func killedFirstInQueue(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -482,8 +477,8 @@ func (s *handover) free() {
 	}
 }
 
-// chain makes goroutines of p hand the lock off, and returns when one of them stays that had
-// it from another one, which had it from a third.
+// chain makes goroutines of p hand the lock off, and returns when one of them stays that got it from another one, which got
+// it from a third.
 func (s *handover) chain(p *relayer) granted {
 	s.Helper()
 	p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 6, Stay: section, Stays: 3, Journal: s.journal}})
@@ -492,15 +487,14 @@ func (s *handover) chain(p *relayer) granted {
 	return p.granted
 }
 
-// relayed ends what chain began.
+// relayed ends what chain started.
 func (s *handover) relayed(p *relayer) relayed {
 	s.Helper()
 	return value[relayed](s.T, p.do(s.T, request{Do: "stop"}))
 }
 
-// A process was stopped while it was in line, and is granted the lock. It costs the
-// others an offer. When it goes on, long after, it reads the old message, asks, and
-// is refused.
+// A process was paused while it was queued, and is granted the lock. It costs the others an offer. When it continues, much
+// later, it reads the old message, sends a request, and is refused.
 func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)
@@ -516,7 +510,7 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.got(c)
 	s.within(hurry, start)
 	b.cont(t)
-	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is in line
+	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is queued
 	s.has(c, long)
 	select {
 	case r := <-b.wish:
@@ -529,8 +523,8 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.end(a, b, c)
 }
 
-// A process is stopped that has the lock by a message, or in a chain. It goes on when
-// another owner has the lock, and its first look tells that it has lost it.
+// A process is paused that has the lock by a message, or in a chain. It continues when another owner has the lock, and its
+// first check detects the loss.
 func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	for _, how := range []string{"by a message", "in a chain"} {
 		t.Run(how, func(t *testing.T) {
@@ -575,9 +569,8 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	}
 }
 
-// A chain ends with a holder that stays for longer than the lease of the chain. It has
-// the lock while it is renewed; if that fails the holder is told in time, and no other holder of its
-// process believes to have it after that.
+// A chain ends with a holder that stays for longer than the lease of the chain. It has the lock while it is renewed; if
+// that fails, the holder is notified in time, and no other hold of its process is valid after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
 	const lease = 2 * time.Second
 	for name, fault := range map[string]func(*relayer){
@@ -643,8 +636,8 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 	}
 }
 
-// The lock is taken by force from the holder at the end of a chain. That holder is told, and all
-// waiters, in its process and in others, have the lock one after the other.
+// The holder at the end of a chain is force-unlocked. That holder is notified, and all waiters, in its process and in
+// others, acquire the lock one after the other.
 func TestHandover_forcedInAChain(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)

@@ -20,7 +20,7 @@ type javaLatch struct {
 }
 
 func (l javaLatch) request(method string, n int64) javaRequest {
-	wait := waiterTimeout.Milliseconds()
+	wait := promptTimeout.Milliseconds()
 	return javaRequest{Do: "latch." + method, Client: l.name, Name: l.latch, N: n, Wait: &wait}
 }
 

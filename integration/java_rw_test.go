@@ -294,7 +294,7 @@ func TestJavaRW_deadReader(t *testing.T) {
 			{"of Go", func(t *testing.T, s *javaScene) (string, func()) {
 				w := startWorker(t)
 				w.do(t, request{Do: "open", Addr: s.addr(), Dog: dog})
-				return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW, Wait: waiterTimeout})).Op.Owner, w.kill
+				return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW, Wait: promptTimeout})).Op.Owner, w.kill
 			}},
 		} {
 			for _, lastIsJava := range []bool{false, true} {

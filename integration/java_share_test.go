@@ -43,8 +43,8 @@ func TestJava_share(t *testing.T) {
 				start := time.Now()
 				h := newHistory(s)
 				for h.turns["java"] < least || h.turns["go"] < least { // 2
-					if time.Since(start) > waiterTimeout {
-						t.Errorf("turns in %v: %v; want %d each", waiterTimeout, h.turns, least)
+					if time.Since(start) > promptTimeout {
+						t.Errorf("turns in %v: %v; want %d each", promptTimeout, h.turns, least)
 						break
 					}
 					if !h.read() {

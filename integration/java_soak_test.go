@@ -279,7 +279,7 @@ func (w *javaWatch) heard(name string) bool {
 // heardAll fails if nobody was told that the latest owner left.
 func (w *javaWatch) heardAll() {
 	w.Helper()
-	deadline := time.Now().Add(waiterTimeout)
+	deadline := time.Now().Add(promptTimeout)
 	for _, name := range w.names {
 		for !w.heard(name) { // it may be on its way
 			if time.Now().After(deadline) {

@@ -239,7 +239,7 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
-	deadline := time.Now().Add(waiterTimeout)
+	deadline := time.Now().Add(promptTimeout)
 	for {
 		left = nil
 		for _, node := range s.nodes {
@@ -677,7 +677,7 @@ func TestJava_force(t *testing.T) {
 					case r := <-answer:
 						must(t, r)
 						waiter.unlock(t)
-					case <-time.After(waiterTimeout):
+					case <-time.After(promptTimeout):
 						t.Fatal("nobody gets what Java has forced")
 					}
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A cluster behind one address, as proxies and some clouds offer it: the rules of every kind hold, both where clients
-// take the address for one server, and where they take it for a cluster with one node.
+// A cluster behind a proxy, as some clouds offer it: the rules of every type hold, both where clients detect a single
+// server, and where they detect a cluster with one node.
 func TestOneAddress_conformance(t *testing.T) {
 	withOthers(t)
 	c := redistest.StartCluster(t)
@@ -40,8 +40,8 @@ func TestOneAddress_conformance(t *testing.T) {
 	}
 }
 
-// Owners of both clients take turns behind one address, while slots move and replicas take over as planned: nobody
-// meets another, no lock is lost, and no waiter is forgotten.
+// Owners of both clients compete behind a proxy, while slots are migrated and replicas take over as planned: no two owners
+// meet, no lock is lost, and no waiter is forgotten.
 func TestOneAddress_load(t *testing.T) {
 	withOthers(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
@@ -73,8 +73,8 @@ func TestOneAddress_load(t *testing.T) {
 	}
 }
 
-// Where clients take the address for one server, a process listens at one node. The others count no listener, but their
-// messages reach it. So a waiter gets the lock soon, and at the latest a poll interval after its release.
+// Where clients detect a single server, a process listens at one node. The others count no listener, but their messages
+// reach it. A waiter therefore acquires the lock soon, and at most a poll interval after its release.
 func TestOneAddress_handOver(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -120,8 +120,8 @@ func TestOneAddress_handOver(t *testing.T) {
 	}
 }
 
-// Locks of several slots are taken as one, though no script may have keys of two: where clients take the address for
-// one server, they find that out by the answer, and take one lock after the other.
+// Locks of several slots are acquired as one, although no script may have keys of two slots: where clients detect a single
+// server, the reply shows that, and they acquire one lock after the other.
 func TestOneAddress_multilock(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

@@ -20,21 +20,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Is a process that was stopped past its lease told so at its first look? And
-// does it leave the next holder alone? 200 times, with leases of 150 to 300 ms,
-// some fixed and some renewed:
+// A process that was paused past its lease detects the loss at its first check, and does not affect the next holder. 200
+// times, with leases of 150 to 300 ms, some fixed and some renewed:
 //
-//	1 a worker takes the lock, and looks at it without a pause
-//	2 at a random instant it is stopped
-//	3 another process, this one, waits for the lock, and gets it when the server's
-//	  lease is over, which is not before the end of the worker's promise
-//	4 the worker goes on. No look that began after the end of the promise,
-//	  and so none that began after 3, may find the lock held
-//	5 its unlock says that the lock was lost, and does nothing to the new holder
+//	1 a worker acquires the lock, and checks it without a pause
+//	2 at a random instant it is paused
+//	3 another process, this one, waits for the lock, and acquires it when the server's
+//	lease expires, which is not before the worker's Until
+//	4 the worker continues. No check that began after Until, and so none that began
+//	after 3, may find the lock held
+//	5 its unlock reports the loss, and does not affect the new holder
 //
-// The worker's replies are delayed, so that a promise
-// counted from the reply would end after the lease. Other kinds do it less often;
-// where the worker reads, this process writes.
+// The worker's replies are delayed, so that an Until counted from the reply would be after the lease. Other types do fewer
+// rounds; where the worker reads, this process writes.
 func TestPause(t *testing.T) { eachKind(t, testPause, plain, fair, read, write) }
 
 func testPause(t *testing.T, k kind) {
@@ -98,9 +96,8 @@ func testPause(t *testing.T, k kind) {
 	}
 }
 
-// And if very many leases end at one instant, as they do in a process that was
-// stopped? It takes time to tell all their holders; a look must not wait for
-// its turn. No process is stopped here; the leases just end together.
+// Very many leases end at one instant, as in a process that was paused. It takes time to notify all their holders; a check
+// must not wait for that. No process is paused here; the leases just end together.
 func TestPause_manyAtOnce(t *testing.T) {
 	const holds, checkers = 1000, 2
 	rounds := amount(10)
@@ -204,7 +201,7 @@ func (a *paused) add(b paused) {
 	a.slack = append(a.slack, b.slack...)
 }
 
-// pauser stops one worker.
+// pauser pauses one worker.
 type pauser struct {
 	*testing.T
 	rdb    rueidis.Client
@@ -222,7 +219,7 @@ func (p *pauser) once(round int) (sum paused) {
 		fixed = time.Duration(150+p.random.IntN(150)) * time.Millisecond
 		lease = fixed
 	}
-	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: waiterTimeout})) // 1
+	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: promptTimeout})) // 1
 	checking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
 
 	// The server computed its answer some time before it arrived.
@@ -232,7 +229,7 @@ func (p *pauser) once(round int) (sum paused) {
 	if err != nil || left == -1 || slack < -time.Millisecond {
 		p.Errorf("round %d: the promise ends %v after the server's lease (left: %d ms, %v)", round, -slack, left, err)
 	}
-	if left >= 0 { // else this machine was so slow that both are over
+	if left >= 0 { // otherwise this machine was so slow that both have expired
 		sum.slack = []time.Duration{slack}
 	}
 
@@ -245,7 +242,7 @@ func (p *pauser) once(round int) (sum paused) {
 	stopped := monotonic()
 
 	o := op{Call: monotonic()}
-	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), waiterTimeout) // 3
+	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), promptTimeout) // 3
 	o.Return = monotonic()
 	if err != nil {
 		p.Errorf("round %d: nobody gets the lock of a process that is stopped: %v", round, err)
@@ -290,7 +287,7 @@ func (p *pauser) once(round int) (sum paused) {
 	return sum
 }
 
-// watched is what a worker saw of a hold, until the hold was over.
+// watched is what a worker detected about a hold, until the hold ended.
 type watched struct {
 	Looks    int
 	Late     int           // looks that found it held after the end of its promise
@@ -307,7 +304,7 @@ type watched struct {
 	ControlWorst time.Duration
 }
 
-// watch looks at h without a pause until it is over.
+// watch checks h without a pause until it has ended.
 func watch(h lock.Hold) (w watched) {
 	w.Until = onMonotonic(h.Until())
 	c := newControl(h)
@@ -354,7 +351,7 @@ func watch(h lock.Hold) (w watched) {
 	return w
 }
 
-// control is a standard context that ends at the present end of the promise.
+// control is a standard context that ends at the current Until.
 type control struct {
 	ctx    context.Context
 	cancel context.CancelFunc

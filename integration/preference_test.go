@@ -142,7 +142,7 @@ func startStream(t *testing.T, server *redistest.Server, workers []*worker, read
 	return s
 }
 
-// write begins to wait for the write lock, and returns when it waits.
+// write requests the write lock, and returns when it waits.
 func (s *streaming) write(options ...lock.Option) <-chan lock.Hold {
 	s.t.Helper()
 	got := make(chan lock.Hold, 1)
@@ -200,8 +200,7 @@ func (p *process) stream(ctx context.Context, r request) (int, error) {
 	return int(gaps.Load()), errors.Join(all...)
 }
 
-// chain reads as one owner after the other; each comes before the previous
-// one leaves.
+// chain reads as one owner after the other; each comes before the previous one leaves.
 func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, stay time.Duration, gaps *atomic.Int64) error {
 	h, err := l.Lock(ctx)
 	for err == nil && !p.enough.Load() {
@@ -227,9 +226,8 @@ func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, s
 	return h.Unlock(ctx)
 }
 
-// BenchmarkPreference measures what the preference of writers costs readers: sixteen
-// readers in four processes, against none, one and four writers that write, and
-// write again. All of them hold the lock for the time in the name.
+// BenchmarkPreference measures what writer preference costs readers: sixteen readers in four processes, with none, one and
+// four writers that write repeatedly. All of them hold the lock for the time in the name.
 //
 //	go test -run '^$' -bench Preference -benchtime 4x -count 6
 func BenchmarkPreference(b *testing.B) {

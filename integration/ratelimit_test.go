@@ -19,16 +19,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// proven is the limit of the next test: what passes in any time W is Burst + Rate·W at most.
+// proven is the limit of the next test: at most Burst + Rate·W are admitted in any time W.
 var proven = ratelimit.Limit{Rate: 500, Per: time.Second, Burst: 100}
 
-// Do eight processes together ever let more pass than the limit allows, while some of them are killed?
+// Eight processes together are never admitted more than the limit, while some of them are killed.
 //
-//	1 eight processes take, wait, cancel and give back, as fast as they can. Each writes
-//	  what it was allowed to use, and between which two instants, to a file
-//	2 again and again one of them is killed, in the middle of whatever it does, and another
-//	  takes its place
-//	3 the files show for each window how much passed in it for certain
+//	1 eight processes take, wait, cancel and refund, as fast as they can. Each writes
+//	what it was allowed to use, and between which two instants, to a file
+//	2 one of them is killed repeatedly, in the middle of a call, and another replaces it
+//	3 the files show for each window how much was certainly admitted in it
 func TestRateLimit_neverMore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -80,12 +79,12 @@ func TestRateLimit_neverMore(t *testing.T) {
 	}
 }
 
-// allowedIn returns what may pass in so many nanoseconds.
+// allowedIn returns what may be admitted in this many nanoseconds.
 func allowedIn(ns int64) float64 {
 	return float64(proven.Burst) + float64(proven.Rate)*float64(ns)/float64(proven.Per)
 }
 
-// use is a number of units that a process was allowed to use at an instant between two, by monotonic.
+// use is a number of permits that a process was allowed to use at an instant between two, by monotonic.
 type use struct{ sent, heard, n int64 }
 
 func unitsOf(log []use) (sum int64) {
@@ -95,7 +94,7 @@ func unitsOf(log []use) (sum int64) {
 	return sum
 }
 
-// used returns what all processes wrote, in the order in which they heard that they may.
+// used returns what all processes wrote, in the order of their replies.
 func used(t *testing.T, dir string) (log []use) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -131,7 +130,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(waiterTimeout), proven)
+	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(promptTimeout), proven)
 	failed := make(chan error)
 	for range 4 {
 		go func() {
@@ -152,7 +151,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 	return err
 }
 
-// useSome makes a call by chance, and returns how many units the caller may use.
+// useSome makes a random call, and returns how many permits the caller may use.
 func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 	const key = "hot"
 	n := 1 + rand.Int64N(3)

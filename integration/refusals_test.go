@@ -17,8 +17,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// With min-replicas-to-write 1, a new primary refuses writes until a replica follows it. Under load, no wait ends by that: locks of every kind, a latch, a wait group,
-// an election and a limiter go on as soon as the old primary follows the new one.
+// With min-replicas-to-write 1, a new primary rejects writes until a replica follows it. Under load, no wait ends because
+// of that: locks of every type, a latch, a wait group, an election and a limiter continue as soon as the old primary
+// follows the new one.
 func TestFailover_minReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "60")
@@ -120,8 +121,8 @@ func TestFailover_minReplicas(t *testing.T) {
 	load.Wait()
 }
 
-// While a slot is migrated, an Unlock and a TryLock of the same lock travel in one script. After the Unlock the key is gone from the source, which
-// then refuses the take: it is retried, and the target grants it.
+// While a slot is migrated, an Unlock and a TryLock of the same lock are sent in one script. After the Unlock the key is
+// gone from the source, which then rejects the acquire: it is retried, and the target grants it.
 func TestCluster_acquireAfterARelease(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

@@ -35,7 +35,7 @@ const (
 	rwEach  = 26 // of so many goroutines, one writes
 )
 
-// onceRW takes one read/write lock in one of the ways, and releases it.
+// onceRW acquires one read/write lock in one of the ways, and releases it.
 func (c *contender) onceRW(ctx context.Context) {
 	name := contended(0)
 	if c.random.IntN(2) == 0 {
@@ -63,7 +63,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	}
 }
 
-// upgrade asks for the write lock under ctx, whose owner reads.
+// upgrade requests the write lock under ctx, whose owner reads.
 func (c *contender) upgrade(ctx context.Context, name string) {
 	c.Upgrades++
 	h, err := write.lock(c.process.client, name).Lock(ctx)

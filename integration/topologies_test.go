@@ -29,7 +29,7 @@ func TestConformance_unixSocket(t *testing.T) {
 	})
 }
 
-// With TLS both sides show a certificate, and a client without one gets no access.
+// With TLS both sides use a certificate, and a client without one gets no access.
 func TestConformance_tls(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -63,14 +63,14 @@ func TestConformance_tls(t *testing.T) {
 	}
 }
 
-// The same behind a Sentinel, which asks for a certificate, too.
+// The same with a Sentinel, which requires a certificate, too.
 func TestConformance_tlsBehindASentinel(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	overTLS(t, authority, "rediss://"+redistest.StartTLSSentinel(t, authority)+"?master_set="+redistest.PrimaryName)
 }
 
-// The same on a cluster, whose nodes name their ports for TLS to clients that use it.
+// The same on a cluster, whose nodes report their TLS ports to clients that use TLS.
 func TestConformance_tlsOnACluster(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -78,7 +78,7 @@ func TestConformance_tlsOnACluster(t *testing.T) {
 	overTLS(t, authority, "rediss://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2])
 }
 
-// overTLS runs the rules of every kind at a URL.
+// overTLS runs the rules of every type at a URL.
 func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 	t.Helper()
 	option, err := client.ParseURL(url)
@@ -97,22 +97,21 @@ func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 	})
 }
 
-// A user with the rights that docs/operate/security.md lists for a kind can do with it all
-// that the rules need.
+// The permissions that docs/operate/security.md lists for a type suffice for everything that the rules need.
 func TestConformance_leastRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	minimalPermissions(t, []*redistest.Server{server}, server.Client)
 }
 
-// The same behind Sentinels.
+// The same with Sentinel.
 func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	minimalPermissions(t, s.Nodes, s.Client)
 }
 
-// The same on a cluster, where hints go by sharded Pub/Sub.
+// The same on a cluster, where notifications use sharded Pub/Sub.
 func TestConformance_leastRightsOnACluster(t *testing.T) {
 	t.Parallel()
 	needs(t, client.PubSubSharded)
@@ -153,7 +152,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 	}
 }
 
-// ofSharded are the rights to commands that a server without sharded Pub/Sub does not know.
+// ofSharded are the permissions for commands that a server without sharded Pub/Sub lacks.
 var ofSharded = []string{"+pubsub|shardnumsub", "+ssubscribe", "+sunsubscribe", "+spublish"}
 
 func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
@@ -187,7 +186,7 @@ func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(te
 	}
 }
 
-// permissionsOf returns the rights of a client with an entry that uses one kind.
+// permissionsOf returns the permissions of a client with an entry that uses one type.
 func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	t.Helper()
 	more = append(more, "Registry", "Forced")
@@ -202,8 +201,8 @@ func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	return append(redistest.Rights(t, more...), redistest.RightsWithoutLocks(t, maker)...)
 }
 
-// Several locks as one need no more rights than each of them, and a quorum needs the right to
-// ask its servers how long they have been up.
+// A multi-lock needs no more permissions than each of its locks, and a quorum needs permission to read the uptime of its
+// servers.
 func TestPermissions_multilock(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second // servers vote when they have been up for that time
