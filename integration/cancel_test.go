@@ -168,7 +168,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	t.Logf("%d calls ended by their context and %d held, in %v; the longest that a key of its own outlived its call was %v, the bound is %v",
 		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound.Round(time.Millisecond))
 	if cancelled.Load() < int64(n)/4 {
-		t.Error("too few calls were ended to say anything")
+		t.Error("too few calls were canceled, so the test shows nothing")
 	}
 
 	for i, c := range locks {
@@ -295,7 +295,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	if wrong.Load() > 0 {
-		t.Errorf("%d of %d unlocks gave a wrong answer", wrong.Load(), callers*n)
+		t.Errorf("%d of %d unlocks returned a wrong result", wrong.Load(), callers*n)
 	}
 	t.Logf("%d of %d re-entries ended as their answer came", refused.Load(), callers*n)
 	if err := c.Close(t.Context()); err != nil {

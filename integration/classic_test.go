@@ -193,7 +193,7 @@ func oursKilledAtOnce(t *testing.T, s *scene) {
 		t.Error(err)
 	}
 	if took := time.Since(start); took > lease+poll {
-		t.Errorf("the next one had to wait for %v, with a lease of %v", took, lease)
+		t.Errorf("the next owner had to wait for %v, with a lease of %v", took, lease)
 	}
 }
 
@@ -245,7 +245,7 @@ func naiveSkewedClock(t *testing.T, s *scene) {
 			t.Fatal(ok, err)
 		}
 		if !value[bool](t, must(t, today(request{Do: "value clock", Name: name, Lease: time.Hour}))) {
-			t.Error("the client of today did not get the lock; want the mistake: two hold it")
+			t.Error("the client with the correct clock did not acquire the lock; want the bug: two holders")
 		}
 	})
 }
@@ -290,12 +290,12 @@ func naiveGetsetByLoser(t *testing.T, s *scene) {
 	}
 	close(resume)
 	if soon(t, slower) {
-		t.Fatal("both got it")
+		t.Fatal("both acquired it")
 	}
 	// The winner frees its lock if it still has it.
 	left, err := do(t, s.b, "GET", name).ToString()
 	if err != nil || left == mine {
-		t.Errorf("the lock's value is %s (%v), which is the winner's; want the mistake: the loser's, an hour that nobody holds", left, err)
+		t.Errorf("the lock's value is %s (%v), which is the winner's; want the bug: the loser's, an hour without a holder", left, err)
 	}
 }
 
@@ -333,15 +333,15 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 
 func naiveBareDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 30*time.Millisecond) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
 	gone(t, s.b)
 	if !setNX(t, s.b, "B", time.Hour) {
-		t.Fatal("B did not get it")
+		t.Fatal("B did not acquire it")
 	}
 	do(t, s.a, "DEL", name)
 	if !setNX(t, s.c, "C", time.Hour) {
-		t.Error("C did not get the lock; want the mistake: B and C hold it")
+		t.Error("C did not acquire the lock; want the bug: B and C hold it")
 	}
 }
 
@@ -381,7 +381,7 @@ func onlyB(t *testing.T, s *scene, b lock.Hold) {
 
 func naiveGetThenDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 300*time.Millisecond) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
 	if mine, err := do(t, s.a, "GET", name).ToString(); mine != "A" || err != nil {
 		t.Fatal("A lost it too early", err)
@@ -396,11 +396,11 @@ func naiveGetThenDel(t *testing.T, s *scene) {
 	soon(t, reached)
 	gone(t, s.b)
 	if !setNX(t, s.b, "B", time.Hour) {
-		t.Fatal("B did not get it")
+		t.Fatal("B did not acquire it")
 	}
 	close(resume)
 	if n := soon(t, deleted); n != 1 || !setNX(t, s.c, "C", time.Hour) {
-		t.Errorf("A deleted %d, and C did not get the lock; want the mistake: B and C hold it", n)
+		t.Errorf("A deleted %d, and C did not acquire the lock; want the bug: B and C hold it", n)
 	}
 }
 
@@ -434,12 +434,12 @@ const (
 
 func naiveShortLease(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", shortLease) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
 	start := time.Now() // A works
 	for !setNX(t, s.b, "B", time.Hour) {
 		if time.Since(start) > longWork {
-			t.Fatal("B did not get the lock while A works; want the mistake: both hold it")
+			t.Fatal("B did not acquire the lock while A works; want the bug: both hold it")
 		}
 	}
 }

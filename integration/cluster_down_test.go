@@ -56,7 +56,7 @@ func TestCluster_down(t *testing.T) {
 			l := third.NewLock(name)
 			start := time.Now()
 			if _, err := l.TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("%s: TryLock: %v, want to hear of the cluster", name, err)
+				t.Errorf("%s: TryLock: got %v, want the error of the cluster", name, err)
 			} else if name == lives && !strings.Contains(err.Error(), "CLUSTERDOWN") {
 				t.Errorf("%s: TryLock: %v, want CLUSTERDOWN", name, err)
 			}
@@ -76,7 +76,7 @@ func TestCluster_down(t *testing.T) {
 			select {
 			case <-h.Context().Done():
 			case <-time.After(promptTimeout):
-				t.Fatalf("%s: the holder is not told", name)
+				t.Fatalf("%s: the holder is not notified", name)
 			}
 			if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: %v, want ErrLost", name, err)

@@ -107,7 +107,7 @@ func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 				t.Error(err)
 			}
 		case <-time.After(promptTimeout):
-			t.Fatalf("%s: nobody went on", c.channels[i])
+			t.Fatalf("%s: no waiter continued", c.channels[i])
 		}
 	}
 	return took
@@ -192,7 +192,7 @@ func TestCluster_notifications(t *testing.T) {
 		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
 		t.Logf("%d waiters that cannot hear: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
 		if received*2 > notReceived {
-			t.Errorf("waiters that hear waited for %v, and others for %v: the messages are worth nothing", received, notReceived)
+			t.Errorf("waiters with messages waited for %v, and others for %v: the messages have no effect", received, notReceived)
 		}
 	})
 }

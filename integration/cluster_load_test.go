@@ -138,7 +138,7 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 		}
 		l.overlaps++
 		if now := time.Now(); now.After(l.excused) {
-			l.t.Errorf("%s: two owners believe in it, %v after any failover could be the reason", name, now.Sub(l.excused))
+			l.t.Errorf("%s: two valid holds, %v after any failover could be the reason", name, now.Sub(l.excused))
 		}
 		l.checks.Go(func() {
 			select {
@@ -146,7 +146,7 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 			case <-other.hold.Context().Done():
 			case <-s.left: // then it may continue alone
 			case <-time.After(told):
-				l.t.Errorf("%s: two owners believe in it, and the first was not told within %v", name, told)
+				l.t.Errorf("%s: two valid holds, and the first was not notified within %v", name, told)
 			}
 		})
 	}
@@ -215,7 +215,7 @@ func (l *clusterLoad) end(fault string) {
 	}
 	for _, k := range []kind{plain, fair, read, write} {
 		if l.grants[k] == 0 {
-			l.t.Errorf("nobody ever got a %s lock: the test proves nothing", k)
+			l.t.Errorf("no %s lock was ever acquired: the test shows nothing", k)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 		for k, p := range pairs {
 			p.wait(t)
 			if late := p.told(t).Sub(promoted); late > told {
-				t.Errorf("%s: its owner was told %v after the promotion, want %v at the most", k, late, told)
+				t.Errorf("%s: its owner was notified %v after the promotion, want at most %v", k, late, told)
 			}
 			if p.both {
 				*overlaps++
@@ -309,7 +309,7 @@ func TestCluster_failovers(t *testing.T) {
 		l.end(fmt.Sprintf("%d masters died", failovers(t)))
 		t.Logf("of %d locks that the replica had never heard of, %d had two owners for a while", 4*failovers(t), overlaps)
 		if overlaps == 0 {
-			t.Error("no lock had two owners: the test proves nothing")
+			t.Error("no lock had two owners: the test shows nothing")
 		}
 	})
 }
@@ -404,9 +404,9 @@ func TestCluster_halfOfALock(t *testing.T) {
 			select {
 			case <-time.After(lease/3 + time.Second): // a renewal
 			case <-got:
-				t.Error("a writer got in")
+				t.Error("a writer was admitted")
 			case <-h.Context().Done():
-				t.Errorf("the reader was told: %v", context.Cause(h.Context()))
+				t.Errorf("the reader was notified: %v", context.Cause(h.Context()))
 			}
 			m.Finish(t) // 4
 			if err := h.Unlock(t.Context()); err != nil {

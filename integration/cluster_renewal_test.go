@@ -95,7 +95,7 @@ func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	for _, h := range lost {
 		soon(t, h.Context().Done())
 		if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Fatalf("a lock of the silent shard: %v, want ErrLost", err)
+			t.Fatalf("a lock of the unavailable shard: got %v, want ErrLost", err)
 		}
 	}
 	r.often(t, others, 3) // for longer than a lease

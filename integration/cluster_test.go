@@ -58,7 +58,7 @@ func TestConformance_cluster(t *testing.T) {
 				calls += n.CommandCalls(t, command)
 			}
 			if calls == 0 {
-				t.Errorf("%s was never called: the test proves nothing", command)
+				t.Errorf("%s was never called: the test shows nothing", command)
 			}
 		}
 	})
@@ -84,11 +84,11 @@ func TestCluster_probe(t *testing.T) {
 		n.Freeze(t)
 	}
 	if _, err := client.New(rdb, client.WithOpTimeout(100*time.Millisecond)); err == nil || !strings.Contains(err.Error(), "WithPubSub") {
-		t.Errorf("New with a frozen cluster: %v, want an error that names WithPubSub", err)
+		t.Errorf("New with a paused cluster: got %v, want an error that names WithPubSub", err)
 	}
 	for _, p := range []client.PubSub{client.PubSubPlain, client.PubSubSharded} {
 		if _, err := client.New(rdb, client.WithPubSub(p)); err != nil {
-			t.Errorf("New with %v: %v, want no question", p, err)
+			t.Errorf("New with %v: got %v, want no query", p, err)
 		}
 	}
 	for _, n := range c.Nodes {

@@ -73,13 +73,13 @@ func testCrashHolder(t *testing.T, k kind) {
 				next := value[granted](t, must(t, receive(t, waiting))) // 3
 				got := time.Duration(next.Op.Return - killed)
 				if most := max(lease, dog) + poll; got > most {
-					t.Errorf("%s: the waiter got it %v after the holder was killed; want %v at the most", name, got, most)
+					t.Errorf("%s: the waiter acquired it %v after the holder was killed; want at most %v", name, got, most)
 				}
 				if late := time.Duration(next.Op.Return - end); late > poll {
-					t.Errorf("%s: the waiter got it %v after the end of the lease; want a poll interval at the most", name, late)
+					t.Errorf("%s: the waiter acquired it %v after the end of the lease; want at most a poll interval", name, late)
 				}
 				if next.Op.Return < dead.Op.Until {
-					t.Errorf("%s: the waiter got it %v before the end of what the dead holder was promised", name, time.Duration(dead.Op.Until-next.Op.Return))
+					t.Errorf("%s: the waiter acquired it %v before the dead holder's Until", name, time.Duration(dead.Op.Until-next.Op.Return))
 				}
 				mu.Lock()
 				after = append(after, got)
@@ -187,10 +187,10 @@ func testCrashWaiter(t *testing.T, k kind) {
 		most = stay + poll
 	}
 	if got := median(early); got > most { // in the middle, because the machine may pause for a while
-		t.Errorf("killed before the unlock: the other waiter got the lock after %v, want %v", got, most)
+		t.Errorf("killed before the unlock: the other waiter acquired the lock after %v, want %v", got, most)
 	}
 	if len(behind) > 0 && median(behind) > dog+stay+poll {
-		t.Errorf("killed at the moment of the unlock: the other waiter got the lock after %v, want %v", median(behind), dog+stay+poll)
+		t.Errorf("killed at the moment of the unlock: the other waiter acquired the lock after %v, want %v", median(behind), dog+stay+poll)
 	}
 	t.Logf("%d waiters killed: the other one had the lock %v after the unlock in the middle and %v at the most; %d times of those at the moment of the unlock it had to wait for the killed one",
 		len(took), median(took), slices.Max(took), len(behind))
@@ -248,7 +248,7 @@ func TestCrash_reader(t *testing.T) {
 					}
 					select {
 					case <-waiting:
-						t.Fatal("the writer got in while one reads")
+						t.Fatal("the writer was admitted while one reads")
 					case <-time.After(10 * time.Millisecond):
 					}
 				}
@@ -265,13 +265,13 @@ func TestCrash_reader(t *testing.T) {
 			g := value[granted](t, must(t, receive(t, waiting)))
 			took := time.Duration(g.Op.Return - killed)
 			if !test.late && took > lease+poll {
-				t.Errorf("the writer got in %v after a reader died whose lease was %v", took, lease)
+				t.Errorf("the writer entered %v after a reader with a lease of %v died", took, lease)
 			}
 			if g.Op.Return < readers[0].Op.Until {
-				t.Errorf("the writer got in %v before the end of what the dead reader was promised", time.Duration(readers[0].Op.Until-g.Op.Return))
+				t.Errorf("the writer entered %v before the dead reader's Until", time.Duration(readers[0].Op.Until-g.Op.Return))
 			}
 			if took := time.Duration(g.Op.Return - released); test.late && took > lease/2 {
-				t.Errorf("the writer got in %v after the last living reader had left", took)
+				t.Errorf("the writer entered %v after the last living reader left", took)
 			}
 			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
 			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})
@@ -317,7 +317,7 @@ func TestCrash_waitingWriter(t *testing.T) {
 	g := value[granted](t, must(t, receive(t, waiting))) // 3
 	took := time.Duration(g.Op.Return - killed)
 	if took > stay+2*poll {
-		t.Errorf("the reader got in %v after the death of a writer with a patience of %v", took, stay)
+		t.Errorf("the reader entered %v after the death of a writer with a waiter timeout of %v", took, stay)
 	}
 	t.Logf("the reader got in %v after the death", took.Round(time.Millisecond))
 	reader.do(t, request{Do: "unlock", Hold: g.Hold})

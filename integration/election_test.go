@@ -189,12 +189,12 @@ func TestElection_quorum(t *testing.T) {
 				late := !time.Now().Before(last)
 				err := h.Err()
 				if late && err == nil && h.Until().Equal(last) {
-					t.Fatal("the leader is not told at Until")
+					t.Fatal("the leader is not notified at Until")
 				}
 				return err != nil
 			})
 			if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("the leader is told: %v", err)
+				t.Errorf("the leader is notified: %v", err)
 			}
 			until(func() bool { return leads() == 0 })
 			if _, err := outsider.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || len(holds) > 0 {
@@ -209,7 +209,7 @@ func TestElection_quorum(t *testing.T) {
 				t.Errorf("the token %d follows %d, and %d more lead", next.Token(), h.Token(), len(holds))
 			}
 			if len(dones) > 0 {
-				t.Errorf("one stands for election no more: %v", <-dones)
+				t.Errorf("a candidate left: %v", <-dones)
 				dones <- nil
 			}
 

@@ -40,7 +40,7 @@ func acquisitions(t *testing.T, n int) int {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_ACQUISITIONS: %q is no number of acquisitions", given)
+		t.Fatalf("LEASEHOLD_ACQUISITIONS: %q is not a number of acquisitions", given)
 	}
 	return n
 }

@@ -127,7 +127,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	t.Logf("%d failovers that forgot the lock: %d times two owners believed in it at once; %d stale writes were refused, none accepted",
 		failovers(t), overlaps, refused)
 	if overlaps == 0 || refused == 0 {
-		t.Error("nobody ever wrote with a stale token: the test proves nothing")
+		t.Error("no write had a stale token: the test shows nothing")
 	}
 }
 

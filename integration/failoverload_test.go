@@ -68,7 +68,7 @@ func TestFailover_underLoad(t *testing.T) {
 			late := p.told(t).Sub(promoted)
 			latest, slowest = max(latest, late), max(slowest, p.at.Sub(promoted))
 			if late > renewal+opTimeout+slack {
-				t.Errorf("round %d, %s: its owner was told %v after the promotion", round, k, late)
+				t.Errorf("round %d, %s: its owner was notified %v after the promotion", round, k, late)
 			}
 			if p.both {
 				overlaps++
@@ -86,7 +86,7 @@ func TestFailover_underLoad(t *testing.T) {
 			if n, err := has.ToInt64(); p.first.Err() == nil {
 				kept++
 				if n != 1 || err != nil {
-					t.Errorf("round %d, %s: its owner believes in a lock that the server does not know (%v)", round, k, err)
+					t.Errorf("round %d, %s: its hold is valid, but the lock is gone on the server (%v)", round, k, err)
 				}
 				p.unlock(t, p.first)
 			} else {
@@ -112,7 +112,7 @@ func TestFailover_underLoad(t *testing.T) {
 	t.Logf("load: locked %s times, %d lost, %d releases unconfirmed, %d times with two owners",
 		counts(load.locked), load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
 	if kept == 0 || overlaps == 0 {
-		t.Error("no lock was kept, or none had two owners: the test proves nothing")
+		t.Error("no lock was kept, or none had two owners: the test shows nothing")
 	}
 
 	// Dead readers that a failover restored are removed by the next request, or with their lease.
@@ -183,7 +183,7 @@ func (p *pair) told(t *testing.T) time.Time {
 	case at := <-p.lost:
 		return at
 	case <-time.After(time.Minute):
-		t.Fatalf("%s: its owner was never told", p.name)
+		t.Fatalf("%s: its owner was never notified", p.name)
 		return time.Time{}
 	}
 }

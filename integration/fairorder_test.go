@@ -123,7 +123,7 @@ func testFairOrder(t *testing.T, waiters int) {
 		t.Error(w)
 	}
 	if all := len(served) * (len(served) - 1) / 2; pairs < all/2 && !testing.Short() {
-		t.Errorf("the order of only %d of %d pairs of waiters is known: that says nothing", pairs, all)
+		t.Errorf("the order of only %d of %d pairs of waiters is known: the test shows nothing", pairs, all)
 	}
 
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Return, b.Return) }) // 6
@@ -136,7 +136,7 @@ func testFairOrder(t *testing.T, waiters int) {
 		before = o.Return
 	}
 	if pauses > len(doomed) {
-		t.Errorf("nobody was served for a patience of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
+		t.Errorf("no waiter was served for a waiter timeout of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
 	}
 
 	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also drops the dead at the end of the queue
@@ -273,7 +273,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 		g := value[granted](t, must(t, receiveWithin(t, answer, 5*time.Minute)))
 		after = append(after, time.Duration(g.Op.Return-killed).Round(time.Millisecond))
 		if took := time.Duration(g.Op.Return - killed); took > most {
-			t.Errorf("waiter %d, behind %d dead, got the lock %v after they died; want one patience, which is %v, and a poll interval", i+1, (i+1)*dead/groups, took, stay)
+			t.Errorf("waiter %d, behind %d dead, acquired the lock %v after they died; want one waiter timeout, which is %v, and a poll interval", i+1, (i+1)*dead/groups, took, stay)
 		}
 		if g.Op.Token <= previous.Op.Token {
 			t.Errorf("waiter %d was served before the one in front of it", i+1)
@@ -283,7 +283,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	}
 	calls := server.CommandCalls(t, "evalsha") - before // 4
 	if calls > 100 {
-		t.Errorf("%d commands while three waited for the dead: somebody asks in a loop", calls)
+		t.Errorf("%d commands while three waited for the dead: a waiter retries in a loop", calls)
 	}
 	survivor.do(t, request{Do: "close"})
 	if err := c.Close(t.Context()); err != nil {
@@ -401,7 +401,7 @@ func TestFairOrder_stopped(t *testing.T) {
 					t.Errorf("worker %d should be served as number %d, and has the token %d after %d (%s)", i+1, place+1, o.Token, token, o.Err)
 				}
 				if took := time.Duration(o.Return - stopped); place == 0 && test.long && took > 20*test.stay {
-					t.Errorf("the worker behind the stopped one was served after %v; want one patience, which is %v", took, test.stay)
+					t.Errorf("the worker behind the paused one was served after %v; want one waiter timeout, which is %v", took, test.stay)
 				}
 				token = o.Token
 			}

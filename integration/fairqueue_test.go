@@ -161,7 +161,7 @@ func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	s.unlock(h) // 4
 	s.unlock(s.granted(w))
 	if took := time.Since(start); took > 5*stay {
-		t.Errorf("it took %v until the lock was given to one behind a dead one; want one patience, %v", took, stay)
+		t.Errorf("it took %v until a waiter behind a dead one acquired the lock; want one waiter timeout, %v", took, stay)
 	}
 	noKeys(t, s.server)
 }
@@ -270,7 +270,7 @@ func TestFairQueue_expiredLeases(t *testing.T) {
 			t.Errorf("number %d was served before the one in front of it", i+1)
 		}
 		if i > 0 && !errors.Is(before.Err(), lock.ErrLost) {
-			t.Errorf("number %d has the lock, and the one in front of it says of its own: %v", i+1, before.Err())
+			t.Errorf("number %d has the lock, and the hold of the previous one: %v", i+1, before.Err())
 		}
 		before = h
 	}
@@ -321,7 +321,7 @@ func TestFairQueue_writesRejected(t *testing.T) {
 	end := time.Now()
 	s.waiters(0)
 	if took := time.Since(end); took > 10*opTimeout {
-		t.Errorf("the queue was empty %v after the server took writes again, want %v", took, 2*opTimeout)
+		t.Errorf("the queue was empty %v after the server accepted writes again, want %v", took, 2*opTimeout)
 	}
 	// A duplicate delayed by the pause may arrive after the first repetition.
 	if err := c.Close(t.Context()); err != nil {

@@ -159,7 +159,7 @@ func fenceAdvance(t *testing.T, d *database) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if got := d.number(t, "SELECT coalesce(max(token), 0) FROM leasehold_fence WHERE resource = $1", c.resource); uint64(got) != c.highest {
-			t.Errorf("after %s the register has %d, want %d", what, got, c.highest)
+			t.Errorf("after %s the token counter has %d, want %d", what, got, c.highest)
 		}
 	}
 	if err := advance("c", 0, rollback); !errors.Is(err, fence.ErrNoToken) {
@@ -343,7 +343,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 	wg.Wait()
 	t.Logf("%d passed, %d were refused, %d to be repeated", handedOff.Load(), refused.Load(), repeated.Load())
 	if handedOff.Load() == 0 || refused.Load() == 0 {
-		t.Error("that proves nothing")
+		t.Error("the test shows nothing")
 	}
 	rows, err := d.QueryContext(t.Context(), "SELECT token FROM log ORDER BY n")
 	if err != nil {
@@ -578,11 +578,11 @@ func startPostgres(t *testing.T) *database {
 		}
 		select {
 		case <-exited:
-			t.Fatalf("postgres ended at once\n%s", said)
+			t.Fatalf("postgres ended immediately\n%s", said)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("postgres does not answer: %v", err)
+			t.Fatalf("postgres does not respond: %v", err)
 		}
 	}
 	d := &database{

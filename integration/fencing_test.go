@@ -59,12 +59,12 @@ func TestFencing_tokenCounter(t *testing.T) {
 		server.Do(t, "INCR", register) // another client was here before
 		first := token(t, t.Context(), l)
 		if first < 1e15 || last() != first+spare {
-			t.Errorf("the first token is %d, the register %d", first, last())
+			t.Errorf("the first token is %d, the token counter %d", first, last())
 		}
 		server.Do(t, "SET", register, "3000000000000000") // the clock moved backward by decades
 		second, third := token(t, t.Context(), l), token(t, t.Context(), l)
 		if second != 3e15+1 || third != second+spare+1 || last() != third+spare {
-			t.Errorf("tokens %d, %d and register %d after 3000000000000000", second, third, last())
+			t.Errorf("tokens %d, %d and token counter %d after 3000000000000000", second, third, last())
 		}
 		server.Do(t, "INCR", register)
 		if next := token(t, t.Context(), l); next != third+spare+2 {
@@ -72,7 +72,7 @@ func TestFencing_tokenCounter(t *testing.T) {
 		}
 		ttl := server.Do(t, "PTTL", register)
 		if left, err := ttl.ToInt64(); err != nil || left != -1 {
-			t.Errorf("the register has an expiry: %d, %v", left, err)
+			t.Errorf("the token counter has an expiry: %d, %v", left, err)
 		}
 
 		// All holds of an owner share the token of the first.
@@ -100,11 +100,11 @@ func TestFencing_tokenCounterTooFar(t *testing.T) {
 	server.Do(t, "SET", "redisson_lock_token:{orders}", "9007199254740991")
 	_, err := c.NewLock("orders", lock.WithFencing()).Lock(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "9007199254740991") {
-		t.Errorf("%v, want one that names the register", err)
+		t.Errorf("got %v, want an error that names the token counter", err)
 	}
 	exists := server.Do(t, "EXISTS", "orders")
 	if n, err := exists.ToInt64(); err != nil || n != 0 {
-		t.Errorf("the lock was taken all the same: %d, %v", n, err)
+		t.Errorf("the lock was still acquired: %d, %v", n, err)
 	}
 }
 

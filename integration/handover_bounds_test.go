@@ -39,7 +39,7 @@ func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []vis
 	s.Helper()
 	for _, p := range busy {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			s.Errorf("%d holders were told of a loss", sum.Lost)
+			s.Errorf("%d holders were notified of a loss", sum.Lost)
 		}
 	}
 	history := append(visits(s.T, s.journal), others...)
@@ -90,7 +90,7 @@ func TestHandover_deaf(t *testing.T) {
 	slices.Sort(waits)
 	t.Logf("the deaf process had the lock %d times in %v, after %v as a rule and %v at the most; the lock waited for it for %v", turns, took, waits[turns/2], waits[turns-1], idle)
 	if idle > took/2 {
-		t.Errorf("the lock waited for the deaf process for %v of %v", idle, took)
+		t.Errorf("the lock waited for the process without Pub/Sub for %v of %v", idle, took)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestHandover_poller(t *testing.T) {
 		<-tries.C
 		call := monotonic()
 		if time.Duration(call-start) > time.Duration(times)*hurry {
-			t.Errorf("the lock came to the poller %d times in %v, want %d", len(own), time.Duration(call-start), times)
+			t.Errorf("the poller acquired the lock %d times in %v, want %d", len(own), time.Duration(call-start), times)
 			break
 		}
 		h, err := l.TryLock(t.Context())
@@ -133,6 +133,6 @@ func TestHandover_poller(t *testing.T) {
 	history := s.endBusy(busy, own, start)
 	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, yielded, len(history)-len(own))
 	if yielded > 2*len(own)+2 {
-		t.Errorf("the lock was let go %d times, and the poller had it %d times", yielded, len(own))
+		t.Errorf("the lock was freed %d times, and the poller had it %d times", yielded, len(own))
 	}
 }

@@ -297,7 +297,7 @@ func TestHandover_anyKilled(t *testing.T) {
 	}
 	for _, p := range all {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			t.Errorf("%d were told of a loss", sum.Lost)
+			t.Errorf("%d were notified of a loss", sum.Lost)
 		}
 	}
 	history := visits(t, s.journal)
@@ -337,7 +337,7 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 		lost += s.relayed(p).Lost
 	}
 	if lost > len(forced) || lost == 0 && len(forced) > 0 {
-		t.Errorf("%d were told of a loss, and it was taken from %d", lost, len(forced))
+		t.Errorf("%d were notified of a loss, and %d were force-unlocked", lost, len(forced))
 	}
 	history := visits(t, s.journal)
 	exclusive(t, history, forced...)
@@ -360,7 +360,7 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 	quietSum := value[relayed](t, quiet.do(t, request{Do: "finish"}))
 	busySum := s.relayed(busy)
 	if quietSum.Lost+busySum.Lost > 0 {
-		t.Errorf("%d and %d were told of a loss", quietSum.Lost, busySum.Lost)
+		t.Errorf("%d and %d were notified of a loss", quietSum.Lost, busySum.Lost)
 	}
 	history := visits(t, s.journal)
 	exclusive(t, history)
@@ -386,10 +386,10 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 	t.Logf("the quiet process wished %d times, and waited %d times; for more than one turn %d times, for %d turns and %d of the others at the most. The lock was let go %d times, and the busy process had it %d times",
 		quietSum.Grants, waited, later, mostTurns, mostPassed, n, busySum.Grants)
 	if later > n {
-		t.Errorf("%d wishes were served after more than one turn, and the lock was let go %d times", later, n)
+		t.Errorf("%d callers were served after more than one turn, and the lock was freed %d times", later, n)
 	}
 	if waited < wishes/4 {
-		t.Error("it waited too seldom to say anything")
+		t.Error("it waited too rarely: the test shows nothing")
 	}
 }
 
@@ -483,7 +483,7 @@ func (p *outsider) lock(lease time.Duration) {
 			return
 		}
 		if err != nil || left < 0 || left > long.Milliseconds() {
-			p.Fatalf("it is told to wait for %d ms (%v)", left, err)
+			p.Fatalf("the reply says to wait for %d ms (%v)", left, err)
 		}
 		if time.Now().After(deadline) {
 			p.Fatalf("it has no turn within %v", promptTimeout)
@@ -491,7 +491,7 @@ func (p *outsider) lock(lease time.Duration) {
 		select {
 		case m := <-p.heard:
 			if p.zeros++; m != "0" {
-				p.Fatalf("it is told %q", m)
+				p.Fatalf("got the message %q", m)
 			}
 		case <-time.After(time.Duration(left) * time.Millisecond):
 		}
@@ -535,7 +535,7 @@ func TestHandover_stranger(t *testing.T) {
 	until(t, func() bool { return len(since(visits(t, s.journal), last.Return)) == 2 })
 	for _, w := range workers {
 		if sum := s.relayed(w); sum.Lost > 0 {
-			t.Errorf("%d were told of a loss", sum.Lost)
+			t.Errorf("%d were notified of a loss", sum.Lost)
 		}
 	}
 	history := append(visits(t, s.journal), p.all...)
@@ -553,7 +553,7 @@ func TestHandover_stranger(t *testing.T) {
 		p.zeros++
 	}
 	if most := 5 * (p.zeros + 1); len(ours) > most {
-		t.Errorf("ours had %d turns while the lock was let go %d times, want %d at the most", len(ours), p.zeros, most)
+		t.Errorf("leasehold's clients had %d turns while the lock was freed %d times, want at most %d", len(ours), p.zeros, most)
 	}
 	t.Logf("the stranger had it %d times, ours for %d turns, %d inside; it was let go %d times", len(p.all), len(ours), len(history)-len(p.all), p.zeros)
 	s.end(workers...)

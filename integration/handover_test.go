@@ -235,7 +235,7 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 func (s *handover) within(most time.Duration, start int64) {
 	s.Helper()
 	if took := time.Duration(monotonic() - start); took > most {
-		s.Errorf("it took %v, want %v at the most", took, most)
+		s.Errorf("it took %v, want at most %v", took, most)
 	}
 }
 
@@ -397,7 +397,7 @@ func killedBeforeItsNotification(s *handover) {
 	s.serve(c, d)
 	s.within(hurry, start)
 	if r, replied := <-b.wish; replied {
-		s.Errorf("the dead one had an answer: %+v", r)
+		s.Errorf("the dead one got a reply: %+v", r)
 	}
 	s.end(a, c, d)
 }
@@ -514,7 +514,7 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.has(c, long)
 	select {
 	case r := <-b.wish:
-		t.Fatalf("it had an answer while another has the lock: %+v", r)
+		t.Fatalf("it got a reply while another has the lock: %+v", r)
 	default:
 	}
 	s.gives(c)
@@ -550,7 +550,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 			b.cont(t)
 			seen := value[watched](t, receive(t, checking))
 			if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
-				t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+				t.Errorf("another had the lock %v before Until, and %v before the last check that found it held; %d checks were late, by at most %v",
 					time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
 			}
 			if !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
@@ -612,7 +612,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				next := s.got(b)
 				seen := value[watched](t, receive(t, checking))
 				if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
-					t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+					t.Errorf("another had the lock %v before Until, and %v before the last check that found it held; %d checks were late, by at most %v",
 						time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
 				}
 				if r := receive(t, a.send(t, request{Do: "unlock", Hold: a.granted.Hold})); !r.is("ErrNotHeld", "ErrLost") {
@@ -625,7 +625,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 			}
 			s.has(b, lease)
 			if n := since(visits(t, s.journal), b.granted.Op.Return)[a.id]; n > 0 {
-				t.Errorf("%d others believed to have the lock at the same time", n)
+				t.Errorf("%d other holds were valid at the same time", n)
 			}
 			s.gives(b)
 			until(t, func() bool { return since(visits(t, s.journal), s.since)[a.id] > 0 })
@@ -653,10 +653,10 @@ func TestHandover_forcedInAChain(t *testing.T) {
 		t.Fatalf("by force: %v, %v", forced, err)
 	}
 	if seen := value[watched](t, receive(t, checking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
-		t.Errorf("the holder was told %q", seen.Err)
+		t.Errorf("the holder was notified of %q", seen.Err)
 	}
 	if r := receive(t, a.send(t, request{Do: "unlock", Hold: dead.Hold})); !r.is("ErrNotHeld", "ErrLost") {
-		t.Errorf("unlocking what was taken by force: %q", r.Err)
+		t.Errorf("Unlock after a force-unlock: %q", r.Err)
 	}
 	f.done = time.Now()
 	told := monotonic()
@@ -667,7 +667,7 @@ func TestHandover_forcedInAChain(t *testing.T) {
 	})
 	for _, p := range all {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			t.Errorf("%d others were told of a loss", sum.Lost)
+			t.Errorf("%d others were notified of a loss", sum.Lost)
 		}
 	}
 	exclusive(t, visits(t, s.journal), f)

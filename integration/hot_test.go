@@ -41,7 +41,7 @@ func TestFigures_hotLock(t *testing.T) {
 func TestFigures_hotLockBites(t *testing.T) {
 	sum, _ := hotLock(t, 20_000, func(process int) string { return "hot" + strconv.Itoa(process) })
 	if sum.Wrong == 0 {
-		t.Errorf("nobody saw another owner: %+v", sum)
+		t.Errorf("no process saw another owner: %+v", sum)
 	}
 }
 

@@ -50,7 +50,7 @@ func TestJavaBloom(t *testing.T) {
 						t.Fatalf("init of Go's: %v, %v", created, err)
 					}
 					if asks[bool](t, s.java, java("tryInit", ours, javaRequest{N: 1000, P: p})) {
-						t.Error("Java made the filter of Go anew")
+						t.Error("Java created Go's filter again")
 					}
 					config := func(name string) []string {
 						t.Helper()

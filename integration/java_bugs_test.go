@@ -72,7 +72,7 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	calls := s.scripts(t)
 	l.get(t)
 	if calls = s.scripts(t) - calls; calls < 50 {
-		t.Errorf("it asked %d times in three seconds", calls)
+		t.Errorf("got %d requests in three seconds", calls)
 	}
 	l.unlock(t)
 	s.empty()
@@ -100,7 +100,7 @@ func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 	l := s.java.lock("thread", fenced, "fenced")
 	l.call(t, "lockAndGetToken", leased(time.Second))
 	if left := l.left(t); left <= javaLease/2 {
-		t.Errorf("a lease of a second was asked for, and %v are left; it used to be that of the watchdog, %v", left, javaLease)
+		t.Errorf("with a lease of a second, %v remain; earlier versions had the watchdog's lease, %v", left, javaLease)
 	}
 	l.unlock(t)
 	s.empty()
@@ -116,7 +116,7 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	s.listens(javaChannel(fenced, "fenced")) // this call is waiting
 	s.unlock(h)
 	if token := result[uint64](t, value[did](t, must(t, receive(t, answer)))); token <= h.Token() {
-		t.Errorf("it got the token %d after %d", token, h.Token())
+		t.Errorf("got token %d after %d", token, h.Token())
 	}
 	l.unlock(t)
 	s.empty()
@@ -131,7 +131,7 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	do(t, s.rdb, "PERSIST", "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
 	if token := result[int64](t, l.call(t, "lockAndGetToken")); token != -1 {
-		t.Errorf("it says that the token is %d, want -1", token)
+		t.Errorf("got token %d, want -1", token)
 	}
 	if n := l.holds(t); n != 0 {
 		t.Errorf("it holds the lock %d times", n)
@@ -152,7 +152,7 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	l.unlock(t)
 	h, err := s.c.NewLock("plain", lock.WithWait(2*lease+poll)).Lock(t.Context())
 	if err != nil {
-		t.Fatalf("Go does not get what Java holds with a watchdog: %v", err)
+		t.Fatalf("Go does not acquire what Java holds with a watchdog: %v", err)
 	}
 	javaFails(t, l.begin(t, "unlock"), "IllegalMonitorStateException")
 	s.unlock(h)

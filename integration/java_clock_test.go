@@ -130,12 +130,12 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := java.acquires(t, 0, time.Hour, 1); len(got) != 1 {
-			t.Fatalf("Java, whose clock says that our lease is over, got %q: then the test is wrong", got)
+			t.Fatalf("Java, by whose clock our lease has expired, got %q: then the test is wrong", got)
 		}
 		until := h.Until()
 		<-h.Context().Done() // at the next renewal
 		if !errors.Is(h.Err(), lock.ErrLost) || time.Now().After(until.Add(lease/3)) {
-			t.Errorf("told %v after the end of the lease: %v", time.Since(until), h.Err())
+			t.Errorf("notified %v after the end of the lease: %v", time.Since(until), h.Err())
 		}
 	})
 	t.Run("behind", func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 		}
 		got := java.acquires(t, 0, 5*time.Second, 1)
 		if len(got) != 1 {
-			t.Fatal("Java could not take the permit")
+			t.Fatal("Java could not acquire the permit")
 		}
 		id, err := hex.DecodeString(got[0])
 		if err != nil {
@@ -163,7 +163,7 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if java.releases(t, got[0]) {
-			t.Error("Java gave back what is ours")
+			t.Error("Java released a permit of leasehold")
 		}
 		if n := len(luascripts.Permits(h.Owner())); n != 1 || h.Err() != nil {
 			t.Errorf("%d permits, %v", n, h.Err())

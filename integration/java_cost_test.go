@@ -26,7 +26,7 @@ func serverCPU(t *testing.T, s *redistest.Server) time.Duration {
 		number, _, _ := strings.Cut(rest, "\r")
 		seconds, err := strconv.ParseFloat(number, 64)
 		if err != nil {
-			t.Skipf("this server does not say what its commands cost: %s%q", field, number)
+			t.Skipf("this server does not report the cost of its commands: %s%q", field, number)
 		}
 		sum += seconds
 	}

@@ -224,7 +224,7 @@ func leased(d time.Duration) func(*javaRequest) {
 func result[T any](tb testing.TB, d did) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(d.Result, &v); err != nil {
-		tb.Fatalf("Java's answer %s: %v", d.Result, err)
+		tb.Fatalf("Java's reply %s: %v", d.Result, err)
 	}
 	return v
 }
@@ -267,7 +267,7 @@ func (l *javaLock) parks(t *testing.T) <-chan reply {
 	until(t, func() bool {
 		if len(answer) > 0 {
 			r := <-answer
-			t.Fatalf("%s lock %q: Java should wait, and says %s %s", l.kind, l.lock, r.Value, r.Err)
+			t.Fatalf("%s lock %q: Java should wait, got %s %s", l.kind, l.lock, r.Value, r.Err)
 		}
 		return l.sleeps(t)
 	})
@@ -283,6 +283,6 @@ func (l *javaLock) sleeps(tb testing.TB) bool {
 func javaFails(t *testing.T, answer <-chan reply, exception string) {
 	t.Helper()
 	if r := receive(t, answer); !slices.Contains(r.Is, exception) {
-		t.Errorf("Java says %s %q, want an %s", r.Value, r.Err, exception)
+		t.Errorf("Java returned %s %q, want an %s", r.Value, r.Err, exception)
 	}
 }

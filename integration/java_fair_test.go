@@ -141,7 +141,7 @@ func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) 
 		w.quit = func() {
 			s.Helper()
 			if result[bool](s, value[did](s, must(s, receive(s, answer)))) {
-				s.Errorf("thread %s, which should have waited in vain, got the lock", thread)
+				s.Errorf("thread %s acquired the lock, want a timeout", thread)
 			}
 		}
 		return w
@@ -352,7 +352,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			w.unlock()
 			s.empty()
 			if late < -5*time.Millisecond || late > poll+10*time.Second {
-				t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
+				t.Errorf("%s behind a dead one acquired the lock %v after its deadline, want about zero", w.who, late)
 			}
 			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].WaiterTimeout, late, calls)
 		}

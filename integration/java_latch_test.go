@@ -182,7 +182,7 @@ func TestJavaLatch_delete(t *testing.T) {
 	}
 	// The next round frees the one that waits for the round that was deleted.
 	if !java.creates(t, 1) {
-		t.Fatal("Java could not make the latch anew")
+		t.Fatal("Java could not create the latch again")
 	}
 	if n, err := l.CountDown(t.Context()); n != 0 || err != nil {
 		t.Fatal(n, err)

@@ -252,7 +252,7 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 	})
 	s.goMay(read, javaRW, false) // 2
 	if !two.try(t) {
-		t.Error("a second reader of Java does not get in: our wish holds it back")
+		t.Error("a second reader of Java does not enter: our writer intent blocks it")
 	}
 	one.unlock(t) // 3
 	if n := two.holds(t); n != 1 {
@@ -355,7 +355,7 @@ func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
 	got := s.wait(write, javaRW)
 	g := s.granted(got) // 3
 	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 0 {
-		t.Errorf("the writer is in, and the reader's lease is not over (%v)", err)
+		t.Errorf("the writer entered, and the reader's lease has not expired (%v)", err)
 	}
 	s.unlock(g.hold)
 	s.empty()

@@ -85,7 +85,7 @@ func TestJavaSemaphore(t *testing.T) {
 				}
 				java.stands(t, 1, 2, 3)
 				if asks[bool](t, s.java, java.request("trySetPermits", 0, 0, 7)) {
-					t.Error("Java made the semaphore anew")
+					t.Error("Java created the semaphore again")
 				}
 				ours := luascripts.Permits(two.Owner())
 				for _, id := range ours {
@@ -96,10 +96,10 @@ func TestJavaSemaphore(t *testing.T) {
 				}
 				one := java.acquires(t, 0, time.Hour, 1)
 				if len(one) != 1 {
-					t.Fatal("Java could not take the third permit")
+					t.Fatal("Java could not acquire the third permit")
 				}
 				if more := java.acquires(t, 0, time.Hour, 1); len(more) > 0 {
-					t.Error("Java took a fourth permit")
+					t.Error("Java acquired a fourth permit")
 				}
 				if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 					t.Errorf("a fourth permit: %v", err)
@@ -114,7 +114,7 @@ func TestJavaSemaphore(t *testing.T) {
 				until(t, func() bool { state, err := sem.Inspect(t.Context()); return err == nil && len(state.Waiters) == 1 })
 				start := time.Now()
 				if !java.releases(t, one[0]) {
-					t.Fatal("Java could not give its permit back")
+					t.Fatal("Java could not release its permit")
 				}
 				h := w(t)
 				t.Logf("woken by Java after %v", time.Since(start))
@@ -209,11 +209,11 @@ func TestJavaSemaphore_leases(t *testing.T) {
 		t.Errorf("we have Java's permit after %v of a lease of two seconds", took)
 	}
 	if java.releases(t, got[0]) {
-		t.Error("Java gave back what was ours by then")
+		t.Error("Java released a permit that was ours by then")
 	}
 	// Java gives our permit back by its id, as an operator may.
 	if !java.releases(t, hex.EncodeToString([]byte(luascripts.Permits(h.Owner())[0]))) {
-		t.Fatal("Java cannot give our permit back")
+		t.Fatal("Java cannot release our permit")
 	}
 	<-h.Context().Done()
 	if !errors.Is(h.Err(), lock.ErrLost) {
@@ -265,7 +265,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 		}
 	}
 	if !java.releases(t, got[0]) {
-		t.Error("Java could not give its permit back")
+		t.Error("Java could not release its permit")
 	}
 	java.stands(t, 3, 0, 3)
 }
@@ -297,7 +297,7 @@ func TestJavaSemaphore_together(t *testing.T) {
 				}
 				enter()
 				if !java.releases(t, got[0]) {
-					t.Error("Java could not give a permit back")
+					t.Error("Java could not release a permit")
 				}
 			}
 		}()

@@ -172,7 +172,7 @@ func TestJava_soak(t *testing.T) {
 			for k, ns := range tally.Longest {
 				longest[k] = time.Duration(ns).Round(time.Millisecond)
 				if longest[k] > javaLease/2 {
-					t.Errorf("%s lock: one in %s waited for %v: nobody woke it", k, name, longest[k])
+					t.Errorf("%s lock: a caller in %s waited for %v and was not woken", k, name, longest[k])
 				}
 			}
 			if !tally.complete() {
@@ -244,7 +244,7 @@ func (w *javaWatch) receive(answer <-chan reply) reply {
 				w.wake(name)
 			}
 		case <-tooLate:
-			w.Fatalf("no answer from a worker within %v", 2*javaLease)
+			w.Fatalf("no reply from a worker within %v", 2*javaLease)
 		}
 	}
 }

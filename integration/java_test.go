@@ -138,10 +138,10 @@ func (s *javaScene) goMay(k kind, name string, may bool) {
 	case err == nil:
 		s.unlock(h)
 		if !may {
-			s.Errorf("%s lock %q: Go gets it, too", k, name)
+			s.Errorf("%s lock %q: Go acquires it, too", k, name)
 		}
 	case may || !errors.Is(err, lock.ErrNotAcquired):
-		s.Errorf("%s lock %q: Go asks for it: %v", k, name, err)
+		s.Errorf("%s lock %q: Go's TryLock: %v", k, name, err)
 	}
 }
 
@@ -154,7 +154,7 @@ func (s *javaScene) javaMay(k kind, name string, may bool) {
 		l.unlock(s)
 	}
 	if got != may {
-		s.Errorf("%s lock %q: Java gets it: %v", k, name, got)
+		s.Errorf("%s lock %q: Java acquires it: %v", k, name, got)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestJava_excludes(t *testing.T) {
 					t.Errorf("%s: Go sees %+v (%v), want held: %v", k, state, err, held)
 				}
 				if got := s.java.lock("looks", k, name).locked(t); got != held {
-					t.Errorf("%s: Java says it is locked: %v, want %v", k, got, held)
+					t.Errorf("%s: Java's isLocked: got %v, want %v", k, got, held)
 				}
 				s.javaMay(rival, name, !held)
 				s.goMay(rival, name, !held)
@@ -313,7 +313,7 @@ func TestJava_excludes(t *testing.T) {
 					s.javaMay(read, name, !held)
 					s.goMay(read, name, !held)
 					if s.java.lock("looks", read, name).locked(t) {
-						t.Errorf("a writer at most, and Java says that somebody reads")
+						t.Errorf("only a writer, but Java reports a reader")
 					}
 				}
 			}
@@ -356,7 +356,7 @@ func TestJava_reentry(t *testing.T) {
 					t.Errorf("%s: %s should hold it %d times, and Redis has %v (%v)", k, owner, count, fields, err)
 				}
 				if l.locked(t) != (count > 0) {
-					t.Errorf("%s: %d holds, and Java says that it is not so", k, count)
+					t.Errorf("%s: %d holds, but Java reports another number", k, count)
 				}
 				if left := l.left(t); count > 0 && (left <= 0 || left > times*javaLease) || count == 0 && left != -2*time.Millisecond {
 					t.Errorf("%s: with %d holds, Java sees %v left of the lease", k, count, left)
@@ -366,10 +366,10 @@ func TestJava_reentry(t *testing.T) {
 					mine = count
 				}
 				if got := l.holds(t); got != mine {
-					t.Errorf("%s: Java holds it %d times by its own account, want %d", k, got, mine)
+					t.Errorf("%s: Java reports %d own holds, want %d", k, got, mine)
 				}
 				if held := result[bool](t, l.call(t, "isHeldByCurrentThread")); held != (mine > 0) {
-					t.Errorf("%s: with %d holds, Java says that the thread holds it: %v", k, mine, held)
+					t.Errorf("%s: with %d holds, Java reports that the thread holds it: %v", k, mine, held)
 				}
 			}
 
@@ -444,7 +444,7 @@ func TestJava_wakes(t *testing.T) {
 				s.unlock(w.hold)
 			}
 			if m := median(slow); m > poll/2 {
-				t.Errorf("Java held as %s, Go waited as %s: it took %v in the middle until Go had it, which is no wake", pair[0], pair[1], m)
+				t.Errorf("Java held as %s, Go waited as %s: the median until Go had it was %v, so it was not woken", pair[0], pair[1], m)
 			}
 			toGo = append(toGo, slow...)
 		}
@@ -555,10 +555,10 @@ func TestJava_killed(t *testing.T) {
 			w := s.granted(got)
 			late := time.Duration(w.returned - ends[i])
 			if late < -5*time.Millisecond { // the server's clock counts in ms
-				t.Errorf("%q: Go got it %v before the end of the dead one's lease", keys[i], -late)
+				t.Errorf("%q: Go acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
 			if late > poll+10*time.Second {
-				t.Errorf("%q: Go got it %v after the end of the dead one's lease", keys[i], late)
+				t.Errorf("%q: Go acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
 			s.unlock(w.hold)
@@ -606,10 +606,10 @@ func TestJava_weAreKilled(t *testing.T) {
 			d := value[did](t, must(t, receive(t, answer)))
 			late := time.Duration(d.Returned - ends[i])
 			if late < -5*time.Millisecond {
-				t.Errorf("%q: Java got it %v before the end of the dead one's lease", keys[i], -late)
+				t.Errorf("%q: Java acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
 			if late > dog+10*time.Second { // it sleeps for the lease that it was told of, and no shorter
-				t.Errorf("%q: Java got it %v after the end of the dead one's lease", keys[i], late)
+				t.Errorf("%q: Java acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
 			s.java.lock("waits for "+string(k), k.rival(), string(k)).unlock(t)
@@ -636,7 +636,7 @@ func TestJava_force(t *testing.T) {
 					t.Errorf("Go forces a free lock: %v, %v", forced, err)
 				}
 				if result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
-					t.Error("Java forces a free lock, and says that it was held")
+					t.Error("Java force-unlocks a free lock, and reports that it was held")
 				}
 
 				l := s.java.lock("holder", k, name) // Java holds, Go forces, and Go waits
@@ -665,7 +665,7 @@ func TestJava_force(t *testing.T) {
 				got = s.wait(k.rival(), name)
 				answer = waiter.parks(t)
 				if !result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
-					t.Error("Java forces what Go holds, and says that it was free")
+					t.Error("Java force-unlocks Go's lock, and reports that it was free")
 				}
 				for range 2 {
 					select {
@@ -678,7 +678,7 @@ func TestJava_force(t *testing.T) {
 						must(t, r)
 						waiter.unlock(t)
 					case <-time.After(promptTimeout):
-						t.Fatal("nobody gets what Java has forced")
+						t.Fatal("a lock that Java force-unlocked is not free")
 					}
 				}
 				soon(t, h.Context().Done())
@@ -740,7 +740,7 @@ func TestJava_fencing(t *testing.T) {
 		grows := func(who string, token uint64) {
 			t.Helper()
 			if token <= last {
-				t.Errorf("%s got the token %d after %d", who, token, last)
+				t.Errorf("%s got token %d after %d", who, token, last)
 			}
 			last = token
 		}
@@ -751,7 +751,7 @@ func TestJava_fencing(t *testing.T) {
 				grows("Go", h.Token())
 				register := result[uint64](t, l.call(t, "getToken"))
 				if register < h.Token() || register-h.Token() > ahead {
-					t.Errorf("Go got the token %d, and Java sees %d", h.Token(), register)
+					t.Errorf("Go got token %d, and Java reads %d", h.Token(), register)
 				}
 				last = register
 				s.unlock(h)

@@ -167,7 +167,7 @@ func TestRateLimit_movingSlots(t *testing.T) {
 		})
 		stop()
 		if n := handedOff.Load(); n != rate {
-			t.Errorf("%s: %d units passed of %d", what, n, rate)
+			t.Errorf("%s: %d permits admitted of %d", what, n, rate)
 		}
 	}
 }

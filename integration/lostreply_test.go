@@ -229,7 +229,7 @@ func TestLostReply_queue(t *testing.T) {
 		owners[w.Owner] = true
 	}
 	if len(state.Waiters) != 2*n || len(owners) != 2*n {
-		t.Errorf("%d waiters stand in %d places; want %d", len(owners), len(state.Waiters), 2*n)
+		t.Errorf("%d waiters have %d queue positions; want %d", len(owners), len(state.Waiters), 2*n)
 	}
 	for _, cancel := range quit { // 4
 		cancel()

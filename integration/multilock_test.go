@@ -28,7 +28,7 @@ func seconds(t *testing.T) time.Duration {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_SECONDS: %q is no number of seconds", given)
+		t.Fatalf("LEASEHOLD_SECONDS: %q is not a number of seconds", given)
 	}
 	return time.Duration(n) * time.Second
 }

@@ -65,14 +65,14 @@ func TestNeighbour(t *testing.T) {
 			for k, answer := range answers {
 				select {
 				case r, ok := <-answer:
-					t.Fatalf("%s: the wait for a lock that another process holds came to an end: %+v, %v", k, r, ok)
+					t.Fatalf("%s: the wait for a lock that another process holds ended: %+v, %v", k, r, ok)
 				default:
 				}
 			}
 			t.Logf("figure: %s: %d messages in %v to %d channels of a process that waits for %d locks: it used %.0f %% of a processor, asked %.0f times a second, and its memory went from %d to %d MB, %d MB at the most",
 				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(queries)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
 			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); queries > int64(sent)+polls {
-				t.Errorf("%d questions after %d messages: each is a reason for one question at the most", queries, sent)
+				t.Errorf("%d requests after %d messages, want at most one for each", queries, sent)
 			}
 			if grown := after.rss - before.rss; grown > 128<<20 {
 				t.Errorf("the process grew by %d MB", grown>>20)
@@ -132,7 +132,7 @@ func TestNeighbour_line(t *testing.T) {
 		server.Do(t, "PUBLISH", "redisson_lock__channel:{a}", "0") // make the waiter send a request, and find that queue
 		select {
 		case p := <-got:
-			t.Fatalf("%s: the waiter is let in beside the holder: %v", what, p.err)
+			t.Fatalf("%s: the waiter was admitted while the lock is held: %v", what, p.err)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if err := h.Unlock(t.Context()); err != nil {

@@ -67,7 +67,7 @@ func TestOneAddress_load(t *testing.T) {
 				t.Error("two owners at once, or a lock that was lost")
 			}
 			if r.Followed() == 0 {
-				t.Error("no node sent the router to another: the test proves nothing")
+				t.Error("no node redirected the router: the test shows nothing")
 			}
 		})
 	}
@@ -114,7 +114,7 @@ func TestOneAddress_handOver(t *testing.T) {
 			slices.Sort(took)
 			t.Logf("%s, %s: from the release to the grant %v to %v, the median %v", what, k, took[0], took[len(took)-1], took[len(took)/2])
 			if most := took[len(took)-1]; most > poll+loadOpTimeout {
-				t.Errorf("%s, %s: a waiter got the lock %v after its release", what, k, most)
+				t.Errorf("%s, %s: a waiter acquired the lock %v after its release", what, k, most)
 			}
 		}
 	}

@@ -92,7 +92,7 @@ func testPause(t *testing.T, k kind) {
 	t.Logf("%d pauses, %d looks; %d found a lock held after the end of its promise (worst %v), %d a standard context live after its deadline (worst %v); the server's lease outlived the promise by %v at the least, %v in the middle",
 		sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst, slices.Min(sum.slack), median(sum.slack))
 	if sum.late > 0 {
-		t.Errorf("%d looks found a lock held after the end of its promise", sum.late)
+		t.Errorf("%d checks found a lock held after Until", sum.late)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 		wg.Wait()
 	}
 	if late.Load() > 0 {
-		t.Errorf("%d of %d looks found a lock held after the end of its promise, by %v at the most", late.Load(), checks.Load(), time.Duration(worst.Load()))
+		t.Errorf("%d of %d checks found a lock held after Until, by at most %v", late.Load(), checks.Load(), time.Duration(worst.Load()))
 	}
 	t.Logf("%d rounds of %d locks, %d looks", measured, holds, checks.Load())
 	if err := c.Close(t.Context()); err != nil {
@@ -245,7 +245,7 @@ func (p *pauser) once(round int) (sum paused) {
 	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), promptTimeout) // 3
 	o.Return = monotonic()
 	if err != nil {
-		p.Errorf("round %d: nobody gets the lock of a process that is stopped: %v", round, err)
+		p.Errorf("round %d: the lock of a paused process is not acquired: %v", round, err)
 		p.worker.cont(p)
 		return sum
 	}
@@ -256,15 +256,15 @@ func (p *pauser) once(round int) (sum paused) {
 	sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst = 1, w.Looks, w.Late, w.Worst, w.Control, w.ControlWorst
 	switch {
 	case w.Late > 0:
-		p.Errorf("round %d: %d looks found the lock held after the end of its promise, by %v at the most", round, w.Late, w.Worst)
+		p.Errorf("round %d: %d checks found the lock held after Until, by at most %v", round, w.Late, w.Worst)
 	case w.LastHeld > o.Return:
-		p.Errorf("round %d: a look found the lock held %v after another got it", round, time.Duration(w.LastHeld-o.Return))
+		p.Errorf("round %d: a check found the lock held %v after another acquired it", round, time.Duration(w.LastHeld-o.Return))
 	case w.Until > o.Return:
-		p.Errorf("round %d: another got the lock %v before the end of the promise", round, time.Duration(w.Until-o.Return))
+		p.Errorf("round %d: another acquired the lock %v before Until", round, time.Duration(w.Until-o.Return))
 	case w.First < stopped && w.Until > stopped:
 		p.Errorf("round %d: the lock was lost without a reason: %s", round, w.Err)
 	case w.First < o.Return && w.Until > stopped:
-		p.Errorf("round %d: the worker looked while it was stopped: this round says nothing", round)
+		p.Errorf("round %d: the worker checked while it was paused: this round shows nothing", round)
 	}
 	if !(reply{Err: w.Err, Is: w.Is}).is("ErrLost") {
 		p.Errorf("round %d: the cause is %q, want lock.ErrLost", round, w.Err)
@@ -276,7 +276,7 @@ func (p *pauser) once(round int) (sum paused) {
 	}
 	state, err := p.kind.inspect(p.Context(), p.client, p.name)
 	if err != nil || len(state.Holders) != 1 || state.HoldCount(h.Owner()) != 1 || h.Err() != nil {
-		p.Errorf("round %d: after the loser's unlock the lock is %+v (%v), and its holder says %v; want %s once", round, state, err, h.Err(), h.Owner())
+		p.Errorf("round %d: after the loser's unlock the lock is %+v (%v), and its hold is %v; want %s once", round, state, err, h.Err(), h.Owner())
 	}
 	if h.Token() <= g.Op.Token {
 		p.Errorf("round %d: token %d after %d", round, h.Token(), g.Op.Token)

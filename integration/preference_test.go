@@ -89,7 +89,7 @@ func TestPreference(t *testing.T) {
 			until(t, func() bool { return s.left(t) > before+enough })
 			select {
 			case <-w:
-				t.Error("the writer is in, while readers come and go without a gap")
+				t.Error("the writer entered while readers come and go without a gap")
 				return
 			default:
 			}

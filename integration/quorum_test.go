@@ -172,7 +172,7 @@ func rounds(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_ROUNDS: %q is no number of rounds", given)
+		t.Fatalf("LEASEHOLD_ROUNDS: %q is not a number of rounds", given)
 	}
 	return n
 }
@@ -279,10 +279,10 @@ func TestQuorum_restarts(t *testing.T) {
 	defer mu.Unlock()
 	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(start).Round(time.Second), lost, restarts)
 	if twice > 0 {
-		t.Errorf("%d looks found that two held it", twice)
+		t.Errorf("%d checks found two holders", twice)
 	}
 	if lost == 0 {
-		t.Error("nobody ever lost it: that tests nothing")
+		t.Error("no hold was lost: the test shows nothing")
 	}
 	q.empty()
 }
@@ -386,7 +386,7 @@ func TestQuorum_tokens(t *testing.T) {
 			}
 		}
 		if have < 3 { // 3
-			t.Errorf("round %d: %d of five servers know the token", round, have)
+			t.Errorf("round %d: %d of five servers have the token", round, have)
 		}
 		grown++
 		if err := h.Unlock(t.Context()); err != nil {
@@ -440,13 +440,13 @@ func TestQuorum_clockStep(t *testing.T) {
 			return len(now) == len(q.servers) && now[0] != there || h.Err() != nil
 		})
 		if err := h.Err(); err != nil {
-			t.Fatalf("the clock of one server went forth, and it is lost: %v", err)
+			t.Fatalf("the clock of one server moved forward, and the hold is lost: %v", err)
 		}
 		clock.Set(-time.Minute)
 		last := multilock.Holds(h)[0].Until()
 		until(t, func() bool { return multilock.Holds(h)[0].Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed by that clock, or taken once more
 		if err := h.Err(); err != nil {
-			t.Fatalf("the clock of one server went back, and it is lost: %v", err)
+			t.Fatalf("the clock of one server moved backward, and the hold is lost: %v", err)
 		}
 	}
 	cancel()

@@ -66,7 +66,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 			n += to.n
 			allowed := allowedIn(to.heard - from.sent)
 			if float64(n) > allowed+1e-6 {
-				t.Fatalf("%d units passed in %v; %.1f are allowed", n, time.Duration(to.heard-from.sent), allowed)
+				t.Fatalf("%d permits admitted in %v; %.1f are allowed", n, time.Duration(to.heard-from.sent), allowed)
 			}
 			worst = max(worst, float64(n)/allowed)
 		}
@@ -75,7 +75,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 	t.Logf("%d units in %v by %d processes, of which %d were killed: at most %.3f of what is allowed in any window, %.3f in all",
 		sum, time.Duration(ended-began), processes+kills, kills, worst, float64(sum)/allowedIn(ended-began))
 	if worst < 0.5 {
-		t.Errorf("at most %.3f of what is allowed passed in a window: that proves little", worst)
+		t.Errorf("at most %.3f of the limit was admitted in a window: the test shows little", worst)
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *rwScene) others(reads, writes bool) {
 				s.Errorf("another owner may %s", test.side)
 			}
 		case test.may || !errors.Is(err, lock.ErrNotAcquired):
-			s.Errorf("another owner asks to %s: %v", test.side, err)
+			s.Errorf("another owner, %s: %v", test.side, err)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestReadWrite_longestReadLease(t *testing.T) {
 			start := time.Now()
 			h := s.lock(t.Context(), s.b.Write())
 			if now := time.Now(); now.Before(until) {
-				t.Errorf("the writer got in %v before a reader's promise was over", until.Sub(now))
+				t.Errorf("the writer entered %v before a reader's Until", until.Sub(now))
 			} else if took := now.Sub(start); took > long+poll {
 				t.Errorf("the writer waited for %v, and the longest lease was %v", took, long)
 			}
@@ -237,7 +237,7 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 				return
 			}
 			if now := time.Now(); now.Before(w.Until()) || now.Sub(start) > lease+poll {
-				t.Errorf("a reader got in after %v, with a lease of %v", now.Sub(start), lease)
+				t.Errorf("a reader entered after %v, with a lease of %v", now.Sub(start), lease)
 			}
 			both.Wait() // together
 			s.unlock(h)
@@ -272,7 +272,7 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 		return
 	}
 	if now := time.Now(); now.Before(r.Until()) || now.Sub(start) > lease+poll {
-		t.Errorf("the writer got in after %v, with a lease of %v", now.Sub(start), lease)
+		t.Errorf("the writer entered after %v, with a lease of %v", now.Sub(start), lease)
 	}
 	s.unlock(h)
 	noKeys(t, s.server)

@@ -104,7 +104,7 @@ func TestRenewal_reentry(t *testing.T) {
 		before := renewals.Load() // and not all scripts: where an answer is slow, the client looks for a late copy
 		time.Sleep(renewalDog)    // in which a lock is renewed three times
 		if more := renewals.Load() - before; before == 0 || more != 0 {
-			t.Errorf("%d renewals of a lock that is held, and %d of one that nobody holds", before, more)
+			t.Errorf("%d renewals of a held lock, and %d of a free one", before, more)
 		}
 		noKeys(t, server)
 	}, plain, fair, read, write)

@@ -57,7 +57,7 @@ func TestConformance_tls(t *testing.T) {
 		o := option
 		config(&o)
 		if rdb, err := rueidis.NewClient(o); err == nil {
-			t.Errorf("a client %s gets in", who)
+			t.Errorf("a client %s is accepted", who)
 			rdb.Close()
 		}
 	}
@@ -139,7 +139,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 		denied = append(denied, node.Denied(t, "locks")...)
 	}
 	if len(denied) > 0 {
-		t.Errorf("while a slot moves, the rights of docs/operate/security.md do not cover %q", denied)
+		t.Errorf("while a slot moves, the permissions of docs/operate/security.md do not cover %q", denied)
 	}
 	for _, permission := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
 		var calls int64
@@ -147,7 +147,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 			calls += node.CommandCalls(t, strings.TrimPrefix(permission, "+"))
 		}
 		if calls == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", permission)
+			t.Errorf("docs/operate/security.md lists %s, but no command needed it", permission)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(te
 	for _, node := range nodes {
 		for maker := range suites {
 			if denied := node.Denied(t, maker); len(denied) > 0 {
-				t.Errorf("%s: the rights of docs/operate/security.md do not cover %q", maker, denied)
+				t.Errorf("%s: the permissions of docs/operate/security.md do not cover %q", maker, denied)
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func TestPermissions_multilock(t *testing.T) {
 		t.Error(err)
 	}
 	if all := denied(); len(all) > 0 {
-		t.Errorf("the rights of docs/operate/security.md do not cover %q", all)
+		t.Errorf("the permissions of docs/operate/security.md do not cover %q", all)
 	}
 
 	denied = nil
@@ -249,6 +249,6 @@ func TestPermissions_multilock(t *testing.T) {
 		votes[i] = start("NewLock").NewLock("a")
 	}
 	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err == nil || len(denied()) == 0 {
-		t.Errorf("a quorum without its rights: %v, denied %q", err, denied())
+		t.Errorf("a quorum without its permissions: %v, denied %q", err, denied())
 	}
 }

@@ -94,7 +94,7 @@ func testReaderBatches(t *testing.T, one bool) {
 		t.FailNow() // the errors have been reported
 	}
 	if most := all[len(all)*9/10]; most > bound { // 3
-		t.Errorf("one time in ten, at least %d writers got in before a waiting reader; want at most %d", most, bound)
+		t.Errorf("one time in ten, at least %d writers entered before a waiting reader; want at most %d", most, bound)
 	}
 	t.Logf("%d times a reader waited for %d writers in the middle, in nine of ten times at most %d, and always at most %d", len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
 	noKeys(t, server)

@@ -208,7 +208,7 @@ func receiveWithin(tb testing.TB, c <-chan reply, most time.Duration) reply {
 		}
 		return r
 	case <-time.After(most):
-		tb.Fatalf("no answer from a worker within %v", most)
+		tb.Fatalf("no reply from a worker within %v", most)
 	}
 	return reply{}
 }
@@ -222,7 +222,7 @@ func (w *worker) do(tb testing.TB, r request) reply {
 func must(tb testing.TB, r reply) reply {
 	tb.Helper()
 	if r.Err != "" {
-		tb.Fatalf("a worker says: %s", r.Err)
+		tb.Fatalf("a worker failed: %s", r.Err)
 	}
 	return r
 }
@@ -231,7 +231,7 @@ func must(tb testing.TB, r reply) reply {
 func value[T any](tb testing.TB, r reply) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(r.Value, &v); err != nil {
-		tb.Fatalf("a worker's answer: %v", err)
+		tb.Fatalf("a worker's reply: %v", err)
 	}
 	return v
 }
