@@ -226,7 +226,7 @@ func ExamplePubSub() {
 // A process starts although its server is down. Each call returns ErrUnavailable until the server is up.
 func ExampleWithLazyConnect() {
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	c, err := client.Open(ctx, "redis://127.0.0.1:1", client.WithLazyConnect()) // no server listens there
 	if err != nil {
 		log.Fatal(err) // the URL or an option is wrong
 	}

@@ -36,8 +36,8 @@ import (
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
-		delay time.Duration // of a request and of a reply, at the most
-		end   time.Duration // of the context, at the most
+		delay time.Duration // of a request and of a reply, at most
+		end   time.Duration // of the context, at most
 		n     int
 	}{
 		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},

@@ -40,7 +40,7 @@ func conformance(t *testing.T, connect connector, options ...client.Option) {
 // suite has the rules of a type.
 type suite struct {
 	rules   func(t *testing.T, a, b *client.Client, watchdog time.Duration)
-	traces  bool // some of its keys stay when nobody uses them any more
+	traces  bool // some of its keys stay when they are not used any more
 	noLease bool // no rule waits for the end of a lease
 }
 

@@ -45,14 +45,14 @@ func acquisitions(t *testing.T, n int) int {
 	return n
 }
 
-// Do two owners ever hold one lock at once? 64 goroutines in 8 processes take 5 locks in all
-// possible ways. Three witnesses watch each section:
+// No two owners hold one lock at once. 64 goroutines in 8 processes acquire 5 locks in all possible ways. Three checks
+// cover each section:
 //
 //	inside:<name>   a counter that is raised in the section and lowered at its
 //	                end; it must go from 0 to 1 and back
 //	written:<name>  read, and written plus one; a lost update
 //	                means that two owners were between the reading and the writing
-//	the history     the promises of each call, to which owner and until when, checked
+//	the history     the result of each call, for which owner and until when, checked
 //	                for an order that explains it
 func TestExclusion(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {

@@ -64,7 +64,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 			t.Errorf("round %d: token %d after %d", round, first.Token(), last)
 		}
 		// The first owner writes while it may, and longer: it looks at
-		// nothing but the answers of the guard.
+		// nothing but the replies of the fencing check.
 		var received atomic.Bool // the resource has seen the second owner's token
 		var refusals atomic.Int64
 		stop, done := make(chan struct{}), make(chan struct{})

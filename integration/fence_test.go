@@ -33,10 +33,9 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Does the SQL guard keep stale holders out of a real PostgreSQL and of SQLite, at every
-// isolation level, whichever transaction comes first, waits or is rolled back? Wrong answers: a
-// write with a smaller token that is committed after one with a larger; a stale
-// write whose error lacks one of the tokens; a register that a rollback left raised.
+// The SQL fencing check rejects stale holders in a real PostgreSQL and in SQLite, at every isolation level, whichever
+// transaction comes first, waits or is rolled back. Failures are: a write with a smaller token that is committed after
+// one with a larger token; a stale write whose error lacks one of the tokens; a token counter that a rollback left raised.
 
 // Two holders, one after the other.
 const (

@@ -39,7 +39,7 @@ const (
 	handed   = "handed" // the lock's name
 	register = "redisson_lock_token:{" + handed + "}"
 
-	// offer is the lease with which a process in line is granted the lock, and hurry is
+	// offer is the lease with which a queued process is granted the lock, and hurry is
 	// more than a hand-off takes on a machine that is busy with other work.
 	offer = 3 * poll
 	hurry = 5 * offer
@@ -340,7 +340,7 @@ func killedBeforeTheReply(s *handover) {
 	s.got(a)
 	s.waits(b)
 	s.waits(c)
-	s.wants(a) // behind the holder in this process; so the release puts it in line
+	s.wants(a) // behind the holder in this process, so the release queues it
 	until(s.T, func() bool { return value[int64](s.T, a.do(s.T, request{Do: "begun"})) == 3 })
 	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not handed off inside
 	never := make(chan struct{})

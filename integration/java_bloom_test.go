@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Java and Go fill filters with the same elements. The bits are the same, and each side finds the elements of the other.
+// Java and Go fill filters with the same elements. The bits are the same, and each side finds the other's elements.
 func TestJavaBloom(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {

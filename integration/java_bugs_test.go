@@ -14,8 +14,7 @@ import (
 // other tests show. They pass while Redisson behaves so: a test that
 // fails after an upgrade is good news, and then the workaround for it can go.
 
-// A writer that re-enters adds to the lease: when it is dead, it keeps all others
-// waiting for the sum.
+// A writer that re-enters adds to the lease: when it is dead, it blocks all others for the sum.
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
@@ -34,8 +33,8 @@ func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	s.empty()
 }
 
-// A writer that stops writing but reads on tells no waiter. Readers of Java that wait
-// sleep for the rest of the lease that they were told of, while others read.
+// A writer that stops writing but continues to read notifies no waiter. Waiting readers of Java sleep for the remaining
+// lease in their last reply, while others read.
 func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -58,8 +57,8 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	s.empty()
 }
 
-// Behind a dead waiter at the head of the queue of a free lock, Java asks in a loop
-// until the deadline of the dead one.
+// Behind a dead waiter at the front of the queue of a free lock, Java sends requests in a loop until the deadline of the
+// dead one.
 func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -78,8 +77,8 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	s.empty()
 }
 
-// The unlock of a fair lock that another thread held succeeds when the lock is free. So a
-// thread whose lease ran out is not told.
+// The unlock of a fair lock that another thread held succeeds when the lock is free. A thread whose lease expired is
+// therefore not notified.
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -106,7 +105,7 @@ func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 	s.empty()
 }
 
-// tryLockAndGetToken(), which should not wait, waits for ever.
+// tryLockAndGetToken(), which should not wait, waits indefinitely.
 func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -122,8 +121,8 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	s.empty()
 }
 
-// A lock that has lost its expiry by hand is taken by every thread that asks for it with
-// a token: "no expiry" means "granted" there.
+// A lock whose expiry was removed manually is granted to every thread that requests it with a token: "no expiry" means
+// "granted" there.
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -140,8 +139,8 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	s.empty()
 }
 
-// A second hold with a lease of its own ends the first one's renewal when it
-// is unlocked: the first one ends with that lease, and is not told.
+// A second hold with its own lease ends the first one's renewal when it is unlocked: the first one ends with that lease,
+// and is not notified.
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second

@@ -18,9 +18,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// throughClock returns the address of a proxy to addr. What clients behind it see, and what the server sees of them, is as
-// if their clock were ahead of the server's: each number that is a time in ms of these years is moved by so much on
-// its way to the server, and back on its way to the client.
+// throughClock returns the address of a proxy to addr. For clients behind it and for the server, it looks as if their clock
+// were ahead of the server's: each number that is a time in ms of these years is moved by that much on its way to the
+// server, and back on its way to the client.
 func throughClock(t *testing.T, addr string, ahead time.Duration) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,8 +98,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// What happens to permits where the clock of a Java client is wrong? The bound: while it is ahead by less than our
-// lease less the time between two renewals, it takes none that we hold.
+// Permits stay held if the clock of a Java client is wrong within a bound: while it is ahead by less than our lease minus
+// the time between two renewals, it acquires none that we hold.
 func TestJavaSemaphore_clocks(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second // renewed every two seconds, so four are always left

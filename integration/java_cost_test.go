@@ -52,8 +52,8 @@ func commandTime(t *testing.T, s *redistest.Server, commands ...string) (sum tim
 	return sum
 }
 
-// What a question to a filter costs the server, from Redisson and from us, on one filter. The figures are for people: the
-// test fails only if the answers differ.
+// Measures what a query of a filter costs the server, from Redisson and from leasehold, on one filter. The figures are for
+// people: the test fails only if the replies differ.
 func TestJavaBloom_cost(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))

@@ -35,7 +35,7 @@ type fairCaller struct {
 	quit    func()      // gives up, or waits until its wait is over
 }
 
-// now returns the server's time in ms, which deadlines are in.
+// now returns the server's time in ms, the unit of deadlines.
 func (s *javaScene) now() int64 {
 	s.Helper()
 	clock, err := do(s.T, s.rdb, "TIME").AsIntSlice()
@@ -56,8 +56,8 @@ func (s *javaScene) members(name string) []string {
 	return members
 }
 
-// behind returns the queue without those that were served. A waiter of ours to which the lock was
-// passed on stands in the queue until the release of the last one.
+// behind returns the queue without those that were served. A waiter of ours to which the lock was handed off stays in the
+// queue until the release of the last one.
 func (s *javaScene) behind(name string, served ...*fairCaller) []string {
 	s.Helper()
 	return slices.DeleteFunc(s.members(name), func(owner string) bool {
@@ -117,8 +117,7 @@ func (s *javaScene) queueOurs(name string, options ...lock.Option) *fairCaller {
 	})
 }
 
-// queueJava makes a thread of Java wait that has a name of its own: for ever, or for
-// some time.
+// queueJava makes a separately named thread of Java wait: indefinitely, or for some time.
 func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) *fairCaller {
 	s.Helper()
 	return s.line(name, func() *fairCaller {
@@ -148,13 +147,12 @@ func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) 
 	})
 }
 
-// Are both sides served in the order in which they came? The queue of one lock is
-// never empty: a caller comes, of either side, and the first is served, over and
-// over. Now and then a waiter in the middle gives up.
+// Both sides are served in the order of arrival. The queue of one lock is never empty: a caller comes, of either side, and
+// the first is served, repeatedly. Now and then a waiter in the middle gives up.
 //
 //	1 the owner that is served is the first of the queue, and the queue behind it is unchanged
-//	2 no waiter is taken for dead, and no deadline creeps away with the waiters that come and
-//	  go: it is at most the sum for as many as can wait at once
+//	2 no waiter counts as dead, and no deadline moves away with the waiters that come and
+//	go: it is at most the sum for as many as can wait at once
 func TestJavaFair_mixedQueue(t *testing.T) {
 	t.Parallel()
 	const name, most = "fair", 6
@@ -221,8 +219,8 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 	})
 }
 
-// deadlines checks that every waiter in the queue counts as alive, and not for too long. Those
-// that were served may stand there, too: see behind.
+// deadlines checks that every waiter in the queue counts as alive, and not for too long. Those that were served may still
+// be queued: see behind.
 func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(name).Inspect(s.Context())
@@ -245,8 +243,8 @@ func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time
 	}
 }
 
-// A thread of Java waits behind many of ours, and is served in its turn. None of
-// them takes anything off its deadline that it had not added before.
+// A thread of Java waits behind many of ours, and is served in order. None of them subtracts anything from its deadline
+// that it had not added before.
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	t.Parallel()
 	const name, many = "fair", 80
@@ -268,9 +266,8 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	s.empty()
 }
 
-// A waiter of Java has been waiting for nearly as long as it can, and takes 300 s
-// off all deadlines when it is served, although not many of its own are
-// left. Waiters of ours behind it keep their places.
+// A waiter of Java has been waiting for nearly as long as it can, and subtracts 300 s from all deadlines when it is served,
+// although not much of its own is left. Waiters of ours behind it keep their positions.
 //
 //	1 Go holds; a thread of Java waits, a goroutine, another thread, another goroutine
 //	2 the first thread has been waiting for five minutes, by its deadline
@@ -308,9 +305,8 @@ func TestJavaFair_longWait(t *testing.T) {
 	s.empty()
 }
 
-// A thread of Java that waits for longer than Java itself believes it to be alive
-// loses its place, also to ours. It is still served: it asks again when
-// the lease that it was told of is over.
+// A thread of Java that waits for longer than its own deadline loses its position, even to ours. It is still served: it
+// sends a request again when the lease in its last reply expires.
 func TestJavaFair_waitsTooLong(t *testing.T) {
 	t.Parallel()
 	const name, dog = "fair", 2 * time.Second
@@ -327,11 +323,11 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	s.empty()
 }
 
-// A process dies that is the first in the queue. The next waiter, of the other
-// side, is served when the dead one counts as dead.
+// A process dies that is the first in the queue. The next waiter, of the other side, is served when the dead one counts as
+// dead.
 //
-//	1 Go holds; the doomed waits, and then the other side
-//	2 the doomed is killed, and Go unlocks
+//	1 Go holds; the doomed process waits, and then the other side
+//	2 the doomed process is killed, and Go unlocks
 //	3 the other one is served, not before the dead one's deadline, and soon after
 func TestJavaFair_deadWaiter(t *testing.T) {
 	t.Parallel()
@@ -382,12 +378,11 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	})
 }
 
-// The first in the queue is told that the lock is free, and gives up at that moment.
-// Redisson then does not tell the next waiter, which sleeps for the lease that it was
-// told of. Waiters of ours behind it need not sleep as long.
+// The first in the queue is notified that the lock is free, and gives up at that moment. Redisson then does not notify the
+// next waiter, which sleeps for the lease in its last reply. Waiters of ours behind it do not sleep as long.
 //
 //	1 Go holds; a thread of Java waits, a second one, and a goroutine
-//	2 the lock is freed, and the first one is told; it gives up
+//	2 the lock is released, and the first one is notified; it gives up
 //	3 the second one is still served soon, and so is the goroutine
 func TestJavaFair_headGivesUp(t *testing.T) {
 	t.Parallel()
@@ -414,8 +409,8 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	s.empty()
 }
 
-// No waiter that has left keeps its place: after clients of both
-// sides that died and gave up, the lock is free for the next caller.
+// No waiter that has left keeps its position: after clients of both sides died or gave up, the lock is free for the next
+// caller.
 func TestJavaFair_othersClient(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -440,8 +435,8 @@ func TestJavaFair_othersClient(t *testing.T) {
 
 // LEASEHOLD_TABLE=1 LEASEHOLD_REQUIRE_JAVA=1 go test -run TestJavaFair_table -v .
 //
-// It prints how often a second a fair lock changes hands, among 20 threads of Redisson and among 20
-// goroutines of one process, one after the other.
+// It prints how often per second a fair lock changes hands, among 20 threads of Redisson and among 20 goroutines of one
+// process, one after the other.
 func TestJavaFair_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {
 		t.Skip("LEASEHOLD_TABLE is not set")

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// asks lets a client of Redisson call a method of an object that is no lock. The call must succeed.
+// asks makes a client of Redisson call a method of an object that is not a lock. The call must succeed.
 func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
 	tb.Helper()
 	q.Client = r.name
@@ -24,7 +24,7 @@ func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
 	return v
 }
 
-// Java and Go take units of one rate limiter. Each side sees the units that the other takes and gives back.
+// Java and Go take permits of one rate limiter. Each side sees the permits that the other takes and refunds.
 func TestJavaWindow(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -139,8 +139,8 @@ func TestJavaWindow(t *testing.T) {
 	})
 }
 
-// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any
-// window, and no unit is lost for good.
+// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any window, and no
+// permit is lost permanently.
 func TestJavaWindow_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))

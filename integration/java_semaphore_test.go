@@ -28,7 +28,7 @@ func (p javaPermits) request(method string, wait, lease time.Duration, n int64, 
 	return javaRequest{Do: "permit." + method, Client: p.name, Name: p.semaphore, Wait: &w, Lease: &l, N: n, Elements: ids}
 }
 
-// acquires takes n permits and returns their ids; none if they could not be had.
+// acquires acquires n permits and returns their ids; none if they are not available.
 func (p javaPermits) acquires(t *testing.T, wait, lease time.Duration, n int64) []string {
 	t.Helper()
 	return asks[[]string](t, p.redisson, p.request("acquire", wait, lease, n))
@@ -40,7 +40,7 @@ func (p javaPermits) begins(t *testing.T, lease time.Duration) <-chan reply {
 	return p.java.send(t, p.request("acquire", time.Minute, lease, 1))
 }
 
-// ids are what begins came to.
+// ids returns the result of begins.
 func ids(t *testing.T, answer <-chan reply) (all []string) {
 	t.Helper()
 	if err := json.Unmarshal(must(t, receive(t, answer)).Value, &all); err != nil {
@@ -49,7 +49,7 @@ func ids(t *testing.T, answer <-chan reply) (all []string) {
 	return all
 }
 
-// stands fails unless Java counts so many permits: free, held, in all.
+// stands fails unless Java reports these numbers of permits: free, held, total.
 func (p javaPermits) stands(t *testing.T, want ...int) {
 	t.Helper()
 	if got := asks[[]int](t, p.redisson, p.request("permits", 0, 0, 0)); !slices.Equal(got, want) {
@@ -62,7 +62,7 @@ func (p javaPermits) releases(t *testing.T, id string) bool {
 	return asks[bool](t, p.redisson, p.request("tryRelease", 0, 0, 0, id))
 }
 
-// adds changes the number of permits in all.
+// adds changes the total number of permits.
 func (p javaPermits) adds(t *testing.T, n int64) {
 	t.Helper()
 	r := p.request("addPermits", 0, 0, n)
@@ -70,7 +70,7 @@ func (p javaPermits) adds(t *testing.T, n int64) {
 	must(t, receive(t, p.java.send(t, r)))
 }
 
-// Java and Go hold permits of one semaphore, and each side knows what the other has.
+// Java and Go hold permits of one semaphore, and each side sees the other's.
 func TestJavaSemaphore(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -140,8 +140,8 @@ func TestJavaSemaphore(t *testing.T) {
 	})
 }
 
-// isPermit reports whether an owner has the permit of this id alone. Redisson's ids are random, and one in some
-// hundred looks like one of ours: then the owner is that of such a permit.
+// isPermit reports whether an owner has only the permit of this id. Redisson's ids are random, and about one in a hundred
+// looks like one of ours: then the owner is that of such a permit.
 func isPermit(owner, id string) bool {
 	ids := luascripts.Permits(owner)
 	return len(ids) == 1 && hex.EncodeToString([]byte(ids[0])) == id
@@ -166,7 +166,7 @@ func javaListens(t *testing.T, at *javaSite, name string) bool {
 	return false
 }
 
-// Java waits while we renew, takes what we abandon, and gives it back before its lease; and the other way round.
+// Java waits while we renew, acquires what we abandon, and releases it before its lease; and vice versa.
 func TestJavaSemaphore_leases(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
@@ -184,7 +184,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A permit that nobody renews.
+	// A permit that is not renewed.
 	fixed, err := s.c.NewSemaphore("gpus", 1, lock.WithFixedLease(1500*time.Millisecond)).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	java.stands(t, 1, 0, 1)
 }
 
-// Java changes how many permits there are, also to fewer than are held.
+// Java changes how many permits there are, even to fewer than are held.
 func TestJavaSemaphore_resize(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -270,7 +270,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 	java.stands(t, 3, 0, 3)
 }
 
-// Both sides come and go: never more than there are, and nothing is lost.
+// Both sides come and go: the total is never exceeded, and nothing is lost.
 func TestJavaSemaphore_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -325,7 +325,7 @@ func TestJavaSemaphore_together(t *testing.T) {
 	java.stands(t, total, 0, total)
 }
 
-// begin starts to wait for a lock. The function that it returns waits until that has the hold.
+// begin starts to wait for a lock. The returned function waits for the hold.
 func begin(t *testing.T, l lock.Locker) func(*testing.T) lock.Hold {
 	t.Helper()
 	type result struct {

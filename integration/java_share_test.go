@@ -13,14 +13,12 @@ import (
 // shareHistory is a list of the sides that were inside, in order.
 const shareHistory = "history"
 
-// Does each side get its turns of a plain lock that the other one never leaves free?
-// Ours hand it off among themselves, inside a process without a command and between
-// processes by the release, and Redisson's cannot stand in that line.
-// processes by the release, and Redisson's cannot stand in that line.
+// Each side acquires a plain lock regularly that the other one never leaves free. Ours hand it off among themselves, inside
+// a process without a command and between processes by the release, and Redisson's clients cannot be in that queue.
 //
 //	1 goroutines of two processes and threads of Java lock and unlock without a pause,
-//	  many on the one side and few on the other
-//	2 in the history both sides have their turns, again and again
+//	many on the one side and few on the other
+//	2 in the history both sides have the lock repeatedly
 func TestJava_share(t *testing.T) {
 	const least = 20 // turns; on an idle machine it takes half a second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {

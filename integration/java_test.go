@@ -16,19 +16,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Do Redisson and leasehold hold the same locks? Each test has a Java process and
-// Go clients on one server, most of them also on a cluster, and looks at a lock from
-// both sides.
+// Redisson and leasehold share locks. Each test has a Java process and Go clients on one server, most of them also on a
+// cluster, and checks a lock from both sides.
 //
-//	this file         what all kinds have in common
-//	java_share_test   a lock that is never free, and which side gets it
+//	this file         what all types have in common
+//	java_share_test   a lock that is never free, and which side acquires it
 //	java_fair_test    queues with waiters of both
 //	java_rw_test      readers and writers of both
-//	java_bugs_test    behaviour of Redisson's own, to notice when it changes
+//	java_bugs_test    bugs of Redisson, to detect when they change
 //	java_soak_test    both at once, for any time
 //
-// javaScene is a place where both sides meet, with one client of each. Leases are a
-// minute: a waiter that is not woken sleeps for longer than any test waits.
+// javaScene has one client of each side. Leases are a minute: a waiter that is not woken sleeps for longer than any test
+// waits.
 type javaScene struct {
 	*testing.T
 	*javaSite
@@ -54,7 +53,7 @@ func newJavaSceneWith(t *testing.T, at *javaSite, lease time.Duration) *javaScen
 	}
 }
 
-// javaSite is the place where both sides meet: one server, or a cluster.
+// javaSite is the deployment that both sides use: one server, or a cluster.
 type javaSite struct {
 	nodes   []*redistest.Server
 	cluster *redistest.Cluster // nil if it is one server
@@ -120,7 +119,7 @@ func (s *javaScene) unlock(holds ...lock.Hold) {
 	}
 }
 
-// get takes a lock that must be free.
+// get acquires a lock that must be free.
 func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	s.Helper()
 	h, err := goLock(s.c, k, name, options...).TryLock(s.Context())
@@ -130,7 +129,7 @@ func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	return h
 }
 
-// goMay checks whether Go may have a lock now.
+// goMay checks whether Go may acquire a lock now.
 func (s *javaScene) goMay(k kind, name string, may bool) {
 	s.Helper()
 	h, err := goLock(s.c, k, name).TryLock(s.Context())
@@ -234,8 +233,8 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 	return w
 }
 
-// empty waits until there is nothing in Redis: Java deletes a key in the background of its
-// unlock. Keys that are kept for ever may stay.
+// empty waits until there is nothing in Redis: Java deletes a key in the background of its unlock. Keys that are kept by
+// design may stay.
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
@@ -256,8 +255,7 @@ func (s *javaScene) empty() {
 	}
 }
 
-// Does the driver answer every command? A peer that dies of a mistake would
-// look like one that was killed.
+// The driver replies to every command. A Java process that dies of a bug would look like one that was killed.
 func TestJava_driver(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -283,9 +281,8 @@ func TestJava_driver(t *testing.T) {
 	s.empty()
 }
 
-// Does one side get a lock that the other one holds? For each kind, once with a holder in
-// Go and once in Java: no owner of either side gets it, and both sides see that
-// it is held; after the unlock, each of them gets it.
+// Neither side acquires a lock that the other one holds. For each type, once with a holder in Go and once in Java: no owner
+// of either side acquires it, and both sides see that it is held; after the unlock, each of them acquires it.
 func TestJava_excludes(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -336,8 +333,8 @@ func TestJava_excludes(t *testing.T) {
 	})
 }
 
-// Do both sides count re-entries in the same way? Each side enters three times, and
-// leaves three times, while the other one looks; and both see the lease.
+// Both sides count re-entries in the same way. Each side enters three times, and leaves three times, while the other one
+// checks; and both see the lease.
 func TestJava_reentry(t *testing.T) {
 	t.Parallel()
 	const times = 3
@@ -411,9 +408,8 @@ func TestJava_reentry(t *testing.T) {
 // javaPairs are the kinds of a holder and of a waiter for its lock.
 var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write, write}, {write, read}, {read, write}}
 
-// Does an unlock wake a waiter of the other side? There is no other client, and the
-// leases are a minute: a Java waiter that is not woken sleeps for all of it, and a waiter
-// of ours for a poll interval of a second.
+// An unlock wakes a waiter of the other side. There is no other client, and the leases are a minute: a Java waiter that is
+// not woken sleeps for all of it, and a waiter of ours for a poll interval of a second.
 //
 //	1 Go holds, Java waits; Go unlocks, and Java has it soon
 //	2 Java holds, Go waits; Java unlocks, and Go has it soon, at least every other time
@@ -455,7 +451,7 @@ func TestJava_wakes(t *testing.T) {
 	t.Run("cluster, plain Pub/Sub", func(t *testing.T) { wakes(t, aCluster(t, client.PubSubPlain)) })
 }
 
-// spread returns how durations are distributed.
+// spread returns the distribution of durations.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {
 		return "never"
@@ -465,9 +461,8 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
 }
 
-// Do both watchdogs renew their own locks at the same time, also where both sides read one
-// lock? They hold for three times the watchdog timeout. No other owner gets any of the locks, and
-// no lease comes near its end.
+// Both watchdogs renew their own locks at the same time, even where both sides read one lock. They hold for three times the
+// watchdog timeout. No other owner acquires any of the locks, and no lease comes near its end.
 func TestJava_watchdogs(t *testing.T) {
 	t.Parallel()
 	const dog = 4 * time.Second
@@ -521,11 +516,11 @@ func TestJava_watchdogs(t *testing.T) {
 	})
 }
 
-// Does a Java process that is killed delay ours for longer than its leases?
+// A killed Java process delays ours for at most its leases.
 //
-//	1 a Java process holds a lock of each kind; Go waits for each
+//	1 a Java process holds a lock of each type; Go waits for each
 //	2 it is killed
-//	3 Go gets each, not before the end of that lease, and soon after
+//	3 Go acquires each, not before the end of that lease, and soon after
 //	4 nothing is left
 func TestJava_killed(t *testing.T) {
 	t.Parallel()
@@ -568,11 +563,11 @@ func TestJava_killed(t *testing.T) {
 	})
 }
 
-// And does a process of ours that is killed?
+// The same for a killed process of ours.
 //
-//	1 a Go process holds a lock of each kind, and a thread of Java waits for each
+//	1 a Go process holds a lock of each type, and a thread of Java waits for each
 //	2 it is killed
-//	3 Java gets each, not before the end of that lease, and soon after
+//	3 Java acquires each, not before the end of that lease, and soon after
 //	4 nothing is left
 func TestJava_weAreKilled(t *testing.T) {
 	t.Parallel()
@@ -608,7 +603,7 @@ func TestJava_weAreKilled(t *testing.T) {
 			if late < -5*time.Millisecond {
 				t.Errorf("%q: Java acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
-			if late > dog+10*time.Second { // it sleeps for the lease that it was told of, and no shorter
+			if late > dog+10*time.Second { // it sleeps for the lease in its reply, and no shorter
 				t.Errorf("%q: Java acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
@@ -619,9 +614,8 @@ func TestJava_weAreKilled(t *testing.T) {
 	})
 }
 
-// Does ForceUnlock reach the other side? For each kind: the holder's side is told, as far as it
-// can be, and a waiter of either side gets the lock; a waiter of Java would otherwise sleep
-// for a minute.
+// ForceUnlock reaches the other side. For each type: the holder's side is notified, as far as it can be, and a waiter of
+// either side acquires the lock; a waiter of Java would otherwise sleep for a minute.
 func TestJava_force(t *testing.T) {
 	t.Parallel()
 	const dog = 3 * time.Second

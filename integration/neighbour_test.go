@@ -199,7 +199,7 @@ func publish(t *testing.T, server *redistest.Server, channels, messages []string
 	}
 	defer conn.Close()
 	ended := make(chan error, 1)
-	go func() { // the answers
+	go func() { // the replies
 		_, err := io.Copy(io.Discard, conn)
 		ended <- err
 	}()

@@ -222,7 +222,7 @@ func (p *pauser) once(round int) (sum paused) {
 	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: promptTimeout})) // 1
 	checking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
 
-	// The server computed its answer some time before it arrived.
+	// The server computed its reply some time before it arrived.
 	left, err := p.rdb.Do(p.Context(), p.rdb.B().Pttl().Key(p.kind.lease(p.name, g.Op.Owner)).Build()).AsInt64()
 	end := monotonic() + max(left, 0)*int64(time.Millisecond)
 	slack := time.Duration(end - g.Op.Until)
@@ -333,7 +333,7 @@ func watch(h lock.Hold) (w watched) {
 		}
 		w.LastHeld = before
 		// Until reads its clocks one after the other, so it can be too
-		// early, but never too late: the latest of its answers counts.
+		// early, but never too late: the latest of its results counts.
 		if until := onMonotonic(h.Until()); until > w.Until {
 			w.Until = until
 		}

@@ -26,18 +26,16 @@ const (
 	streamChains    = 2 // of each process
 )
 
-// Does a writer get in while readers come and go without a gap? Eight readers in
-// four processes do not leave before they have entered once more, as another owner, or
-// were refused that; so there is always a reader, unless a writer makes them wait. Time says
-// little on a busy machine: the test counts how many readers leave while the
-// writer waits.
+// A writer enters while readers come and go without a gap. Eight readers in four processes do not leave before they
+// have entered again, as another owner, or were refused that. There is therefore always a reader, unless a writer makes
+// them wait. The test counts how many readers leave while the writer waits, because times vary on a busy machine.
 //
-//	writers first          each reader inside leaves once, and one may enter in
+//	writer preference      each reader inside leaves once, and one may enter in
 //	                       the millisecond in which the writer comes; and readers of a
-//	                       process that asked for one of them before the writer came may
-//	                       go on sharing that answer for ten milliseconds, in which each
+//	                       process that sent a request before the writer came may
+//	                       share its reply for another ten milliseconds, in which each
 //	                       chain can stay for one or two at a time
-//	readers first          the writer sees hundreds leave and is not in
+//	reader preference      hundreds leave while the writer waits, and it does not enter
 func TestPreference(t *testing.T) {
 	const (
 		chains = streamProcesses * streamChains

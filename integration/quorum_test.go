@@ -303,7 +303,7 @@ func TestQuorum_guard(t *testing.T) {
 				options = append(options, multilock.WithDurableServers())
 			}
 			options = append(options, multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease/4))
-			// A fixed lease is not renewed, so the user is told at its end.
+			// A fixed lease is not renewed, so the user is notified at its end.
 			first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
 			second := multilock.NewQuorum(q.locks(), options...)
 			h, err := first.TryLock(t.Context()) // 1

@@ -59,7 +59,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 	worst := 0.0
 	for _, from := range log {
 		var n int64
-		for _, to := range log { // in the order in which the answers came
+		for _, to := range log { // in the order of the replies
 			if to.sent < from.sent {
 				continue // it may have passed before
 			}
@@ -155,7 +155,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 	const key = "hot"
 	n := 1 + rand.Int64N(3)
-	switch rand.IntN(16) { // most units are used: what the others give back behind later callers, nobody can use
+	switch rand.IntN(16) { // most permits are used: permits refunded behind later callers are lost
 	case 0, 1, 2, 3, 4, 5, 6, 7: // wait
 		err := l.Wait(ctx, key, n)
 		return n, err
@@ -170,13 +170,13 @@ func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 			return 0, err
 		}
 		return n, nil
-	case 9: // take, and give back
+	case 9: // take, and refund
 		d, err := l.TakeUpTo(ctx, key, n)
 		if err == nil && d.OK {
 			err = l.Refund(ctx, key, d)
 		}
 		return 0, err
-	case 10: // reserve, and give back
+	case 10: // reserve, and refund
 		r, err := l.Reserve(ctx, key, n)
 		if err == nil {
 			err = r.Cancel(ctx)

@@ -84,7 +84,7 @@ func TestFailover_minReplicas(t *testing.T) {
 	primary := s.Primary(t)
 	next := s.Failover(t, primary)
 	phase.Store(1)
-	until(t, func() bool { // TryLock is told why, and that it may pass
+	until(t, func() bool { // TryLock returns the reason, and that it is transient
 		_, err := a.NewLock("another").TryLock(t.Context())
 		return err != nil && errors.Is(err, lock.ErrUnavailable) && strings.Contains(err.Error(), "NOREPLICAS")
 	})

@@ -101,7 +101,7 @@ func TestRenewal_reentry(t *testing.T) {
 		if err := next.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
-		before := renewals.Load() // and not all scripts: where an answer is slow, the client looks for a late copy
+		before := renewals.Load() // and not all scripts: after a slow reply, the client reconciles a possible duplicate
 		time.Sleep(renewalDog)    // in which a lock is renewed three times
 		if more := renewals.Load() - before; before == 0 || more != 0 {
 			t.Errorf("%d renewals of a held lock, and %d of a free one", before, more)

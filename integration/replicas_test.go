@@ -59,7 +59,7 @@ func TestReplicas(t *testing.T) {
 		refused("without a replica")
 		r := replica(t, server)
 		granted("with one")
-		server.Do(t, "SCRIPT", "FLUSH") // the answer to WAIT after a NOSCRIPT says nothing
+		server.Do(t, "SCRIPT", "FLUSH") // the reply to WAIT after a NOSCRIPT confirms nothing
 		r.Freeze(t)
 		refused("with a frozen one")
 		refused("with a frozen one again")

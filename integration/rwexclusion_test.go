@@ -11,9 +11,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Does a writer ever meet another owner? 100 readers and 4 writers in 8 processes take
-// read/write locks in all possible ways. Half of the time they all contend for one name,
-// otherwise for one of many. The witnesses:
+// A writer never holds the lock together with another owner. 100 readers and 4 writers in 8 processes acquire
+// read/write locks in all possible ways. Half of the time they all contend for one name, otherwise for one of many.
+// The checks:
 //
 //	inside:<name>   the number of writers: 1 in a writer's section, 0 in a reader's
 //	reading:<name>  the number of readers: 0 in a writer's section

@@ -161,7 +161,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// A caller ignores the result of a look that began before the call.
+// A caller ignores the result of a read that began before the call.
 func TestWait_staleRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

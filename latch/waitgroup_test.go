@@ -195,7 +195,7 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	under := wait(t.Context(), sees)
 	listenWaitGroup(t, s, "import", 1) // now it has seen the worker
 	p.Freeze(true)                     // it detects the loss only after the dismissal
-	s.Do(t, "PING")                    // the server has replied to a look in flight
+	s.Do(t, "PING")                    // the server has replied to a read in flight
 	if err := m.Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func wantState(t *testing.T, s *redistest.Server, name, free string, held int) {
 	}
 }
 
-// waitForState waits for the state of stands, because calls clean up in the background.
+// waitForState waits for the state of wantState, because calls clean up in the background.
 func waitForState(t *testing.T, s *redistest.Server, name, free string, held int) {
 	t.Helper()
 	var problem string

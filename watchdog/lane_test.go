@@ -257,7 +257,7 @@ func TestLane_overtakesASlowBatch(t *testing.T) {
 	})
 }
 
-// A lease waits for the batch before it, and has expired by the wall clock when that is answered. It
+// A lease waits for the batch before it, and has expired by the wall clock when its reply arrives. It
 // is not renewed.
 func TestLane_expiredLeaseIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

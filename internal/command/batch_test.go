@@ -176,7 +176,7 @@ func TestBatch_isBounded(t *testing.T) {
 	})
 }
 
-// Callers leave at any time, some just as the reply arrives. Each change is answered once, to its
+// Callers leave at any time, some just as the reply arrives. Each change gets one reply, to its
 // caller or to Late, with its own reply. An abandoned acquire is not sent, but a release is.
 func TestBatch_abandonedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestBatch_abandonedCalls(t *testing.T) {
 }
 
 // A server that stops replying delays no caller beyond its limit. When it replies again, each change
-// is answered once.
+// gets one reply.
 func TestBatch_unavailableServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

@@ -119,7 +119,7 @@ type node struct {
 	client rueidis.Client
 
 	mu        sync.Mutex
-	handler   func(command string) string // guarded by mu: returns its replies; it executes the command if says is nil, or returns ""
+	handler   func(command string) string // guarded by mu: returns its replies; it executes the command if handler is nil, or returns ""
 	refuse    bool                        // guarded by mu: it accepts no connections
 	dials     int                         // guarded by mu: connection attempts since the last call of dialled
 	conns     []net.Conn                  // guarded by mu
@@ -238,7 +238,7 @@ func roleIs(role string, link ...string) string {
 	return "*5\r\n+" + role + "\r\n+host\r\n:6379\r\n+" + link[0] + "\r\n:0\r\n"
 }
 
-// answers makes the node reply with the result of says, which may block.
+// answers makes the node reply with the result of handler, which may block.
 func (n *node) answers(handler func(command string) string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -70,7 +70,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 		for range 5 {
 			waiters = append(waiters, w.waiting(w.a, w.Context()))
 		}
-		time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
+		time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			before := h
@@ -662,7 +662,7 @@ func TestHandover_tokenCounter(t *testing.T) {
 		// the other queued process, and then to that waiter.
 		other := w.waiting(w.b, w.Context(), fenced)
 		for _, waiter := range []<-chan lock.Hold{other, plainly} {
-			time.Sleep(time.Microsecond) // the clock of a bubble stands still, and tokens need it to move
+			time.Sleep(time.Microsecond) // the clock of a bubble does not move by itself, and tokens need it to move
 			w.unlock(h)
 			h = w.next(waiter)
 			if h.Token() <= last {
@@ -1813,14 +1813,14 @@ func (w *world) tryElsewhere() {
 	w.unlock(h)
 }
 
-// meanwhile is a context. The first call of Err runs f.
-type meanwhile struct {
+// errHook is a context. The first call of Err runs f.
+type errHook struct {
 	context.Context
 	once sync.Once
 	f    func()
 }
 
-func (c *meanwhile) Err() error {
+func (c *errHook) Err() error {
 	c.once.Do(c.f)
 	return c.Context.Err()
 }
@@ -1855,7 +1855,7 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 		h = w.next(first)
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		closed := make(chan error, 1)
-		ctx := &meanwhile{Context: w.Context(), f: func() {
+		ctx := &errHook{Context: w.Context(), f: func() {
 			go func() { closed <- w.a.Close(context.Background()) }()
 			synctest.Wait()
 		}}

@@ -124,7 +124,7 @@ func TestLinger_anotherProcess(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for _, how := range []string{"waits", "tries"} {
 			before := w.keepLock(k, lingers)
-			time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
+			time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 			start := time.Now()
 			call := w.b.Lock
 			if how == "tries" {

@@ -177,7 +177,7 @@ func (w *world) wantAbout(op, name string, err error) {
 	}
 }
 
-// errText is what an error says.
+// errText returns the text of an error.
 func errText(err error) string {
 	if err == nil {
 		return ""

@@ -530,7 +530,7 @@ func TestReconcile_detectsALoss(t *testing.T) {
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
 		}
-		select { // the reconciler continues soon if the caller has given back its turn
+		select { // the reconciler continues soon if the caller has released its turn
 		case <-h.Context().Done():
 		case <-time.After(pollTime):
 		}
