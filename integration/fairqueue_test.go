@@ -18,9 +18,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The queue of a fair lock does not break so that a free lock is granted to no owner for a long time. These are the ways in
-// which Redisson's queue did: deadlines of waiters moved into the future with each waiter that came, left or died, and
-// positions of waiters stayed after they had left. Each scene has a lock, and clients that wait for it. After each step,
+// A free fair lock never waits long for its next owner. Redisson's queue had such bugs: deadlines of waiters moved into the
+// future with each waiter that came, left or died, and positions of waiters stayed after they had left. Each scene has a
+// lock, and clients that wait for it. After each step,
 //
 //	no owner in the queue counts as alive for longer than its waiter timeout
 //	there are as many deadlines as positions
