@@ -211,7 +211,7 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 
 // What pcall says of a call that failed is a text, from all servers: scripts put it into an error. Redis 7 and later and Valkey
 // throw a table, and their pcall takes the text out of it.
-func TestPcall_saysAText(t *testing.T) {
+func TestPcall_returnsAText(t *testing.T) {
 	says := func(t *testing.T, rdb rueidis.Client) {
 		t.Helper()
 		for _, call := range []string{"redis.call('LRANGE', KEYS[1], 0, 9)", "redis.call('LRANGE')", "redis.call('NOSUCH')", "nil .. ''"} {
@@ -410,7 +410,7 @@ func cutting(t *testing.T, said string) rueidis.Client {
 }
 
 // Waiters are notified of a release that travels with others.
-func TestChangeReentrant_tells(t *testing.T) {
+func TestChangeReentrant_publishes(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 20_000)
 		e := listen(t, rdb)

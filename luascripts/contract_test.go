@@ -127,7 +127,7 @@ func checkWords(code string) (problems []string) {
 }
 
 // The check itself must be able to fail.
-func TestHeaders_areReallyChecked(t *testing.T) {
+func TestHeaders_areChecked(t *testing.T) {
 	good := scripts(t)["rw_read_release.lua"]
 	if p := checkHeader("rw_read_release.lua", good); p != nil {
 		t.Fatalf("the original: %q", p)
@@ -240,7 +240,7 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 	return problems
 }
 
-func TestIncluding_isReallyChecked(t *testing.T) {
+func TestIncluding_isChecked(t *testing.T) {
 	includes := includes(t)
 	good := includes["include_release.lua"]
 	list := listing.FindString(good)
@@ -333,7 +333,7 @@ func checkInclude(file, text string, users map[string]string) (problems []string
 	return append(problems, checkWords(code)...)
 }
 
-func TestIncludes_areReallyChecked(t *testing.T) {
+func TestIncludes_areChecked(t *testing.T) {
 	const name = "include_rw.lua"
 	good, scripts := includes(t)[name], scripts(t)
 	users := map[string]string{}

@@ -127,7 +127,7 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 // A request, and not a heartbeat, dropped the dead before J2. It
 // is still notified that it is its turn: it sleeps for the time that it was told
 // when it came, and asks nothing meanwhile.
-func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
+func TestFair_nextIsNotifiedWhenARequestFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, p := range []time.Duration{0, waiterTimeout} {
 			t.Run(fmt.Sprint(p), func(t *testing.T) {

@@ -271,7 +271,7 @@ func TestPeers_longQueueOfTheirs(t *testing.T) {
 }
 
 // The waiter timeout of others does not stay a part of a deadline: it is not added up.
-func TestFair_patienceInALongQueue(t *testing.T) {
+func TestFair_waiterTimeoutInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
 		q.waits(names(1, 210)...)
@@ -350,7 +350,7 @@ func TestInspectFair_longQueue(t *testing.T) {
 
 // Some owners are taken out of the queue by hand, and their deadlines stay. Their heartbeat tells them to ask, and they
 // enter the queue anew.
-func TestFair_takenOutOfALongQueue(t *testing.T) {
+func TestFair_removedFromALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
 		q.queuedMany(waiterTimeout, names(1, 150)...)

@@ -652,7 +652,7 @@ func TestFair_order(t *testing.T) {
 
 // The dead of ours keep their places for one waiter timeout, at any place in the queue:
 // the waiter timeout of many does not add up.
-func TestFair_patiencesDoNotAddUp(t *testing.T) {
+func TestFair_waiterTimeoutsDoNotAddUp(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
 		var names []string
@@ -681,7 +681,7 @@ func TestFair_patiencesDoNotAddUp(t *testing.T) {
 }
 
 // Each owner has the waiter timeout that it asked for, whichever owners are before it.
-func TestFair_patienceOfItsOwn(t *testing.T) {
+func TestFair_ownWaiterTimeout(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
 		q.ask("G1", 10*time.Minute)
@@ -706,7 +706,7 @@ func TestFair_patienceOfItsOwn(t *testing.T) {
 // 1: G1, G2 and G3 wait for a free lock, each in a process of its own; G1 died.
 // 2: its deadline passes, and G3 sends a heartbeat, which tells G2 that it is its
 // turn. 3: G2 asks.
-func TestFair_nextIsToldWhenTheHeadDies(t *testing.T) {
+func TestFair_nextIsNotifiedWhenTheHeadDies(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		q.gets("G9")
@@ -1298,7 +1298,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 }
 
 // An owner has a deadline, and is not in the queue, which has more owners than deadlines: it has to ask.
-func TestKeepFair_aDeadlineIsNoPlace(t *testing.T) {
+func TestKeepFair_aDeadlineIsNoPosition(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
 		q.queued("G1 G2 G3")
@@ -1311,7 +1311,7 @@ func TestKeepFair_aDeadlineIsNoPlace(t *testing.T) {
 }
 
 // Only the last script of a heartbeat tells an owner of Redisson that it is its turn.
-func TestKeepFair_tellsOnce(t *testing.T) {
+func TestKeepFair_notifiesOnce(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		q.queued("J999")
@@ -1322,7 +1322,7 @@ func TestKeepFair_tellsOnce(t *testing.T) {
 }
 
 // The queue of a plain lock of that name is no owner of Redisson's.
-func TestKeepFair_besideAPlainLine(t *testing.T) {
+func TestKeepFair_besideAPlainQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
 		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")
@@ -1336,7 +1336,7 @@ func TestKeepFair_besideAPlainLine(t *testing.T) {
 }
 
 // What is left of a lock when its holder goes is the queue of a plain one, and that is no holder.
-func TestFair_lineAlone(t *testing.T) {
+func TestFair_queueAlone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
 		queue := func() {
@@ -1373,7 +1373,7 @@ func TestFair_lineAlone(t *testing.T) {
 }
 
 // A user that may not publish releases a lock to an owner of Redisson's, which finds that by itself.
-func TestReleaseFair_muteToTheirs(t *testing.T) {
+func TestReleaseFair_withoutMessagesToRedisson(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
 	q.held("G1", long)
@@ -1383,7 +1383,7 @@ func TestReleaseFair_muteToTheirs(t *testing.T) {
 }
 
 // A token counter that cannot go on is an error, and the owner has nothing.
-func TestAcquireFair_spoiltRegister(t *testing.T) {
+func TestAcquireFair_badTokenCounter(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		spoilt := fairKeys
 		spoilt.TokenCounter = "redisson_lock_token:{orders}"
@@ -1573,7 +1573,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 }
 
 // A deadline is there without its place, or a place without its deadline: the owner that leaves is taken out of the queue.
-func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
+func TestReleaseFair_deadlinesAndPositionsDiffer(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, spoil := range map[string]func(){
 			"another's deadline without a place": func() { q.deadline("G9", waiterTimeout) },
@@ -1592,7 +1592,7 @@ func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
 }
 
 // The release of one that holds nothing leaves the queue of the plain lock to its holder.
-func TestReleaseFair_leavesThePlainLine(t *testing.T) {
+func TestReleaseFair_leavesThePlainQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
 		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.QueueField, "0|")

@@ -339,8 +339,8 @@ func TestLatch_denied(t *testing.T) {
 	}
 }
 
-// A look at a latch of Redisson's that cannot note its round fails.
-func TestLatch_lookDenied(t *testing.T) {
+// LatchStatus fails for a latch of Redisson's if it may not record the round.
+func TestLatchStatus_denied(t *testing.T) {
 	s := redistest.Start(t)
 	k := keynames.Latch("done")
 	do(t, s.Client(t), "SET", "done", "3")

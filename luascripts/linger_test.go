@@ -113,7 +113,7 @@ func TestLinger_heartbeat(t *testing.T) {
 }
 
 // A reader that waits behind a writer that only wants the lock tells no client.
-func TestLinger_readersTellOnlyAWriter(t *testing.T) {
+func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "read", keeperOf("", "125"), "1")
@@ -144,7 +144,7 @@ func TestLinger_ownClient(t *testing.T) {
 }
 
 // A client of sharded Pub/Sub is notified by SPUBLISH. A server without it, or a user without the right, refuses as ever.
-func TestLinger_cannotTell(t *testing.T) {
+func TestLinger_cannotNotify(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	mute := user(t, s, "mute", "~*", "&nothing", "+@all")

@@ -13,7 +13,7 @@ import (
 
 // Most grants go the short way of include_handoff.lua, and one of 64 goes by all the rules. Whichever it is, the
 // same is left and said.
-func TestLine_theShortWay(t *testing.T) {
+func TestQueue_shortPath(t *testing.T) {
 	const lives = " 2000 0 0 0;"
 	for name, c := range map[string]struct {
 		mark  string // what precedes the time
@@ -83,7 +83,7 @@ func TestLine_theShortWay(t *testing.T) {
 // While somebody listens that does not stand in the queue, the lock is let go after four grants. So it is if a caller marked the queue
 // and a second has passed. Otherwise it is let go after 640 grants and ten seconds, or at the next grant that goes by all the
 // rules.
-func TestLine_theShortWayEnds(t *testing.T) {
+func TestQueue_shortPathEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		stranger bool
 		mark     string

@@ -13,14 +13,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TestLine_table prints the cost of a queue of many processes, on request:
+// TestQueue_table prints the cost of a queue of many processes, on request:
 //
-//	LEASEHOLD_TABLE=1 go test -run TestLine_table -v ./luascripts
+//	LEASEHOLD_TABLE=1 go test -run TestQueue_table -v ./luascripts
 //
 // One round of requests is what the processes ask in a poll interval while the lock does
 // not change hands. Bytes are those of the append-only file, which each replica
 // gets as well.
-func TestLine_table(t *testing.T) {
+func TestQueue_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {
 		t.Skip("LEASEHOLD_TABLE is not set")
 	}

@@ -29,7 +29,7 @@ func TestRWPeers_downgradedAndDead(t *testing.T) {
 
 // A token counter that is something else, or may not be read, is an error, and nothing
 // is done.
-func TestRW_foreignRegister(t *testing.T) {
+func TestRW_foreignTokenCounter(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.TokenCounter = "register"
 		for name, call := range map[string]func(l rw) error{"read": readsAs(1), "write": writesAs(1)} {
@@ -46,7 +46,7 @@ func TestRW_foreignRegister(t *testing.T) {
 // With a token counter, a reader's token is larger than that of every earlier writer, also while
 // that writer still writes, and smaller than that of every later writer. Readers with no writer
 // between them share one, so that a guard which has seen one accepts the others.
-func TestRW_tokensWithARegister(t *testing.T) {
+func TestRW_tokensWithACounter(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.TokenCounter = "redisson_lock_token:{orders}"
 		for _, before := range []string{"", "4000000000000000"} { // as of a clock that has gone back since

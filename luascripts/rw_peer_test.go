@@ -317,7 +317,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 }
 
 // Redisson does not know of an intent, and ignores it; ours wait behind it.
-func TestRWPeers_wish(t *testing.T) {
+func TestRWPeers_intent(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		if !l.javaReads("J1", long) {
 			t.Fatal("J1 may not read")
@@ -343,7 +343,7 @@ func TestRWPeers_wish(t *testing.T) {
 
 // Redisson does not know of a turn: its readers and writers enter when they could without
 // one, and ours claim the next.
-func TestRWPeers_turn(t *testing.T) {
+func TestRWPeers_reservation(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		waits := func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, waiterTimeout }
 		l.turn("G5 5m 1m", long)

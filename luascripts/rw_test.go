@@ -950,7 +950,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 }
 
 // A damaged intent keeps no reader waiting; the next writer replaces it.
-func TestRW_strangeWishes(t *testing.T) {
+func TestRW_foreignIntents(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
 			"garbage":        {{"SET", l.keys.Intent, "what is this", "PX", "60000"}},

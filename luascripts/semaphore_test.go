@@ -162,7 +162,7 @@ func TestSemaphore(t *testing.T) {
 }
 
 // A holder that asks again has its permits whatever their number is now, and all of them live for the new lease.
-func TestSemaphore_holderAsksAgain(t *testing.T) {
+func TestSemaphore_holderRequestsAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
 		one, two := taker(1, 1), taker(2, 2)
@@ -423,7 +423,7 @@ func TestSemaphore_full(t *testing.T) {
 
 // The call that finds that leases ran out, or that a waiter before others is dead, tells those whose turn has come: not itself. It
 // also tells Redisson's clients.
-func TestSemaphore_tellsWhatItFinds(t *testing.T) {
+func TestSemaphore_notifiesOfWhatItFinds(t *testing.T) {
 	notified := func(n int) string {
 		who := strconv.Itoa(n)
 		return "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-00000000000" + who + ":fair 180000000000000" + who + "000:"
@@ -546,7 +546,7 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 
 // A heartbeat that finds that leases ran out tells other waiters, and Redisson's clients. What it keeps lives for as long as the most
 // patient of its waiters, and one that is not in the queue stays out.
-func TestSemaphore_keepTells(t *testing.T) {
+func TestSemaphore_keepNotifies(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
 		take(t, rdb, k, taker(1, 2), time.Minute)

@@ -87,7 +87,7 @@ func TestToken_noNumber(t *testing.T) {
 
 // The token of a new holder is the clock, or one more than the token counter if that is later. The token counter is left at as
 // many tokens more as the holder may give out.
-func TestToken_andItsRegister(t *testing.T) {
+func TestToken_andItsCounter(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)

@@ -226,7 +226,7 @@ func TestWaitGroup_foreign(t *testing.T) {
 }
 
 // The waiters of a wait group are notified when the last worker leaves, and when a worker is dismissed: once. A wait group that is not there is deleted.
-func TestWaitGroup_tells(t *testing.T) {
+func TestWaitGroup_notifies(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.WaitGroup("waitgroup")
 		const channel = "leasehold_crew:{waitgroup}"

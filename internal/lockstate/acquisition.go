@@ -205,8 +205,9 @@ func (t *Acquisition) MarkUncertain() (lives bool) {
 // Reconciling returns how many holds of t reconciling leaves in Redis. If that is 0, a later release
 // may find no hold, because reconciling may have released t.
 func (t *Acquisition) Reconciling() (holds int) {
-	holds = t.HoldsInRedis()
-	t.maybeReleased = t.maybeReleased || holds == 0
+	if holds = t.HoldsInRedis(); holds == 0 {
+		t.maybeReleased = true
+	}
 	return holds
 }
 
@@ -274,7 +275,9 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acqu
 	switch {
 	case len(t.holds) == 0:
 		remains = NobodyHolds
-		if handedOff = p.mayHandOff(t, now) && handOff(t); !handedOff && t.Lingers() && p.mayKeep(t, now) && handOff(t) {
+		if p.mayHandOff(t, now) {
+			handedOff = handOff(t)
+		} else if t.Lingers() && p.mayKeep(t, now) && handOff(t) {
 			p.keepFor(t.Latest(), now)
 			remains, handedOff = ProcessKeeps, true
 		}

@@ -131,7 +131,7 @@ func TestWillChange(t *testing.T) {
 
 // Reconciling keeps the holds of an acquisition. If it has none, reconciling may have released the
 // acquisition.
-func TestFreeing(t *testing.T) {
+func TestReconciling(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
 	if held.Reconciling() != 1 || held.MaybeReleased() {
@@ -168,7 +168,7 @@ func TestFail(t *testing.T) {
 		"Redis has not heard of it": {func(*stage, *Acquisition) {}, false},
 		"it was granted":            {func(s *stage, t *Acquisition) { t.grant.since = s.now }, true},
 		"it waited":                 {func(_ *stage, t *Acquisition) { t.traced = true }, true},
-		"it is in doubt":            {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
+		"it is uncertain":           {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
 		"it has the lock here":      {func(s *stage, t *Acquisition) { s.side(false).held = t; s.stand(&plainTerms, 2) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,8 +227,9 @@ func TestUnused(t *testing.T) {
 func TestOwner(t *testing.T) {
 	s := newStage(t)
 	o := s.owner(&plainTerms, 7)
-	if again := s.owner(&plainTerms, 7); again != o || o.Number != 7 || cap(o.Turn) != 1 {
-		t.Fatal("two owners have one number")
+	turn := o.Turn
+	if again := s.owner(&plainTerms, 7); again != o || o.Number != 7 || cap(o.Turn) != 1 || o.Turn != turn {
+		t.Fatal("two owners have one number, or one owner has two turns")
 	}
 	if o.Acquires() {
 		t.Error("no call asks")
@@ -263,7 +264,7 @@ func TestOwner(t *testing.T) {
 
 // If the waiters queue in Redis, Redis notifies the next one of the release. No waiter is woken
 // unnecessarily.
-func TestUnhold_ofALineThatQueues(t *testing.T) {
+func TestNoLongerHeld_redisQueue(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 1)
 	w := s.stand(&fairTerms, 2)
@@ -277,7 +278,7 @@ func TestUnhold_ofALineThatQueues(t *testing.T) {
 
 // A reader leaves a shared acquisition, and reads under a second one. The end of the first leaves the
 // second intact.
-func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
+func TestEnd_leavesTheOwnersNextAcquisition(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	if !s.joins(&readTerms, 2) {
@@ -296,5 +297,37 @@ func TestEnd_leavesTheOwnersNextTenure(t *testing.T) {
 	s.End(first, Lost)
 	if second.owner.Acquisition() != second {
 		t.Error("it has lost an acquisition that is not over")
+	}
+}
+
+// The largest value that the token counter was raised to counts.
+func TestRaise(t *testing.T) {
+	held, _ := newStage(t).take(&plainTerms, 1)
+	held.Raise(7)
+	held.Raise(5)
+	if got := held.Raised(); got != 7 {
+		t.Errorf("raised to %d, want 7", got)
+	}
+}
+
+// A hold that is renewed does not make the process forget that a longer lease was requested.
+func TestAdd_afterALongerLease(t *testing.T) {
+	s := newStage(t)
+	asked := s.acquisition(&plainTerms)
+	s.WillSend(asked, 2*leaseTime, 0)
+	s.Granted(nil, asked, s.owner(&plainTerms, 1), new(Hold), 1, false, s.now)
+	if got := asked.MayLive(); got != 2*leaseTime {
+		t.Errorf("Redis may have it for %v, want %v", got, 2*leaseTime)
+	}
+}
+
+// The end of an earlier acquisition does not end the one that is kept.
+func TestEnd_leavesWhatIsKept(t *testing.T) {
+	s := newStage(t)
+	first, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	s.End(first, Lost)
+	if s.Kept() != kept {
+		t.Error("the acquisition that is kept is gone")
 	}
 }

@@ -62,10 +62,10 @@ func (w *world) enabled() (all []event) {
 		}
 	}
 	for i, p := range w.procs {
-		for j := range p.settling {
+		for j := range p.reconciling {
 			add(settle, i, j)
 		}
-		for j, e := range p.ears {
+		for j, e := range p.listeners {
 			if e.listens && !e.heard {
 				add(confirm, i, j)
 			}
@@ -76,11 +76,11 @@ func (w *world) enabled() (all []event) {
 				}
 			}
 			if e.look {
-				add(beat, i, j)
+				add(sendHeartbeat, i, j)
 			}
 		}
 		if mayFail {
-			for j := range p.place.granted() {
+			for j := range p.lock.granted() {
 				add(lose, i, j)
 			}
 		}
@@ -89,7 +89,7 @@ func (w *world) enabled() (all []event) {
 		}
 		if e := p.keeper; e.listens {
 			switch {
-			case !e.channel && !w.cast.deaf:
+			case !e.channel && !w.cast.noPubSub:
 				add(hear, i, 0)
 			case e.wanted:
 				add(want, i, 0)
@@ -105,7 +105,7 @@ func (w *world) enabled() (all []event) {
 			add(shut, i, 0)
 		}
 	}
-	if mayFail && w.forsaken() {
+	if mayFail && w.orphaned() {
 		add(expire, 0, 0)
 	}
 	if w.next() >= 0 {
@@ -131,10 +131,10 @@ func (w *world) mayStart(i int) bool {
 				return false
 			}
 		}
-	} else if o := c.p.place.side(true).owners[c.owner]; o != nil {
+	} else if o := c.p.lock.side(true).owners[c.owner]; o != nil {
 		return false // the call would wait for itself
 	}
-	if o := c.p.place.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.acquisition != nil) {
+	if o := c.p.lock.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.acquisition != nil) {
 		return false // the call's own turn is handled first
 	}
 	return !c.p.closed
@@ -148,15 +148,15 @@ func (w *world) like(other *call, r role) role {
 	return r
 }
 
-// forsaken reports whether Redis has the lock for an owner that does not know it, or has lost it. No
+// orphaned reports whether Redis has the lock for an owner that does not know it, or has lost it. No
 // process renews such a lock.
-func (w *world) forsaken() bool {
+func (w *world) orphaned() bool {
 	return w.redis.holder != "" && !w.trusted(w.redis.holder)
 }
 
 func (w *world) trusted(name string) bool {
 	for _, p := range w.procs {
-		for _, t := range p.place.granted() {
+		for _, t := range p.lock.granted() {
 			if t.Name == name {
 				return true
 			}
@@ -217,38 +217,38 @@ func (w *world) do(e event) {
 	case timeOut:
 		k.c = nil
 		w.tellTimeOut(k)
-		c.p.place.Abandoned(c.w, k.t)
+		c.p.lock.Abandoned(c.w, k.t)
 		w.unanswered(c, errBroke)
 	case cross:
 		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
 		w.tellCross(c, k)
-		c.p.place.GrantedAfterCancel(c.w, k.t)
+		c.p.lock.GrantedAfterCancel(c.w, k.t)
 		w.crossing = true
 		w.cancel(c)
 		w.crossing = false
 	case settle:
 		p := w.procs[e.a]
-		w.settles(p, p.settling[e.b])
+		w.reconciles(p, p.reconciling[e.b])
 	case confirm:
 		p := w.procs[e.a]
-		x := p.ears[e.b]
+		x := p.listeners[e.b]
 		x.heard = true
 		x.queue.Notify()
 		w.act(p)
 	case deliver:
-		w.deliver(w.procs[e.a], w.procs[e.a].ears[e.b])
+		w.deliver(w.procs[e.a], w.procs[e.a].listeners[e.b])
 	case drop:
-		x := w.procs[e.a].ears[e.b]
+		x := w.procs[e.a].listeners[e.b]
 		x.news, x.told, x.turns = false, false, nil
-	case beat:
-		w.beats(w.procs[e.a], w.procs[e.a].ears[e.b])
+	case sendHeartbeat:
+		w.heartbeats(w.procs[e.a], w.procs[e.a].listeners[e.b])
 	case tick:
 		w.passes(w.next())
 	case pause:
 		w.passes(11 * time.Millisecond)
 	case lose:
 		p := w.procs[e.a]
-		w.lost(p, p.place.granted()[e.b])
+		w.lost(p, p.lock.granted()[e.b])
 	case expire:
 		w.tellExpire()
 		w.redis.holder = ""
@@ -262,12 +262,12 @@ func (w *world) do(e event) {
 		w.closes(w.procs[e.a])
 	case hear:
 		w.procs[e.a].keeper.channel = true
-		w.procs[e.a].place.Wanted(false)
+		w.procs[e.a].lock.Wanted(false)
 	case want:
 		x := &w.procs[e.a].keeper
 		tries := x.tries
 		x.wanted, x.tries = false, false
-		w.procs[e.a].place.Wanted(tries)
+		w.procs[e.a].lock.Wanted(tries)
 	case unkeep:
 		p := w.procs[e.a]
 		t := p.unkept[e.b]
@@ -281,10 +281,10 @@ func (w *world) do(e event) {
 	}
 	for _, p := range w.procs {
 		w.act(p)
-		if p.keeper.listens && p.place.Unused() {
+		if p.keeper.listens && p.lock.Unused() {
 			p.keeper = keeperEars{channel: p.keeper.channel}
 		}
-		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
+		p.listeners = slices.DeleteFunc(p.listeners, func(e *listener) bool { return e.over })
 	}
 	// A process ignores the grant of a request that took too long.
 	for _, k := range w.flying {
@@ -299,10 +299,10 @@ func (w *world) step(e event) {
 	w.tellState()
 }
 
-func (w *world) deliver(p *proc, e *ears) {
+func (w *world) deliver(p *proc, e *listener) {
 	news, told, turns := e.news, e.told, e.turns
 	e.news, e.told, e.turns = false, false, nil
-	if w.cast.deaf {
+	if w.cast.noPubSub {
 		return
 	}
 	if news {
@@ -322,7 +322,7 @@ func (w *world) deliver(p *proc, e *ears) {
 func (w *world) check() {
 	var writers, readers []*Acquisition
 	for _, p := range w.procs {
-		for _, t := range p.place.granted() {
+		for _, t := range p.lock.granted() {
 			if t.Terms.Reads {
 				readers = append(readers, t)
 			} else {
@@ -356,11 +356,11 @@ func (w *world) check() {
 // keeper was lost, or is in flight.
 func (w *world) checkKept() {
 	for _, p := range w.procs {
-		t := p.place.Kept()
+		t := p.lock.Kept()
 		if t == nil {
 			continue
 		}
-		if len(p.place.sides[0].queues) > 0 || p.place.readersHere() {
+		if len(p.lock.sides[0].queues) > 0 || p.lock.readersHere() {
 			w.fail("the lock is kept, and a caller of the process waits")
 		}
 		for _, c := range w.calls {
@@ -399,16 +399,16 @@ func (w *world) checkPlace(p *proc) {
 			w.fail("%d requests for one acquisition are under way, and it counts %d", pending, k.t.pending)
 		}
 	}
-	if p.place.inFlight != flying {
-		w.fail("%d requests are under way, and the place counts %d", flying, p.place.inFlight)
+	if p.lock.inFlight != flying {
+		w.fail("%d requests are under way, and the state counts %d", flying, p.lock.inFlight)
 	}
-	for _, t := range p.place.granted() {
-		if len(t.Served()) > 0 && !p.place.removing && !p.closed {
+	for _, t := range p.lock.granted() {
+		if len(t.Served()) > 0 && !p.lock.removing && !p.closed {
 			w.fail("served waiters stay in the queue for as long as %q has the lock", t.Name)
 		}
 	}
-	for i := range p.place.sides {
-		s := &p.place.sides[i]
+	for i := range p.lock.sides {
+		s := &p.lock.sides[i]
 		w.checkSide(p, s)
 	}
 }
@@ -426,7 +426,7 @@ func (w *world) checkSide(p *proc, s *side) {
 				w.fail("the acquisition of an owner is over")
 			}
 			if o.acquisition.Terms.HandsOff && s.held != o.acquisition && o.acquisition.phase == Held {
-				w.fail("the place does not know what has the lock")
+				w.fail("the state does not know what has the lock")
 			}
 		}
 		if n != int(o.holds) && o.acquisition != nil {
@@ -476,14 +476,14 @@ func (w *world) comes(p *proc, l *Queue, c *call) string {
 	case x.joined != nil:
 		return "the answer to another"
 	case c.terms.WaitPolicy == FairQueue:
-		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.queue == l && e.beats }) {
+		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.listeners, func(e *listener) bool { return e.queue == l && e.beats }) {
 			return "a heartbeat"
 		}
 		return ""
 	case !x.First():
 		return "the first of the queue"
 	case !l.when.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.queue == l }):
-		return "an alarm"
+		return "a timer"
 	}
 	return ""
 }
@@ -518,14 +518,14 @@ func (w *world) drain() {
 		w.fail("something is left in Redis: %+v", w.redis)
 	}
 	for _, p := range w.procs {
-		if !p.place.Unused() {
-			w.fail("the place is in use")
+		if !p.lock.Unused() {
+			w.fail("the state is in use")
 		}
-		if p.place.inFlight != 0 {
-			w.fail("%d requests are under way for ever", p.place.inFlight)
+		if p.lock.inFlight != 0 {
+			w.fail("%d requests are under way for ever", p.lock.inFlight)
 		}
-		if !p.place.Idle(w.now.Add(asideTime)) {
-			w.fail("the place is never idle")
+		if !p.lock.Idle(w.now.Add(asideTime)) {
+			w.fail("the state is never idle")
 		}
 	}
 }
@@ -555,7 +555,7 @@ func (w *world) calm() (event, bool) {
 
 // story returns a history in the words of a failure message.
 func (c *cast) story(path []event) string {
-	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, deaf %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.deaf, c.keeps)
+	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, noPubSub %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.noPubSub, c.keeps)
 	for i, r := range c.calls {
 		t := r.terms
 		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, token counter %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.TokenCounter, t.Yield)

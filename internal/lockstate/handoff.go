@@ -216,7 +216,6 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 		l.Subscribe(ticket.Terms, i.Sent) // notifications may be lost until the subscription is confirmed, which triggers a request
 	}
 	if l != nil && !i.Done {
-		l.when.sendAt = time.Time{}
 		l.Notify()
 	}
 	if over {
@@ -278,7 +277,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 // adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
 // lock to t. adopt reports whether t was already known to have the lock, because it was offered.
 func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
-	if w == nil || w.queue == nil || w.once || !t.Terms.HandsOff {
+	if w == nil || w.queue == nil || !t.Terms.HandsOff {
 		return false
 	}
 	l := w.queue

@@ -28,7 +28,7 @@ func TestMayHandOff(t *testing.T) {
 		"another is offered":           {change: func(s *stage, _ *Acquisition) { s.Queue(&plainTerms).hand.offered = s.acquisition(&plainTerms) }},
 		"another has the lock":         {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(&plainTerms) }},
 		"given up":                     {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
-		"in doubt":                     {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"uncertain":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a request is under way":       {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
 		"and answered":                 {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0); s.answered(nil, t, sharedResult{}) }, may: true},
 		"the holds are not known":      {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
@@ -177,8 +177,8 @@ func TestTake(t *testing.T) {
 	})
 	t.Run("nobody is left", func(t *testing.T) {
 		s, next, w := scene(t)
-		if seat := s.GiveUp(w, nil); seat != nil {
-			t.Error(seat)
+		if joined := s.GiveUp(w, nil); joined != nil {
+			t.Error(joined)
 		}
 		s.Quit(w, s.now)
 		if all := s.gives(); len(all) != 1 || all[0] != next {
@@ -247,7 +247,7 @@ func TestNextOwner(t *testing.T) {
 }
 
 // The reply to a release says whether the next owner was granted the lock.
-func TestInherit(t *testing.T) {
+func TestOnRelease(t *testing.T) {
 	scene := func(t *testing.T, c *Terms) (*stage, *Acquisition, *Waiter) {
 		s := newStage(t)
 		held, h := s.take(&plainTerms, 1)
@@ -346,7 +346,7 @@ func TestInherit(t *testing.T) {
 				t.Errorf("%+v", step)
 			}
 			if ticket.uncertain != i.Broke {
-				t.Error("in doubt:", ticket.uncertain)
+				t.Error("uncertain:", ticket.uncertain)
 			}
 		})
 	}
@@ -406,7 +406,7 @@ func TestAdopt(t *testing.T) {
 		s.Quit(w, s.now)
 		s.pass(pollTime)
 		if again := s.asks(second); again != ticket {
-			t.Fatal("the place in the queue is not kept")
+			t.Fatal("the position in the queue is not kept")
 		}
 		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own || ticket.alive {
 			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
@@ -558,7 +558,7 @@ func TestGiveUp(t *testing.T) {
 	}{
 		"nothing is under way":   {func(*stage, *Acquisition) {}, true},
 		"a request is under way": {func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
-		"in doubt":               {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
+		"uncertain":              {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w, behind := scene(t)
@@ -661,7 +661,7 @@ func (s *stage) inherited() (w *Waiter, ticket *Acquisition) {
 // In a process that was paused, the reply may arrive before the end of the offer is detected. The
 // hold has the token of the reply: the token of the offer may be smaller than the token of a later
 // owner.
-func TestGranted_theTokenOfTheAnswer(t *testing.T) {
+func TestGranted_theTokenOfTheReply(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
 	s.pass(offerTime + time.Second)
@@ -676,7 +676,7 @@ func TestGranted_theTokenOfTheAnswer(t *testing.T) {
 
 // A request that was in flight when its acquisition was lost can be queued after the acquisition was
 // released. A later release would then grant the lock to an owner without a waiter.
-func TestRefused_afterItsTenureWasLost(t *testing.T) {
+func TestRefused_afterTheLoss(t *testing.T) {
 	s := newStage(t)
 	w, ticket := s.inherited()
 	s.End(ticket, Lost)
@@ -691,7 +691,7 @@ func TestRefused_afterItsTenureWasLost(t *testing.T) {
 // The reply to a release can arrive after the next owner's own request was granted, released and
 // handed off locally. The owner string then belongs to the latest acquisition: reconciling the
 // earlier one would end a live lease.
-func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
+func TestOnRelease_afterTheNextOwnerHandedOff(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
 	w := s.stand(&plainTerms, 2)
@@ -717,5 +717,29 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	s.OnRelease(nextOwner, ReleaseResult{Done: true, Token: 150, Sent: s.now}, s.now) // the reply to the release, at last
 	if got := s.gives(); len(got) != 0 {
 		t.Errorf("the acquisition that passed the lock on is given back, and with it the lease of the next")
+	}
+}
+
+// A release that found no hold makes the first waiter send a request, and is no reason to subscribe.
+func TestOnRelease_nothingReleased(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&plainTerms, 1)
+	w := s.stand(&plainTerms, 2)
+	s.next(w)
+	s.pass(2 * MaxHandOffTime)
+	s.Unlock(held, h, s.now, nil)
+	_, ticket := s.NextOwner(held, offerTime, pollTime, time.Time{})
+	s.NoLongerHeld(held)
+	s.next(w)
+	w.queue.when.sendAt = s.now.Add(pollTime)
+	s.done()
+	if s.OnRelease(ticket, ReleaseResult{Sent: s.now}, s.now) {
+		t.Error("offered")
+	}
+	if all := s.done(); len(all) != 1 || all[0].Kind != Wake || all[0].Waiter != w {
+		t.Errorf("%+v, want that the waiter is woken", all)
+	}
+	if step := s.next(w); step.Do != Send {
+		t.Errorf("%+v, want a request", step)
 	}
 }

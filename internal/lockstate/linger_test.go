@@ -48,7 +48,7 @@ func TestMayKeep(t *testing.T) {
 	none := func(*stage, *Acquisition) {}
 	for name, test := range map[string]struct {
 		terms    *Terms
-		deaf     bool
+		noPubSub bool
 		requests int
 		change   func(*stage, *Acquisition)
 		held     time.Duration
@@ -58,7 +58,7 @@ func TestMayKeep(t *testing.T) {
 		"nothing is against it":        {change: none, may: true},
 		"a write lock":                 {terms: keptWrite, change: none, may: true},
 		"without the option":           {terms: &plainTerms, change: none},
-		"it cannot be told":            {deaf: true, change: none},
+		"it cannot be told":            {noPubSub: true, change: none},
 		"it was refused before":        {requests: 2, change: none},
 		"a release named it":           {traced: true, change: none},
 		"another client waits":         {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
@@ -70,7 +70,7 @@ func TestMayKeep(t *testing.T) {
 		"a caller waits that cannot":   {change: func(s *stage, _ *Acquisition) { s.stand(fixedTerms, 2) }},
 		"another has the lock":         {change: func(s *stage, _ *Acquisition) { s.side(false).held = s.acquisition(keptPlain) }},
 		"given up":                     {change: func(s *stage, t *Acquisition) { s.NoLongerHeld(t) }},
-		"in doubt":                     {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
+		"uncertain":                    {change: func(_ *stage, t *Acquisition) { t.MarkUncertain() }},
 		"a request is under way":       {change: func(s *stage, t *Acquisition) { s.WillSend(t, 0, 0) }},
 		"the holds are not known":      {change: func(s *stage, t *Acquisition) { t.WillChange(s.now) }},
 		"the token counter was raised": {change: func(_ *stage, t *Acquisition) { t.Raise(7) }},
@@ -93,7 +93,7 @@ func TestMayKeep(t *testing.T) {
 			}
 			named := s.acquisition(test.terms)
 			named.traced = test.traced
-			held, h := s.keepsAs(named, !test.deaf, max(test.requests, 1))
+			held, h := s.keepsAs(named, !test.noPubSub, max(test.requests, 1))
 			s.pass(test.held - time.Millisecond)
 			test.change(s, held)
 			if kept := s.kept(h); (kept != nil) != test.may {
@@ -398,6 +398,39 @@ func TestEndKept_wakesEachQueue(t *testing.T) {
 		s.NoLongerHeld(ended)
 		if step := s.next(w); step.Do != Send {
 			t.Errorf("queue %d, after the release: %+v", key, step)
+		}
+	}
+}
+
+// A shorter time of the option releases the lock earlier than a timer that runs already.
+func TestLingerOver_aShorterTime(t *testing.T) {
+	s := newStage(t)
+	_, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	s.done()
+	short := with(*keptPlain, func(c *Terms) { c.Linger = lingerTime / 4 })
+	o, next := s.owner(short, 2), new(Hold)
+	if s.TakeKept(short, o, s.now) != kept || !s.Add(kept, o, next) {
+		t.Fatal("it is not taken")
+	}
+	s.kept(next)
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartLinger || !all[0].Due.Equal(s.now.Add(lingerTime/4)) {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A fair lock that lingers is released for the queue in Redis after the limits of a hand-off.
+func TestMayHandOff_fairDoesNotLinger(t *testing.T) {
+	keptFair := with(fairTerms, func(c *Terms) { c.Linger = lingerTime })
+	for count, want := range map[int]bool{MaxHandOffs - 1: true, MaxHandOffs: false} {
+		s := newStage(t)
+		held, h := s.keeps(keptFair, true, 1)
+		w := s.stand(keptFair, 2)
+		s.queues(w, Refusal{Left: -1})
+		s.Follow(held, numbers(w), 2)
+		held.handOffs().count = count
+		if next := s.give(h); (next != nil) != want {
+			t.Errorf("after %d hand-offs, handed off: %t", count, next != nil)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Only the first waiter of a queue sends requests. The next one does so when the first has left.
-func TestFirstAsks(t *testing.T) {
+func TestOnlyFirst(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
 	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
@@ -44,7 +44,7 @@ func TestFirstAsks(t *testing.T) {
 
 // A queue whose process has the lock retries after a poll interval, because the process may have lost
 // the lock.
-func TestArm(t *testing.T) {
+func TestStartTimer(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Acquisition, *Hold, *Waiter) {
 		s := newStage(t)
 		held, h := s.take(&plainTerms, 1)
@@ -60,7 +60,7 @@ func TestArm(t *testing.T) {
 	}
 	s.stand(&plainTerms, 3)
 	if s.done() != nil {
-		t.Error("a second alarm is set")
+		t.Error("a second timer is set")
 	}
 	s.pass(pollTime)
 	w.queue.when.sendAt = s.now.Add(pollTime) // the queue was refused before
@@ -101,13 +101,13 @@ func TestArm(t *testing.T) {
 	s.Quit(w, s.now)
 	s.done()
 	if l.TimerFired(); s.done() != nil || !l.Ended() {
-		t.Error("the alarm of a queue that ended does something")
+		t.Error("the timer of a queue that ended does something")
 	}
 	if l.Notify(); s.done() != nil {
 		t.Error("a message to a queue that ended does something")
 	}
 	if again := s.stand(&plainTerms, 3); again.queue == l {
-		t.Error("an alarm may come yet for the queue that is used again")
+		t.Error("a timer may fire for the queue that is used again")
 	}
 	if s.done(); held.Lives() != true {
 		t.Error("it is over")
@@ -115,7 +115,7 @@ func TestArm(t *testing.T) {
 }
 
 // A queue is reused only if nothing else can refer to it.
-func TestLine_usedAgain(t *testing.T) {
+func TestEnd_reusesTheQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		c       *Terms
 		change  func(*stage, *Waiter)
@@ -171,12 +171,12 @@ func TestLine_usedAgain(t *testing.T) {
 		s := newStage(t)
 		w, other := s.stand(&readTerms, 1), s.stand(hastyTerms, 2)
 		if w.queue == other.queue || s.Queue(hastyTerms) != other.queue {
-			t.Error("they stand in one line")
+			t.Error("they wait in one queue")
 		}
 		s.Quit(w, s.now)
 		s.Quit(other, s.now)
 		if s.stand(&readTerms, 3).queue == s.stand(hastyTerms, 4).queue {
-			t.Error("one line is used twice")
+			t.Error("one queue is used twice")
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestTry(t *testing.T) {
 
 // The first waiter of a queue sends a request after a notification, when the owner's lease expires,
 // and at least once per poll interval.
-func TestRefused_whenToAsk(t *testing.T) {
+func TestRefused_nextRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		c    *Terms
 		left time.Duration
@@ -267,18 +267,18 @@ func TestRefused_whenToAsk(t *testing.T) {
 
 // A process without notifications polls less and less often, and then starts over. After some poll
 // intervals, it polls once per interval.
-func TestRefused_deaf(t *testing.T) {
+func TestRefused_withoutPubSub(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
 	first := s.asks(w)
-	deaf := Refusal{Sent: s.now, Left: -1, NoPubSub: true}
-	s.Refused(w, first, deaf, s.now)
+	r := Refusal{Sent: s.now, Left: -1, NoPubSub: true}
+	s.Refused(w, first, r, s.now)
 	if step := s.next(w); step.Due != s.now.Add(pollTime) {
 		t.Errorf("it cannot hear anything yet, and asks again at %v", step.Due)
 	}
 	asks := func() time.Duration {
 		s.WillSend(first, 0, 0)
-		s.Refused(w, first, deaf, s.now)
+		s.Refused(w, first, r, s.now)
 		return s.next(w).Due.Sub(s.now)
 	}
 	var pauses []time.Duration
@@ -292,9 +292,9 @@ func TestRefused_deaf(t *testing.T) {
 	if step := s.next(w); step.Again != 40*time.Millisecond {
 		t.Errorf("Redis hears that it asks again after %v", step.Again)
 	}
-	deaf.NoPubSub = false
+	r.NoPubSub = false
 	asks()
-	deaf.NoPubSub = true
+	r.NoPubSub = true
 	for _, want := range []time.Duration{10, 20} {
 		if d := asks(); d != want*time.Millisecond {
 			t.Errorf("a message reached it, and it asks again after %v", d)
@@ -314,7 +314,7 @@ func TestRefused_deaf(t *testing.T) {
 	if step := s.next(w); step.Again != pollTime {
 		t.Errorf("Redis hears that it asks again after %v", step.Again)
 	}
-	deaf.NoPubSub = false
+	r.NoPubSub = false
 	asks()
 	w.queue.Notify()
 	if step := s.next(w); step.Again != pollTime {
@@ -327,7 +327,7 @@ func TestRefused_deaf(t *testing.T) {
 
 // While other processes come first, a queue sends no request, even after a notification. It sends one
 // when that time has passed.
-func TestStepAside(t *testing.T) {
+func TestYieldUntil(t *testing.T) {
 	scene := func(t *testing.T, left time.Duration) (*stage, *Waiter) {
 		s := newStage(t)
 		w := s.stand(&plainTerms, 1)
@@ -368,11 +368,11 @@ func TestStepAside(t *testing.T) {
 
 // After a process releases the lock for other processes, its queue waits. If there is none, the next
 // queue waits.
-func TestLetGo(t *testing.T) {
+func TestYieldUntil_theNextQueue(t *testing.T) {
 	s := newStage(t)
 	until := s.now.Add(asideTime)
 	if !s.Idle(s.now) {
-		t.Fatal("a new place is in use")
+		t.Fatal("a new state is in use")
 	}
 	s.YieldUntil(&plainTerms, until)
 	if s.Idle(until.Add(-1)) || !s.Idle(until) || !s.Unused() {
@@ -400,7 +400,7 @@ func TestLetGo(t *testing.T) {
 
 // When one reader is admitted, all readers of the queue send requests. New readers send requests,
 // too, until one is refused.
-func TestAllAsk(t *testing.T) {
+func TestAllAtOnce(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(ownLeaseTerms, 1)
 	s.asks(first)
@@ -437,7 +437,7 @@ func TestAllAsk(t *testing.T) {
 
 // A reader behind others retries in each poll interval if its request has an unknown outcome. A
 // delayed duplicate may have admitted it, and writers would wait for it.
-func TestAllAsk_inDoubt(t *testing.T) {
+func TestAllAtOnce_uncertain(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
 	asked := s.asks(w) // the first sends its request later, so that the two do not coincide
@@ -469,7 +469,7 @@ func TestAllAsk_inDoubt(t *testing.T) {
 	s.refused(first)
 	first.queue.Notify()
 	if step := s.next(first); step.Do != Send {
-		t.Errorf("the first, in doubt too: %+v", step)
+		t.Errorf("the first, uncertain too: %+v", step)
 	}
 }
 
@@ -528,7 +528,7 @@ func TestFree(t *testing.T) {
 
 // When the first waiter acquires the lock, the next one sends a request at the scheduled time. If the
 // queue is not subscribed yet, it sends the request immediately.
-func TestFirstAsks_afterAGrant(t *testing.T) {
+func TestOnlyFirst_afterAGrant(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := newStage(t)
 		w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
@@ -545,7 +545,7 @@ func TestFirstAsks_afterAGrant(t *testing.T) {
 }
 
 // A late reply makes the waiter send a request. If the command wrote, the acquisition is reconciled.
-func TestUnheard(t *testing.T) {
+func TestLateReply(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
 	ticket := s.asks(w)
@@ -584,7 +584,7 @@ func TestUnheard(t *testing.T) {
 }
 
 // The queue records the error of a failed request.
-func TestSilence(t *testing.T) {
+func TestOutage(t *testing.T) {
 	const overdue = 300 * time.Millisecond
 	no := errors.New("no")
 	type clock = func(ms int) time.Time
@@ -678,18 +678,18 @@ func TestSilence(t *testing.T) {
 
 // A grant that was released counts as a reply. The acquisition is uncertain if Redis did not confirm
 // the release. Joined readers receive the error.
-func TestGaveBack(t *testing.T) {
+func TestRolledBack(t *testing.T) {
 	for _, confirmed := range []bool{false, true} {
 		s := newStage(t)
 		w := s.reader(&readTerms, 1)
 		asked := s.asks(w)
-		rider := s.reader(&readTerms, 2)
-		s.next(rider)
+		joiner := s.reader(&readTerms, 2)
+		s.next(joiner)
 		s.RolledBack(w, asked, confirmed, errBroke)
 		if asked.pending != 0 || asked.Uncertain() == confirmed {
 			t.Errorf("confirmed %t: %d answers are missing, and unsure is %t", confirmed, asked.pending, asked.Uncertain())
 		}
-		if step := s.next(rider); step.Do != Fail || step.Err != errBroke {
+		if step := s.next(joiner); step.Do != Fail || step.Err != errBroke {
 			t.Errorf("confirmed %t: %+v", confirmed, step)
 		}
 	}
@@ -697,7 +697,7 @@ func TestGaveBack(t *testing.T) {
 
 // If the queue is not subscribed, the next waiter sends a request immediately, so that it subscribes.
 // That holds even after an error.
-func TestGranted_theNextAsks(t *testing.T) {
+func TestGranted_theNextSends(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
 	ticket := s.asks(first)

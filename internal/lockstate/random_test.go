@@ -34,14 +34,14 @@ func TestHistories_long(t *testing.T) {
 // anyCast returns a random cast.
 func anyCast(t *rapid.T) *cast {
 	c := &cast{
-		procs:  rapid.IntRange(1, 3).Draw(t, "processes"),
-		close:  rapid.IntRange(0, 3).Draw(t, "close") == 0,
-		pause:  rapid.Bool().Draw(t, "pause"),
-		aside:  rapid.Bool().Draw(t, "aside"),
-		fine:   rapid.Bool().Draw(t, "fine"),
-		deaf:   rapid.IntRange(0, 5).Draw(t, "deaf") == 0,
-		keeps:  rapid.IntRange(0, 3).Draw(t, "keeps") == 0,
-		faults: rapid.IntRange(0, 4).Draw(t, "faults"),
+		procs:    rapid.IntRange(1, 3).Draw(t, "processes"),
+		close:    rapid.IntRange(0, 3).Draw(t, "close") == 0,
+		pause:    rapid.Bool().Draw(t, "pause"),
+		aside:    rapid.Bool().Draw(t, "aside"),
+		fine:     rapid.Bool().Draw(t, "fine"),
+		noPubSub: rapid.IntRange(0, 5).Draw(t, "noPubSub") == 0,
+		keeps:    rapid.IntRange(0, 3).Draw(t, "keeps") == 0,
+		faults:   rapid.IntRange(0, 4).Draw(t, "faults"),
 	}
 	kind := rapid.IntRange(0, 2).Draw(t, "kind")
 	for range rapid.IntRange(2, 7).Draw(t, "calls") {

@@ -128,7 +128,7 @@ func TestOpen_terms(t *testing.T) {
 }
 
 // A reader that was sent to join an ended acquisition sends its own request immediately.
-func TestOpen_isOver(t *testing.T) {
+func TestOpen_ended(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 2)
 	first, h := s.reads(&readTerms, 1)
@@ -146,7 +146,7 @@ func TestOpen_isOver(t *testing.T) {
 }
 
 // No reader joins an open acquisition once the state has a waiting writer, or is closed.
-func TestSeat(t *testing.T) {
+func TestJoinOpen(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, t *Acquisition, h *Hold)
 		number uint64
@@ -166,11 +166,11 @@ func TestSeat(t *testing.T) {
 			s := newStage(t)
 			first, h := s.reads(&readTerms, 1)
 			test.change(s, first, h)
-			seat := new(Hold)
-			if s.JoinOpen(first, seat, test.number, true) != test.joins {
+			joined := new(Hold)
+			if s.JoinOpen(first, joined, test.number, true) != test.joins {
 				t.Fatalf("the reader joins: %t", !test.joins)
 			}
-			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || seat.Acquisition != first || seat.By.Acquisition() != first) {
+			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
 				t.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
 			}
 		})
@@ -194,7 +194,7 @@ func (s *stage) later(c *Terms, number uint64) *Waiter {
 
 // Readers do not join while they must wait behind a writer of this process, or after a refusal of
 // their queue.
-func TestWriterWaits(t *testing.T) {
+func TestJoin_behindAWriter(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
 		change func(*stage)
@@ -219,14 +219,14 @@ func TestWriterWaits(t *testing.T) {
 
 // A grant does not open an acquisition if it is uncertain, or if its reader came earlier than the
 // reader of the open acquisition.
-func TestLand(t *testing.T) {
+func TestFinishRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, w *Waiter, t *Acquisition)
 		opens  bool
 	}{
 		"nothing is against it":               {func(*stage, *Waiter, *Acquisition) {}, true},
 		"its owner writes":                    {func(_ *stage, _ *Waiter, t *Acquisition) { t.writes = true }, false},
-		"it is in doubt":                      {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
+		"it is uncertain":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
 		"another request is under way for it": {func(s *stage, _ *Waiter, t *Acquisition) { s.WillSend(t, 0, 0) }, false},
 		"a reader was refused meanwhile":      {func(s *stage, _ *Waiter, _ *Acquisition) { s.side(true).refuse() }, false},
 		"a later one is open":                 {func(s *stage, _ *Waiter, _ *Acquisition) { s.readsLater(9) }, false},
@@ -259,17 +259,17 @@ func TestLand(t *testing.T) {
 	for name, late := range map[string]bool{"closed": false, "too late": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			w, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+			w, joiner := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
 			asked := s.asks(w)
-			s.next(rider)
+			s.next(joiner)
 			if !late {
 				s.Close()
 			}
 			s.Granted(w, asked, w.Owner, w.Prepared, 100, late, s.now)
-			if s.side(true).open != nil || s.side(true).requests != 0 || rider.Owner.Acquisition() != nil {
+			if s.side(true).open != nil || s.side(true).requests != 0 || joiner.Owner.Acquisition() != nil {
 				t.Error("it is open to others")
 			}
-			if step := s.next(rider); step.Do != Send {
+			if step := s.next(joiner); step.Do != Send {
 				t.Errorf("%+v", step)
 			}
 		})
@@ -278,99 +278,99 @@ func TestLand(t *testing.T) {
 
 // Readers that come while a request is in flight wait for its reply. They are admitted together,
 // before any of them runs.
-func TestRide(t *testing.T) {
+func TestSharedRequest(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Waiter, *Acquisition, *Waiter) {
 		s := newStage(t)
 		w := s.reader(&readTerms, 1)
 		asked := s.asks(w)
-		rider := s.reader(&readTerms, 2)
+		joiner := s.reader(&readTerms, 2)
 		sent := s.now
 		s.pass(time.Millisecond)
-		if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+		if step := s.next(joiner); step.Do != Wait || step.Due != s.now.Add(opTime) {
 			t.Fatalf("%+v", step)
 		}
-		if !rider.IsJoined() || rider.joined.sent != sent {
-			t.Errorf("it does not ride along: %+v", rider.joined)
+		if !joiner.IsJoined() || joiner.joined.sent != sent {
+			t.Errorf("it did not join the request: %+v", joiner.joined)
 		}
 		s.done()
-		return s, w, asked, rider
+		return s, w, asked, joiner
 	}
 	t.Run("granted", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		h := w.Prepared
 		s.lets(w, asked)
-		if asked.owners != 2 || asked.HoldsInRedis() != 1 || rider.Owner.Acquisition() != asked {
+		if asked.owners != 2 || asked.HoldsInRedis() != 1 || joiner.Owner.Acquisition() != asked {
 			t.Fatalf("%d owners", asked.owners)
 		}
 		s.give(h)
 		if !asked.Lives() {
 			t.Error("the first to leave ends it")
 		}
-		if step := s.next(rider); step.Do != Share || step.Hold != rider.Prepared {
+		if step := s.next(joiner); step.Do != Share || step.Hold != joiner.Prepared {
 			t.Errorf("%+v", step)
 		}
-		if rider.IsJoined() {
+		if joiner.IsJoined() {
 			t.Error("it rides along still")
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second, Trace: true}, s.now)
-		if step := s.next(rider); step.Do != Refuse || step.Left != time.Second {
+		if step := s.next(joiner); step.Do != Refuse || step.Left != time.Second {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("refused, and it came sooner", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
-		rider.Acquisition.Came = asked.Came.Add(-time.Second)
+		s, w, asked, joiner := scene(t)
+		joiner.Acquisition.Came = asked.Came.Add(-time.Second)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.next(rider); step.Do != Send || step.Acquisition != rider.Acquisition {
+		if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("refused, and its owner writes", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.Next(rider, s.acquisition(&writeTerms), s.now); step.Do != Send {
+		if step := s.Next(joiner, s.acquisition(&writeTerms), s.now); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("refused, and it lets no writer pass", func(t *testing.T) {
 		s := newStage(t)
-		w, rider := s.reader(&readTerms, 1), s.reader(hastyTerms, 2)
+		w, joiner := s.reader(&readTerms, 1), s.reader(hastyTerms, 2)
 		asked := s.asks(w)
-		s.next(rider)
+		s.next(joiner)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.next(rider); step.Do != Send {
+		if step := s.next(joiner); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("it broke", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		err := errors.New("no")
 		s.Failed(w, asked, true, err)
-		if step := s.next(rider); step.Do != Fail || step.Err != err {
+		if step := s.next(joiner); step.Do != Fail || step.Err != err {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("nobody waits for the answer", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.Abandoned(w, asked)
-		if all := s.wakes(); len(all) != 1 || all[0] != rider {
+		if all := s.wakes(); len(all) != 1 || all[0] != joiner {
 			t.Error("it is not woken")
 		}
-		if step := s.next(rider); step.Do != Send || step.Acquisition != rider.Acquisition {
+		if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
 			t.Errorf("%+v", step)
 		}
 	})
 	t.Run("it has waited for long enough", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.pass(opTime - 1)
-		if step := s.next(rider); step.Do != Wait {
+		if step := s.next(joiner); step.Do != Wait {
 			t.Errorf("%+v", step)
 		}
 		s.pass(1)
-		if step := s.next(rider); step.Do != Fail || step.Err != nil {
+		if step := s.next(joiner); step.Do != Fail || step.Err != nil {
 			t.Errorf("%+v", step)
 		}
 		s.lets(w, asked)
@@ -379,42 +379,42 @@ func TestRide(t *testing.T) {
 		}
 	})
 	t.Run("it leaves", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
-		if seat := s.GiveUp(rider, rider.Acquisition); seat != nil {
+		s, w, asked, joiner := scene(t)
+		if joined := s.GiveUp(joiner, joiner.Acquisition); joined != nil {
 			t.Error("it has a hold")
 		}
-		s.Quit(rider, s.now)
+		s.Quit(joiner, s.now)
 		s.lets(w, asked)
 		if asked.owners != 1 {
 			t.Error("it was let in after it had left")
 		}
 	})
 	t.Run("it leaves, and was let in", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.lets(w, asked)
-		if seat := s.GiveUp(rider, rider.Acquisition); seat != rider.Prepared {
+		if joined := s.GiveUp(joiner, joiner.Acquisition); joined != joiner.Prepared {
 			t.Error("GiveUp does not return the hold of the reader")
 		}
 	})
 	t.Run("it leaves, and was refused", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if seat := s.GiveUp(rider, rider.Acquisition); seat != nil {
+		if joined := s.GiveUp(joiner, joiner.Acquisition); joined != nil {
 			t.Error("it has a hold")
 		}
 	})
 	t.Run("granted to one that writes", func(t *testing.T) {
-		s, w, asked, rider := scene(t)
+		s, w, asked, joiner := scene(t)
 		asked.writes = true
 		s.lets(w, asked)
-		if step := s.next(rider); asked.owners != 1 || step.Do != Send {
+		if step := s.next(joiner); asked.owners != 1 || step.Do != Send {
 			t.Errorf("%d owners, %+v", asked.owners, step)
 		}
 	})
 }
 
 // A reader joins only a request that it could have sent itself.
-func TestRide_alone(t *testing.T) {
+func TestSharedRequest_own(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
 		change func(s *stage, w *Waiter)
@@ -451,36 +451,36 @@ func TestRide_alone(t *testing.T) {
 	})
 	t.Run("it waits for so long in all", func(t *testing.T) {
 		s := newStage(t)
-		first, second, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2), s.reader(&readTerms, 3)
+		first, second, joiner := s.reader(&readTerms, 1), s.reader(&readTerms, 2), s.reader(&readTerms, 3)
 		asked := s.asks(first)
-		limit := s.next(rider).Due
+		limit := s.next(joiner).Due
 		s.pass(time.Second)
 		s.Abandoned(first, asked)
 		s.asks(second)
-		if step := s.next(rider); step.Do != Wait || step.Due != limit {
+		if step := s.next(joiner); step.Do != Wait || step.Due != limit {
 			t.Errorf("%+v, not until %v", step, limit)
 		}
 	})
 }
 
 // If two requests are in flight, readers join the later one until it is answered.
-func TestRide_two(t *testing.T) {
+func TestSharedRequest_two(t *testing.T) {
 	s := newStage(t)
 	first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
 	one, two := s.asks(first), s.asks(second)
 	s.Abandoned(first, one)
-	rider := s.reader(fencedReadTerms, 3)
-	if step := s.next(rider); step.Do != Wait {
+	joiner := s.reader(fencedReadTerms, 3)
+	if step := s.next(joiner); step.Do != Wait {
 		t.Errorf("%+v", step)
 	}
 	s.lets(second, two)
-	if step := s.next(rider); step.Do != Share || two.owners != 2 {
+	if step := s.next(joiner); step.Do != Share || two.owners != 2 {
 		t.Errorf("%+v", step)
 	}
 }
 
 // A reader that came earlier than a refused one sends its own request, because it may be admitted.
-func TestRide_sooner(t *testing.T) {
+func TestSharedRequest_cameEarlier(t *testing.T) {
 	s := newStage(t)
 	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
 	w.Acquisition.Came, third.alone = s.now.Add(-time.Second), true
@@ -494,7 +494,7 @@ func TestRide_sooner(t *testing.T) {
 }
 
 // A reader that has sent its own request can join a request later.
-func TestRide_again(t *testing.T) {
+func TestSharedRequest_afterItsOwn(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
 	w.Acquisition.Came = s.now.Add(-time.Second)
@@ -515,7 +515,7 @@ func TestRide_again(t *testing.T) {
 }
 
 // A reader that joined a request in vain can join a later one.
-func TestRide_inVain(t *testing.T) {
+func TestSharedRequest_again(t *testing.T) {
 	for name, end := range map[string]func(s *stage, w *Waiter, asked *Acquisition) Do{
 		"refused": func(s *stage, w *Waiter, asked *Acquisition) Do {
 			s.Refused(w, asked, Refusal{Sent: s.now, Left: -1}, s.now)
@@ -532,20 +532,20 @@ func TestRide_inVain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			first, second, rider := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
+			first, second, joiner := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
 			asked := s.asks(first)
-			s.next(rider)
+			s.next(joiner)
 			s.pass(time.Second)
 			want := end(s, first, asked)
-			if step := s.next(rider); step.Do != want {
+			if step := s.next(joiner); step.Do != want {
 				t.Fatalf("%+v", step)
 			}
 			if name != "no answer" { // otherwise the first request is still in flight
 				s.Wakeup(second)
 				s.asks(second)
 			}
-			s.Wakeup(rider)
-			if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+			s.Wakeup(joiner)
+			if step := s.next(joiner); step.Do != Wait || step.Due != s.now.Add(opTime) {
 				t.Errorf("%+v", step)
 			}
 		})
@@ -554,7 +554,7 @@ func TestRide_inVain(t *testing.T) {
 
 // The first reader of a queue is admitted with a reader that is in no queue. The others of the queue
 // send requests immediately.
-func TestCameIn(t *testing.T) {
+func TestJoined(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(hastyTerms, 1)
 	s.refused(first)
@@ -564,7 +564,7 @@ func TestCameIn(t *testing.T) {
 	asked := s.asks(try)
 	s.Wakeup(first)
 	if step := s.next(first); step.Do != Wait {
-		t.Fatalf("it does not ride along: %+v", step)
+		t.Fatalf("it did not join the request: %+v", step)
 	}
 	s.lets(try, asked)
 	if step := s.next(first); step.Do != Share {
@@ -580,7 +580,7 @@ func TestCameIn(t *testing.T) {
 
 // An owner that acquires the write lock while it waits to read sends a read request immediately,
 // whatever its position.
-func TestReadOn(t *testing.T) {
+func TestWakeReader(t *testing.T) {
 	s := newStage(t)
 	first := s.reader(&readTerms, 2)
 	s.refused(first)
@@ -611,7 +611,7 @@ func TestReadOn(t *testing.T) {
 }
 
 // The read grant of an owner that writes says nothing about other readers.
-func TestReadOn_isNotForOthers(t *testing.T) {
+func TestWakeReader_notOthers(t *testing.T) {
 	s := newStage(t)
 	behind := s.reader(&readTerms, 2)
 	s.refused(behind)
@@ -672,7 +672,7 @@ func TestDrop(t *testing.T) {
 
 // A reader whose owner writes is admitted regardless of other waiters. Its reply says nothing about
 // them, and they join as before.
-func TestLand_besideAWrite(t *testing.T) {
+func TestFinishRequest_besideAWrite(t *testing.T) {
 	s := newStage(t)
 	open, _ := s.reads(&readTerms, 1)
 	written, _ := s.take(&writeTerms, 9)
@@ -692,7 +692,7 @@ func TestLand_besideAWrite(t *testing.T) {
 
 // Each request is counted once, however it ends. If its reader writes and retries as such, no other
 // request is counted.
-func TestLand_once(t *testing.T) {
+func TestFinishRequest_once(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
 	asked := s.asks(w)
@@ -709,15 +709,15 @@ func TestLand_once(t *testing.T) {
 }
 
 // A reader that joined another one counts as a reply from Redis.
-func TestCameIn_hears(t *testing.T) {
+func TestJoined_countsAsAReply(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
 	s.asks(w)
-	rider := s.reader(&readTerms, 2)
-	s.next(rider)
+	joiner := s.reader(&readTerms, 2)
+	s.next(joiner)
 	s.pass(time.Second)
-	s.Joined(rider, s.now)
-	if d, _ := rider.Queue().Outage().Lasts(s.now, opTime); d != 0 {
+	s.Joined(joiner, s.now)
+	if d, _ := joiner.Queue().Outage().Lasts(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
 	}
 }

@@ -247,8 +247,8 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	return a
 }
 
-// strike removes served waiters from the queue.
-func (r *redis) strike(c *command) {
+// removeServed removes served waiters from the queue.
+func (r *redis) removeServed(c *command) {
 	c.ran = true
 	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return slices.Contains(c.served, e.name) })
 }

@@ -34,7 +34,7 @@ func (l *Queue) nextBeat(now time.Time) (due time.Time, waiters []*Waiter) {
 func keeps(sent time.Time) Round { return Round{Sent: sent, keeps: true} }
 
 // The waiters of a queue are in the Redis queue. One heartbeat serves all of them.
-func TestNextBeat(t *testing.T) {
+func TestNextHeartbeat(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
 	s.queues(w, Refusal{Left: time.Hour})
@@ -56,7 +56,7 @@ func TestNextBeat(t *testing.T) {
 		t.Error("a new waiter puts the heartbeat off")
 	}
 	if s.next(third).Do != Wait || second.Queued() != second.Acquisition || third.Queued() != nil {
-		t.Error("Redis has one queued, and the place another")
+		t.Error("Redis has one queued, and the state another")
 	}
 	s.pass(pollTime / 2)
 	due, r := w.queue.NextHeartbeat(s.now)
@@ -77,7 +77,7 @@ func TestNextBeat(t *testing.T) {
 // Redis notifies a waiter of its turn before the queue is subscribed, and the subscription is
 // confirmed before the reply to the waiter arrives. The heartbeat that the confirmation triggers does
 // not include the waiter yet, so the reply triggers another one.
-func TestQueue_hintedSinceItAsked(t *testing.T) {
+func TestNextHeartbeat_notifiedSinceTheRequest(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	second.reason = true
@@ -110,7 +110,7 @@ func TestQueue_hintedSinceItAsked(t *testing.T) {
 }
 
 // If the owner's lease expires soon, the queue sends its heartbeat then.
-func TestQueue_sooner(t *testing.T) {
+func TestHeartbeatIn(t *testing.T) {
 	s := newStage(t)
 	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	s.queues(w, Refusal{Left: -1})
@@ -140,7 +140,7 @@ func TestQueue_sooner(t *testing.T) {
 
 // A notification makes the queue send a heartbeat. Notifications during that heartbeat trigger one
 // more, after its reply.
-func TestNextBeat_hints(t *testing.T) {
+func TestNextHeartbeat_notifications(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
 	s.queues(w, Refusal{Left: -1})
@@ -197,7 +197,7 @@ func TestNextBeat_hints(t *testing.T) {
 
 // A waiter sends a request when it is notified of its turn, even if the reply that queued it has not
 // arrived.
-func TestTurn(t *testing.T) {
+func TestOnTurn(t *testing.T) {
 	s := newStage(t)
 	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	s.queues(w, Refusal{Left: -1})
@@ -226,7 +226,7 @@ func TestTurn(t *testing.T) {
 }
 
 // A waiter that may be notified on its own channel subscribes it while it is in the Redis queue.
-func TestHearOwn(t *testing.T) {
+func TestSubscribeOwner(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
 	s.queues(w, Refusal{Left: -1})
@@ -258,7 +258,7 @@ func TestHearOwn(t *testing.T) {
 }
 
 // A waiter of a kind with a queue in Redis retries after an error, whatever its position.
-func TestQueueInRedis_retry(t *testing.T) {
+func TestRetry_redisQueue(t *testing.T) {
 	s := newStage(t)
 	s.stand(&fairTerms, 1)
 	w := s.stand(&fairTerms, 2)
@@ -282,7 +282,7 @@ func TestQueueInRedis_retry(t *testing.T) {
 
 // An entry contains only waiters that wait for it: none that has left, and none that its own request
 // queued.
-func TestNextBeat_entersThoseThatWait(t *testing.T) {
+func TestNextHeartbeat_entersThoseThatWait(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
 	s.queues(first, Refusal{Left: -1})
@@ -302,7 +302,7 @@ func TestNextBeat_entersThoseThatWait(t *testing.T) {
 }
 
 // The heartbeat goroutine wakes up for a due heartbeat, if that is before new waiters may enter.
-func TestNextBeat_dueBeforeTheEntry(t *testing.T) {
+func TestNextHeartbeat_dueBeforeTheEntry(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
 	s.queues(first, Refusal{Left: -1})
@@ -321,7 +321,7 @@ func TestNextBeat_dueBeforeTheEntry(t *testing.T) {
 }
 
 // Waiters that came while an entry was in flight enter when that entry is answered.
-func TestBeaten_entersThoseThatCame(t *testing.T) {
+func TestHeartbeatIn_entersThoseThatCame(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w := s.stand(&fairTerms, 2)
@@ -337,7 +337,7 @@ func TestBeaten_entersThoseThatCame(t *testing.T) {
 }
 
 // An entry requests the longest lease that a release may grant, or that the waiter requires.
-func TestNextBeat_longestLease(t *testing.T) {
+func TestNextHeartbeat_longestLease(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 2 * leaseTime} {
 		s := newStage(t)
 		s.asks(s.stand(&fairTerms, 1))
@@ -350,7 +350,7 @@ func TestNextBeat_longestLease(t *testing.T) {
 }
 
 // The reply to the entry of a waiter that already has the lock counts as the reply to a request.
-func TestEntered_countsTheAnswer(t *testing.T) {
+func TestEntered_countsAsAReply(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w := s.stand(&fairTerms, 2)
@@ -364,7 +364,7 @@ func TestEntered_countsTheAnswer(t *testing.T) {
 }
 
 // An observer is notified that a waiter is queued: its call uses Next.
-func TestEntered_tells(t *testing.T) {
+func TestEntered_wakesTheObserversCall(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w := s.stand(&fairTerms, 2)
@@ -379,7 +379,7 @@ func TestEntered_tells(t *testing.T) {
 
 // A waiter whose entry failed sends its own request, and no heartbeat enters it in the meantime. The
 // entry does not concern a waiter that has left, or sends requests under another name by now.
-func TestNotEntered_whoseEntryItWas(t *testing.T) {
+func TestNotEntered_others(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w, gone, anew := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3), s.stand(&fairTerms, 4)
@@ -403,7 +403,7 @@ func TestNotEntered_whoseEntryItWas(t *testing.T) {
 
 // The last reply about the next waiters counts. A waiter that sends requests under another name is
 // not among them. Without a queue, nothing is recorded.
-func TestFollow_anew(t *testing.T) {
+func TestFollow_theLastReply(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
 	s.Follow(held, numbers(w[0]), 2)
@@ -423,7 +423,7 @@ func TestFollow_anew(t *testing.T) {
 
 // A release names the first waiter that is in the Redis queue, or whose entry is in flight. It names
 // none if that waiter must send its own request.
-func TestNextOwner_standsInTheQueue(t *testing.T) {
+func TestNextOwner_redisQueue(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&fairTerms, 100)
 	waits, enters := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
@@ -458,7 +458,7 @@ func TestNextOwner_standsInTheQueue(t *testing.T) {
 
 // A waiter that a release granted the lock sends its own request, if the state is closed by then, or
 // has another offer.
-func TestInherit_queueClosedOrBusy(t *testing.T) {
+func TestOnRelease_redisQueueClosed(t *testing.T) {
 	for name, change := range map[string]func(s *stage, l *Queue){
 		"closed": func(s *stage, _ *Queue) { s.Close() },
 		"busy":   func(s *stage, l *Queue) { s.offerTo(l, s.acquisition(&fairTerms), l.waiters[1]) },
@@ -482,7 +482,7 @@ func TestInherit_queueClosedOrBusy(t *testing.T) {
 
 // An offer stays with its waiter when another waiter leaves. If its own waiter leaves, and no other
 // may take it, it is released.
-func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
+func TestQuit_beforeItTakesTheOffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		follow []int // the next waiters in the queue
 		leaves int
@@ -494,7 +494,7 @@ func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
 		"the next takes it":          {[]int{0, 1}, 0, nil, false, 1},
 		"nobody is known to be next": {[]int{0}, 0, nil, true, -1},
 		"the offer is lost":          {[]int{0, 1}, 0, func(s *stage, t *Acquisition) { s.End(t, Lost) }, true, -1},
-		"the place is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
+		"the state is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -526,17 +526,17 @@ func TestQuit_beforeTheOfferIsTaken(t *testing.T) {
 }
 
 // A queue in Redis needs no timer, because it sends heartbeats even while this process has the lock.
-func TestJoin_queuesWithoutAlarm(t *testing.T) {
+func TestJoin_redisQueueWithoutTimer(t *testing.T) {
 	s := newStage(t)
 	s.take(&fairTerms, 100)
 	s.stand(&fairTerms, 1)
 	if s.did(StartTimer) {
-		t.Error("an alarm")
+		t.Error("a timer")
 	}
 }
 
 // A grant by a release stays with its waiter when another waiter leaves.
-func TestQuit_besideAnHeir(t *testing.T) {
+func TestQuit_besideTheNextOwner(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(3)
 	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
@@ -609,7 +609,7 @@ func TestFollow(t *testing.T) {
 		}
 		h = s.takes(x)
 		if h.Acquisition.Name != held.Name || s.gives() != nil {
-			t.Error("the place gives back what the release takes out of the queue")
+			t.Error("the state gives back what the release takes out of the queue")
 		}
 	}
 	if s.give(h) != nil {
@@ -625,7 +625,7 @@ func TestFollow(t *testing.T) {
 
 // A waiter that left is skipped. A named waiter that cannot take the lock ends the sequence, because
 // the others come after it.
-func TestFollow_leaves(t *testing.T) {
+func TestFollow_afterAWaiterLeft(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
 	fixed := s.stand(with(fairTerms, func(c *Terms) { c.Fixed = true }), 9)
@@ -644,7 +644,7 @@ func TestFollow_leaves(t *testing.T) {
 }
 
 // A waiter with a reason to send a request does not take another waiter's offer.
-func TestFollow_isForOne(t *testing.T) {
+func TestFollow_onlyItsWaiter(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
 	s.Follow(held, numbers(w...), 2)
@@ -657,7 +657,7 @@ func TestFollow_isForOne(t *testing.T) {
 
 // If a waiter leaves before it takes its offer, the next waiter gets the offer, or it is released.
 // The waiter's own entry in the queue is removed.
-func TestFollow_leavesTheOffer(t *testing.T) {
+func TestFollow_leftBeforeTaking(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
 	s.Follow(held, numbers(w...), 2)
@@ -679,13 +679,13 @@ func TestFollow_leavesTheOffer(t *testing.T) {
 		t.Errorf("nobody wants the lock, and it is not given back: %+v", all)
 	}
 	if s.sides[0].held != nil {
-		t.Error("the place has the lock for ever")
+		t.Error("the state has the lock for ever")
 	}
 }
 
 // A waiter whose offer is lost sends requests under a new name: the old entry may be removed from the
 // queue.
-func TestFollow_loses(t *testing.T) {
+func TestFollow_lost(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
 	x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
@@ -702,7 +702,7 @@ func TestFollow_loses(t *testing.T) {
 
 // The reply to a release that named a waiter offers the lock to it. If the reply is unusable, the
 // waiter or the queue sends a request.
-func TestInherit_queue(t *testing.T) {
+func TestOnRelease_redisQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		i       ReleaseResult
 		offered bool
@@ -742,7 +742,7 @@ func TestInherit_queue(t *testing.T) {
 
 // An offer is lost, and its waiter has not restarted yet: a release grants the lock to the next
 // waiter.
-func TestHeir_afterItsOfferWasLost(t *testing.T) {
+func TestOnRelease_afterTheOfferWasLost(t *testing.T) {
 	s := newStage(t)
 	first, h, w := s.crowd(3)
 	_, as := s.NextOwner(first, leaseTime, 0, time.Time{})
@@ -762,7 +762,7 @@ func TestHeir_afterItsOfferWasLost(t *testing.T) {
 }
 
 // The next owner's own request can be answered before the release that named it.
-func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
+func TestOnRelease_redisQueueAfterItsOwnReply(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
 	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
@@ -780,8 +780,8 @@ func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
 	}
 }
 
-// strikeDue lets time pass until the state's RemoveServed is due, and calls it.
-func (s *stage) strikeDue() (t *Acquisition, served []string) {
+// removeServedDue lets time pass until the state's RemoveServed is due, and calls it.
+func (s *stage) removeServedDue() (t *Acquisition, served []string) {
 	s.Helper()
 	for _, a := range s.done() {
 		if a.Kind == RemoveServed {
@@ -795,7 +795,7 @@ func (s *stage) strikeDue() (t *Acquisition, served []string) {
 
 // Served waiters leave the queue even if the lock is not released. Each is removed once, and the
 // release removes only the rest.
-func TestStrike(t *testing.T) {
+func TestRemoveServed(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(3)
 	names := []string{w[0].Acquisition.Name, w[1].Acquisition.Name, w[2].Acquisition.Name}
@@ -806,7 +806,7 @@ func TestStrike(t *testing.T) {
 	s.give(h)
 	h = s.takes(w[1])
 	offered := s.give(h)
-	of, served := s.strikeDue()
+	of, served := s.removeServedDue()
 	if s.now != began.Add(ServedPause) || of != offered || !slices.Equal(served, names[:2]) {
 		t.Fatalf("after %v: %q", s.now.Sub(began), served)
 	}
@@ -815,28 +815,28 @@ func TestStrike(t *testing.T) {
 	if got := h.Acquisition.Served(); !slices.Equal(got, names[2:]) {
 		t.Errorf("%q leave with the release, want %q", got, names[2:])
 	}
-	if of, served = s.strikeDue(); of != h.Acquisition || !slices.Equal(served, names[2:]) {
+	if of, served = s.removeServedDue(); of != h.Acquisition || !slices.Equal(served, names[2:]) {
 		t.Fatalf("%q", served)
 	}
 	s.ServedRemoved(of, len(served), false, s.now)
 	failed := s.now
-	if of, served = s.strikeDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
+	if of, served = s.removeServedDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
 		t.Errorf("after an error, %v later, %q", s.now.Sub(failed), served)
 	}
 	s.ServedRemoved(of, len(served), true, s.now)
 	if got := h.Acquisition.Served(); len(got) != 0 {
 		t.Errorf("%q leave twice", got)
 	}
-	if of, _ = s.strikeDue(); of != nil || s.removing {
+	if of, _ = s.removeServedDue(); of != nil || s.removing {
 		t.Error("it does not end")
 	}
 }
 
 // RemoveServed removes nothing that a release removes, and nothing after Close.
-func TestStrike_isLeftToTheRelease(t *testing.T) {
+func TestRemoveServed_leftToTheRelease(t *testing.T) {
 	for name, end := range map[string]func(s *stage, h *Hold){
 		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
-		"the place is closed":       func(s *stage, _ *Hold) { s.Close() },
+		"the state is closed":       func(s *stage, _ *Hold) { s.Close() },
 		"it is lost":                func(s *stage, h *Hold) { s.End(h.Acquisition, Lost) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -849,7 +849,7 @@ func TestStrike_isLeftToTheRelease(t *testing.T) {
 			s.pass(time.Second)
 			end(s, h)
 			s.effects = append(s.effects, all...)
-			if of, served := s.strikeDue(); of != nil || len(served) != 0 || s.removing {
+			if of, served := s.removeServedDue(); of != nil || len(served) != 0 || s.removing {
 				t.Errorf("%q", served)
 			}
 		})
@@ -858,7 +858,7 @@ func TestStrike_isLeftToTheRelease(t *testing.T) {
 
 // One timer suffices for a busy lock: while served waiters are recent, RemoveServed is rescheduled,
 // and sends nothing.
-func TestStrike_busy(t *testing.T) {
+func TestRemoveServed_busy(t *testing.T) {
 	s := newStage(t)
 	held, h, w := s.crowd(2)
 	s.Follow(held, numbers(w[0]), 2)
@@ -879,17 +879,17 @@ func TestStrike_busy(t *testing.T) {
 	}
 	s.effects = append(s.effects, first...)
 	began := s.now
-	if of, _ := s.strikeDue(); of != nil || !s.removing {
+	if of, _ := s.removeServedDue(); of != nil || !s.removing {
 		t.Error("those that were served just now leave by a command")
 	}
-	if of, _ := s.strikeDue(); of != next || s.now != began.Add(ServedPause) {
+	if of, _ := s.removeServedDue(); of != next || s.now != began.Add(ServedPause) {
 		t.Errorf("after %v", s.now.Sub(began))
 	}
 }
 
 // Waiters that come together enter the Redis queue together: while an entry is in flight, and for
 // EntryPause after it if the queue has waiters in Redis.
-func TestEnter_together(t *testing.T) {
+func TestEntry_together(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
 	asked := s.asks(first)
@@ -951,7 +951,7 @@ func TestEnter_together(t *testing.T) {
 }
 
 // An entry without a reply is sent again after a poll interval, together with new waiters.
-func TestEnter_again(t *testing.T) {
+func TestEntry_again(t *testing.T) {
 	s := newStage(t)
 	first := s.stand(&fairTerms, 1)
 	s.asks(first)
@@ -1000,7 +1000,7 @@ func TestEntered(t *testing.T) {
 
 // A waiter that was handed the lock stays out of the queue: an entry without a reply is not sent
 // again, and what an uncertain request may leave is reconciled.
-func TestServed_staysOut(t *testing.T) {
+func TestServe_staysOut(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w, other := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)

@@ -151,7 +151,7 @@ func (w *world) tellCalled(l *Queue, name string) {
 func (w *world) tellEarly(p *proc, x *Waiter, was *Acquisition) {
 	if as := x.queued.as; w.cast.model == ofFair && as != nil && as != was && as.Name == x.queue.heartbeat.early {
 		w.says(tellMessage, w.nameOf(as))
-		w.untold = w.untold || slices.Contains(p.earsOf(x.queue).turns, as.Name) // another one, and the model has one at a time
+		w.untold = w.untold || slices.Contains(p.listenerOf(x.queue).turns, as.Name) // another one, and the model has one at a time
 	}
 }
 
@@ -206,13 +206,13 @@ func (w *world) tellFair(add func(set int, is bool, caller int)) {
 		}
 	}
 	for _, p := range w.procs {
-		for _, d := range p.settling {
+		for _, d := range p.reconciling {
 			add(fairDoubt, true, w.nameOf(d.t))
 		}
-		if t := p.place.side(false).held; t != nil {
+		if t := p.lock.side(false).held; t != nil {
 			add(fairHeld, true, w.nameOf(t))
 		}
-		for _, t := range p.place.Offered() {
+		for _, t := range p.lock.Offered() {
 			add(fairOffered, t.Lives(), w.nameOf(t))
 		}
 	}

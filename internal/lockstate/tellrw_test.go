@@ -82,7 +82,7 @@ func (w *world) tellRW(add func(set int, is bool, caller int)) {
 		}
 	}
 	for _, p := range w.procs {
-		if t := p.place.side(true).open; t != nil {
+		if t := p.lock.side(true).open; t != nil {
 			add(rwOpen, true, w.nameOf(t))
 		}
 	}

@@ -39,16 +39,16 @@ var errBroke = errors.New("the connection broke")
 
 // cast defines the processes and calls of a history, and the faults that may happen.
 type cast struct {
-	procs  int
-	calls  []role
-	close  bool  // a state may be closed
-	pause  bool  // time may pass for no reason
-	faults int   // the maximum number of the faults below
-	fine   bool  // a call is interrupted wherever possible
-	aside  bool  // Redis may release the lock for other processes
-	deaf   bool  // no message arrives
-	keeps  bool  // no process can transfer a lease
-	model  model // the model that the history is for
+	procs    int
+	calls    []role
+	close    bool  // a state may be closed
+	pause    bool  // time may pass for no reason
+	faults   int   // the maximum number of the faults below
+	fine     bool  // a call is interrupted wherever possible
+	aside    bool  // Redis may release the lock for other processes
+	noPubSub bool  // no message arrives
+	keeps    bool  // no process can transfer a lease
+	model    model // the model that the history is for
 }
 
 // role is one call of a history, which acquires the lock once and releases it.
@@ -87,15 +87,15 @@ type world struct {
 
 // proc is a process.
 type proc struct {
-	place    Lock
-	ears     []*ears
-	arms     []arm
-	settling []*doubt
-	closed   bool
-	order    uint32
-	came     int // the number of callers, as the models count them
-	keeper   keeperEars
-	unkept   []*Acquisition // to be released
+	lock        Lock
+	listeners   []*listener
+	arms        []arm
+	reconciling []*reconciliation
+	closed      bool
+	order       uint32
+	came        int // the number of callers, as the models count them
+	keeper      keeperEars
+	unkept      []*Acquisition // to be released
 }
 
 // keeperEars is the subscription of a process whose lock lingers.
@@ -106,8 +106,8 @@ type keeperEars struct {
 	tries   bool // from a caller that does not wait
 }
 
-// ears is the state of a queue's subscriptions and heartbeats.
-type ears struct {
+// listener is the state of a queue's subscriptions and heartbeats.
+type listener struct {
 	queue   *Queue
 	terms   *Terms
 	listens bool
@@ -127,8 +127,8 @@ type arm struct {
 	linger bool
 }
 
-// doubt is an acquisition to reconcile.
-type doubt struct {
+// reconciliation is an acquisition to reconcile.
+type reconciliation struct {
 	t      *Acquisition
 	broken bool
 }
@@ -191,7 +191,7 @@ type command struct {
 	nextOwner     *Acquisition
 	served        []string // for a release or a RemoveServed
 	round         Round    // for a heartbeat
-	ears          *ears
+	listener      *listener
 	sent          time.Time
 	ran           bool
 	reply         reply
@@ -223,7 +223,7 @@ const (
 	confirm
 	deliver
 	drop
-	beat
+	sendHeartbeat
 	tick
 	pause
 	lose
@@ -248,12 +248,12 @@ type event struct {
 func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb], e.a, e.b) }
 
 func newWorld(c *cast) *world {
-	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf, marks: make(map[string]*proc)}
+	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.noPubSub, marks: make(map[string]*proc)}
 	w.rules = Rules{Lease: leaseTime, Poll: pollTime, OpTimeout: opTime}
 	for range c.procs {
 		p := new(proc)
-		p.keeper.channel = !c.deaf
-		p.place.Init(&w.rules, makerFunc(func(c *Terms) *Acquisition { return w.acquisition(p, c) }))
+		p.keeper.channel = !c.noPubSub
+		p.lock.Init(&w.rules, makerFunc(func(c *Terms) *Acquisition { return w.acquisition(p, c) }))
 		w.procs = append(w.procs, p)
 	}
 	for i, r := range c.calls {
@@ -286,7 +286,7 @@ func (w *world) fail(format string, args ...any) {
 
 // act applies the effects of p's state.
 func (w *world) act(p *proc) {
-	p.place.Drain(func(a Effect) {
+	p.lock.Drain(func(a Effect) {
 		if a.Queue != nil && a.Queue.Ended() && a.Kind != Unsubscribe && a.Kind != Heartbeat {
 			w.fail("action %d is about a queue that has ended", a.Kind)
 		}
@@ -300,33 +300,33 @@ func (w *world) act(p *proc) {
 			if a.Acquisition.Lives() {
 				w.fail("an acquisition that lives is given back")
 			}
-			w.settle(p, a.Acquisition, a.Acquisition.Uncertain())
+			w.reconcile(p, a.Acquisition, a.Acquisition.Uncertain())
 		case Subscribe:
-			e := p.earsOf(a.Queue)
+			e := p.listenerOf(a.Queue)
 			if e.listens {
 				w.fail("it listens twice")
 			}
 			e.listens, e.terms = true, a.Terms
 		case Unsubscribe:
-			e := p.earsOf(a.Queue)
+			e := p.listenerOf(a.Queue)
 			if !e.listens {
 				w.fail("a queue that does not listen stops listening")
 			}
-			*e = ears{queue: a.Queue, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
+			*e = listener{queue: a.Queue, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
 		case Heartbeat:
-			e := p.earsOf(a.Queue)
+			e := p.listenerOf(a.Queue)
 			if !e.beats && a.Terms == nil {
 				w.fail("no heartbeat has begun")
 			}
 			e.beats, e.look = true, true
 		case StartTimer:
 			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.queue == a.Queue }) {
-				w.fail("the alarm of a queue is set twice")
+				w.fail("the timer of a queue is set twice")
 			}
 			p.arms = append(p.arms, arm{queue: a.Queue, due: a.Due})
 		case StartLinger:
 			if slices.ContainsFunc(p.arms, func(b arm) bool { return b.linger }) {
-				w.fail("the alarm of a lock that is kept is set twice")
+				w.fail("the timer of a lock that is kept is set twice")
 			}
 			p.arms = append(p.arms, arm{due: a.Due, linger: true})
 		case ReleaseKept:
@@ -335,7 +335,7 @@ func (w *world) act(p *proc) {
 			}
 			p.unkept = append(p.unkept, a.Acquisition)
 		case RemoveServed:
-			if !p.place.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.queue == nil && !b.linger }) {
+			if !p.lock.removing || slices.ContainsFunc(p.arms, func(b arm) bool { return b.queue == nil && !b.linger }) {
 				w.fail("served waiters are taken out of the queue twice")
 			}
 			p.arms = append(p.arms, arm{due: a.Due})
@@ -353,32 +353,32 @@ func (w *world) act(p *proc) {
 	})
 }
 
-func (p *proc) earsOf(l *Queue) *ears {
-	for _, e := range p.ears {
+func (p *proc) listenerOf(l *Queue) *listener {
+	for _, e := range p.listeners {
 		if e.queue == l && !e.over {
 			return e
 		}
 	}
-	e := &ears{queue: l}
-	p.ears = append(p.ears, e)
+	e := &listener{queue: l}
+	p.listeners = append(p.listeners, e)
 	return e
 }
 
-func (w *world) settle(p *proc, t *Acquisition, broken bool) {
-	for _, d := range p.settling {
+func (w *world) reconcile(p *proc, t *Acquisition, broken bool) {
+	for _, d := range p.reconciling {
 		w.untold = w.untold || d.t != t && d.t.Name == t.Name // the models reconcile an owner string once
 		if d.t == t {
 			d.broken = d.broken || broken
 			return
 		}
 	}
-	p.settling = append(p.settling, &doubt{t, broken})
+	p.reconciling = append(p.reconciling, &reconciliation{t, broken})
 }
 
 // publish sends a message to all subscribers of the lock.
 func (w *world) publish() {
 	for _, p := range w.procs {
-		for _, e := range p.ears {
+		for _, e := range p.listeners {
 			e.news = e.news || e.heard
 		}
 	}
@@ -386,13 +386,13 @@ func (w *world) publish() {
 
 // tell sends a message to one process.
 func (w *world) tell(p *proc) {
-	for _, e := range p.ears {
+	for _, e := range p.listeners {
 		e.told = e.told || e.heard
 	}
 }
 
 func (w *world) turn(next entry) {
-	for _, e := range next.p.ears {
+	for _, e := range next.p.listeners {
 		if e.heard && !slices.Contains(e.turns, next.name) {
 			e.turns = append(e.turns, next.name)
 		}
@@ -401,7 +401,7 @@ func (w *world) turn(next entry) {
 
 func (w *world) stepAside() {
 	for _, p := range w.procs {
-		for _, e := range p.ears {
+		for _, e := range p.listeners {
 			if e.heard {
 				e.queue.YieldUntil(w.now.Add(asideTime))
 				w.act(p)
@@ -412,7 +412,7 @@ func (w *world) stepAside() {
 
 // begin starts a call.
 func (w *world) begin(c *call) {
-	p := &c.p.place
+	p := &c.p.lock
 	c.p.order++
 	c.order = c.p.order
 	w.tellStart(c, false)
@@ -443,7 +443,7 @@ func (w *world) begin(c *call) {
 		c.t = w.acquisition(c.p, c.terms)
 		c.w.Acquisition = c.t
 		w.names(c)
-		w.seated(c)
+		w.prepare(c)
 	}
 	if !first {
 		c.quit = true
@@ -453,8 +453,8 @@ func (w *world) begin(c *call) {
 	w.awake(c)
 }
 
-// seated prepares the hold of a reader's waiter.
-func (w *world) seated(c *call) {
+// prepare makes the hold of a reader's waiter.
+func (w *world) prepare(c *call) {
 	if c.terms.MayShare() {
 		c.w.Prepared = &Hold{Of: c}
 	}
@@ -462,7 +462,7 @@ func (w *world) seated(c *call) {
 
 func (w *world) hold(c *call, t *Acquisition, fresh bool) bool {
 	h := &Hold{Of: c}
-	if !c.p.place.JoinOpen(t, h, c.owner, fresh) {
+	if !c.p.lock.JoinOpen(t, h, c.owner, fresh) {
 		return false
 	}
 	w.tellJoin(c, t, false)
@@ -530,7 +530,7 @@ func (w *world) part(c *call) {
 }
 
 func (w *world) parts(c *call) {
-	p := &c.p.place
+	p := &c.p.lock
 	if c.w != nil {
 		w.tellDropped(c.w, nil)
 		p.Quit(c.w, w.now)
@@ -572,7 +572,7 @@ func (w *world) look(c *call) {
 	case <-c.w.Wake:
 	default:
 	}
-	p := &c.p.place
+	p := &c.p.lock
 	var beside *Acquisition
 	if c.terms.Reads {
 		beside = c.o.Sibling()
@@ -633,7 +633,7 @@ func (w *world) ask(c *call, step Step) {
 	if step.Sibling != nil {
 		k.writer = step.Sibling.Name
 	}
-	c.p.place.WillSend(t, lease, k.waiterTimeout)
+	c.p.lock.WillSend(t, lease, k.waiterTimeout)
 	if c.terms.Linger > 0 {
 		w.willLinger(c.p, t)
 	}
@@ -647,7 +647,7 @@ func (w *world) willLinger(p *proc, t *Acquisition) {
 	if e := &p.keeper; !e.listens {
 		*e = keeperEars{listens: true, channel: e.channel}
 	}
-	p.place.WillLinger(t, p.keeper.channel && w.marks[t.Name] == p)
+	p.lock.WillLinger(t, p.keeper.channel && w.marks[t.Name] == p)
 }
 
 // wants tells the process of the holder that a request is refused, if the holder's owner string is marked.
@@ -661,7 +661,7 @@ func (w *world) wants(k *command) {
 // accept adds a hold to the acquisition that a call took.
 func (w *world) accept(c *call) {
 	h := &Hold{Of: c}
-	if c.p.place.Add(c.t, c.o, h) {
+	if c.p.lock.Add(c.t, c.o, h) {
 		w.tellTake(c, true)
 		w.holds(c, h)
 		return
@@ -680,11 +680,11 @@ func (w *world) accept(c *call) {
 // giveUp abandons the request of a call.
 func (w *world) giveUp(c *call) {
 	if c.w != nil {
-		if hold := c.p.place.GiveUp(c.w, c.t); hold != nil && c.h == nil {
+		if hold := c.p.lock.GiveUp(c.w, c.t); hold != nil && c.h == nil {
 			c.h, c.rides = hold, false // is released at once
 		}
 	} else if c.t != nil {
-		c.p.place.Fail(c.t)
+		c.p.lock.Fail(c.t)
 	}
 	w.act(c.p)
 }
@@ -697,7 +697,7 @@ func (w *world) cancel(c *call) {
 			w.tellUnheard(k)
 			k.c = nil
 			if c.w != nil {
-				c.p.place.Abandoned(c.w, k.t)
+				c.p.lock.Abandoned(c.w, k.t)
 			}
 		}
 	}
@@ -708,7 +708,7 @@ func (w *world) cancel(c *call) {
 
 // unanswered makes a call retry later.
 func (w *world) unanswered(c *call, err error) {
-	p := &c.p.place
+	p := &c.p.lock
 	if c.how == tryLock {
 		w.giveUp(c)
 		c.quit = true
@@ -722,7 +722,7 @@ func (w *world) unanswered(c *call, err error) {
 
 // unlock releases the hold of c.
 func (w *world) unlock(c *call) {
-	p, h := &c.p.place, c.h
+	p, h := &c.p.lock, c.h
 	t := h.Acquisition
 	c.h, c.state = nil, done
 	if t.Turn != nil && p.Drop(t, h) {
@@ -747,7 +747,7 @@ func (w *world) pass(p *proc, t *Acquisition) bool {
 	}
 	next := &Acquisition{Terms: t.Terms, Name: t.Name}
 	next.Follows(t)
-	p.place.HandOffTo(t, next)
+	p.lock.HandOffTo(t, next)
 	return true
 }
 
@@ -755,7 +755,7 @@ func (w *world) pass(p *proc, t *Acquisition) bool {
 func (w *world) release(p *proc, c *call, t *Acquisition) {
 	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
 	if t.Terms.HandsOff {
-		_, k.nextOwner = p.place.NextOwner(t, offerTime, 10*pollTime, time.Time{})
+		_, k.nextOwner = p.lock.NextOwner(t, offerTime, 10*pollTime, time.Time{})
 	}
 	w.flying = append(w.flying, k)
 	w.tellRelease(c, k)
@@ -775,7 +775,7 @@ func (w *world) carryOut(k *command, aside bool) {
 		k.reply = w.redis.ask(w, k)
 	case toRelease:
 		for _, p := range w.procs {
-			for _, t := range p.place.granted() {
+			for _, t := range p.lock.granted() {
 				if t.Name == k.name {
 					w.fail("the lock that %q still has is released", k.name)
 				}
@@ -785,7 +785,7 @@ func (w *world) carryOut(k *command, aside bool) {
 	case toKeep:
 		k.reply = w.redis.keep(w, k)
 	case toStrike:
-		w.redis.strike(k)
+		w.redis.removeServed(k)
 	}
 	w.tellRun(k)
 }
@@ -813,18 +813,18 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	case toKeep:
 		w.answeredBeat(k, broken, mayHaveRun)
 	case toStrike:
-		k.p.place.ServedRemoved(k.t, len(k.served), !broken, w.now)
+		k.p.lock.ServedRemoved(k.t, len(k.served), !broken, w.now)
 	}
 	w.act(k.p)
 }
 
 func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
-	p, c := &k.p.place, k.c
+	p, c := &k.p.lock, k.c
 	if c == nil { // late
 		w.tellLate(k)
 		wrote := k.reply.granted || k.waiterTimeout > 0
 		if p.LateReply(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
-			w.settle(k.p, k.t, broken)
+			w.reconcile(k.p, k.t, broken)
 		}
 		return
 	}
@@ -838,7 +838,7 @@ func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
 		c.refused = k.reply.holder
 		own := c.terms.WaitPolicy == FairQueue && w.cast.keeps
 		was := c.w.queued.as
-		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.deaf, Own: own, Trace: k.waiterTimeout > 0}, w.now)
+		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, NoPubSub: w.cast.noPubSub, Own: own, Trace: k.waiterTimeout > 0}, w.now)
 		w.tellEarly(c.p, c.w, was)
 		if c.how == tryLock {
 			w.giveUp(c)
@@ -851,7 +851,7 @@ func (w *world) answeredRequest(k *command, broken, mayHaveRun bool) {
 }
 
 func (w *world) granted(k *command) {
-	p, c, h := &k.p.place, k.c, &Hold{Of: k.c}
+	p, c, h := &k.p.lock, k.c, &Hold{Of: k.c}
 	w.tellDropped(c.w, k.t)
 	var f *sharedRequest
 	if c.w != nil {
@@ -895,13 +895,13 @@ func (w *world) anew(c *call) {
 	c.w.Acquisition = nil
 	if c.t != nil {
 		c.w.Acquisition = c.t
-		w.seated(c)
+		w.prepare(c)
 	}
-	c.p.place.Wakeup(c.w)
+	c.p.lock.Wakeup(c.w)
 }
 
 func (w *world) answeredRelease(k *command, broken bool) {
-	p := &k.p.place
+	p := &k.p.lock
 	if k.c != nil {
 		k.c.state = done
 	}
@@ -923,13 +923,13 @@ func (w *world) answeredRelease(k *command, broken bool) {
 	p.NoLongerHeld(k.t)
 	switch {
 	case broken:
-		w.settle(k.p, k.t, true)
+		w.reconcile(k.p, k.t, true)
 	default:
 		if k.nextOwner == nil {
 			p.Free(k.terms)
 		}
 		if k.t.Uncertain() {
-			w.settle(k.p, k.t, true)
+			w.reconcile(k.p, k.t, true)
 		}
 	}
 }
@@ -940,11 +940,11 @@ func (w *world) follow(k *command, t *Acquisition) {
 	for _, name := range k.reply.next {
 		numbers = append(numbers, strings.TrimPrefix(name, "p:"))
 	}
-	k.p.place.Follow(t, strings.Join(numbers, " "), len("p:"))
+	k.p.lock.Follow(t, strings.Join(numbers, " "), len("p:"))
 }
 
 func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
-	p, l := &k.p.place, k.ears.queue
+	p, l := &k.p.lock, k.listener.queue
 	if broken {
 		l.HeartbeatDone(k.round, errBroke)
 	} else {
@@ -957,7 +957,7 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 		case broken:
 			p.NotEntered(q, mayHaveRun, errBroke)
 		case p.Entered(q, w.cast.keeps, k.sent, w.now):
-			w.settle(k.p, q.As, false)
+			w.reconcile(k.p, q.As, false)
 		default:
 			w.tellEarly(k.p, q.Waiter, was)
 		}
@@ -976,7 +976,7 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 
 // lost ends an acquisition, because its lease expired or the server no longer has it.
 func (w *world) lost(p *proc, t *Acquisition) {
-	ended, before := p.place.End(t, Lost)
+	ended, before := p.lock.End(t, Lost)
 	if !before.Lives() {
 		return
 	}
@@ -984,9 +984,9 @@ func (w *world) lost(p *proc, t *Acquisition) {
 	for _, h := range ended {
 		h.Of.(*call).ended(h)
 	}
-	p.place.NoLongerHeld(t)
-	p.place.Free(t.Terms)
-	w.settle(p, t, t.Uncertain())
+	p.lock.NoLongerHeld(t)
+	p.lock.Free(t.Terms)
+	w.reconcile(p, t, t.Uncertain())
 	w.act(p)
 }
 
@@ -1005,9 +1005,9 @@ func (k *command) about(t *Acquisition) bool {
 	return k.name == t.Name || k.nextOwner == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
 }
 
-// settles executes one step of reconciling.
-func (w *world) settles(p *proc, d *doubt) {
-	p.settling = slices.DeleteFunc(p.settling, func(other *doubt) bool { return other == d })
+// reconciles executes one step of reconciling.
+func (w *world) reconciles(p *proc, d *reconciliation) {
+	p.reconciling = slices.DeleteFunc(p.reconciling, func(other *reconciliation) bool { return other == d })
 	t := d.t.Latest()
 	if t != d.t && t.Lives() {
 		return
@@ -1020,19 +1020,19 @@ func (w *world) settles(p *proc, d *doubt) {
 	w.tellSettle(k)
 	w.carryOut(k, false)
 	w.tellSettled(k)
-	p.place.Free(t.Terms)
+	p.lock.Free(t.Terms)
 	w.act(p)
 	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
-		w.settle(p, t, true) // it checks again
+		w.reconcile(p, t, true) // it checks again
 	}
 }
 
 // closes closes the state of p.
 func (w *world) closes(p *proc) {
 	p.closed = true
-	held := p.place.Close()
+	held := p.lock.Close()
 	for _, t := range held {
-		ended, before := p.place.End(t, Closed)
+		ended, before := p.lock.End(t, Closed)
 		w.act(p)
 		for _, h := range ended {
 			h.Of.(*call).ended(h)
@@ -1054,8 +1054,8 @@ func (w *world) passes(d time.Duration) {
 				if a.queue != nil {
 					a.queue.TimerFired()
 				} else if a.linger {
-					p.place.LingerOver(w.now)
-				} else if t, served := p.place.RemoveServed(w.now); t != nil {
+					p.lock.LingerOver(w.now)
+				} else if t, served := p.lock.RemoveServed(w.now); t != nil {
 					k := &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now}
 					w.flying = append(w.flying, k)
 					if w.tellStrike(k) {
@@ -1068,7 +1068,7 @@ func (w *world) passes(d time.Duration) {
 				i++
 			}
 		}
-		for _, e := range p.ears {
+		for _, e := range p.listeners {
 			if e.beats && !w.now.Before(e.due) {
 				e.look = true
 			}
@@ -1100,7 +1100,7 @@ func (w *world) next() time.Duration {
 				at(a.due)
 			}
 		}
-		for _, e := range p.ears {
+		for _, e := range p.listeners {
 			if e.beats && !e.over {
 				at(e.due)
 			}
@@ -1113,7 +1113,7 @@ func (w *world) next() time.Duration {
 }
 
 // beats handles the heartbeats of a queue once.
-func (w *world) beats(p *proc, e *ears) {
+func (w *world) heartbeats(p *proc, e *listener) {
 	e.look = false
 	if e.over || e.queue.Ended() {
 		e.beats, e.over = false, true
@@ -1125,7 +1125,7 @@ func (w *world) beats(p *proc, e *ears) {
 	if len(round.Waiters) == 0 {
 		return
 	}
-	k := &command{errand: toKeep, p: p, ears: e, round: round, terms: e.terms, sent: w.now}
+	k := &command{errand: toKeep, p: p, listener: e, round: round, terms: e.terms, sent: w.now}
 	w.flying = append(w.flying, k)
 	w.tellRound(k, sent)
 }

@@ -77,7 +77,7 @@ func (l rw) turned() string {
 }
 
 // G1, which has been waiting for five minutes, asks to read. All keys live long.
-func TestRWTurn_aReaderAsks(t *testing.T) {
+func TestReservation_aReaderRequests(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
 			name          string
@@ -130,7 +130,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 }
 
 // G1, which has been waiting for five minutes, asks to write.
-func TestRWTurn_aWriterAsks(t *testing.T) {
+func TestReservation_aWriterRequests(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
 			name         string
@@ -173,7 +173,7 @@ func TestRWTurn_aWriterAsks(t *testing.T) {
 	})
 }
 
-func TestRWTurn_aWriterLeaves(t *testing.T) {
+func TestReservation_aWriterLeaves(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
 			name   string
@@ -219,7 +219,7 @@ func TestRWTurn_aWriterLeaves(t *testing.T) {
 	})
 }
 
-func TestRWTurn_aReaderLeaves(t *testing.T) {
+func TestReservation_aReaderLeaves(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
 		for _, c := range []struct {
@@ -265,7 +265,7 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 //  2. G1 leaves: G2 is refused, and so is G1 that comes back; the readers enter
 //  3. G7 comes to read, after the turn began: it waits
 //  4. the readers leave: G2 is next, and then G7 before G1
-func TestRWTurn(t *testing.T) {
+func TestReservation(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Request) {
 			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, waiterTimeout }
@@ -283,7 +283,7 @@ func TestRWTurn(t *testing.T) {
 			first := l.asksToRead("G5", since(3*time.Minute)).Verdict
 			second := l.asksToRead("G6", since(2*time.Minute)).Verdict
 			if time.Since(began) >= turnTime {
-				continue // the turn may have been over, see TestRWTurn_ofTheDead
+				continue // the turn may have been over, see TestReservation_ofTheDead
 			}
 			l.expect("a writer that comes back", again, luascripts.Held)
 			l.expect("a reader", first, luascripts.Done)
@@ -311,7 +311,7 @@ func TestRWTurn(t *testing.T) {
 }
 
 // A reader dies while it waits. Its turn keeps writers out once, for a moment.
-func TestRWTurn_ofTheDead(t *testing.T) {
+func TestReservation_ofTheDead(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	for name, ends := range map[string]func(l rw){
 		"the writer leaves":            func(l rw) { l.stopsWriting("G1", luascripts.Done) },
@@ -336,7 +336,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 
 // A writer dies, whose lease ends then. A reader that waits lets one writer pass, not one after the
 // other as they die. proof/model/rw.pml found it: three writers passed one reader.
-func TestRWTurn_writersThatDie(t *testing.T) {
+func TestReservation_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Request) {
 			return func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = d, waiterTimeout }
@@ -382,7 +382,7 @@ func TestRWTurn_writersThatDie(t *testing.T) {
 }
 
 // A damaged turn keeps no writer waiting; the next reader replaces it.
-func TestRWTurn_strange(t *testing.T) {
+func TestReservation_foreign(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
 			"garbage":        {{"SET", l.keys.Reservation, "what is this", "PX", "60000"}},
