@@ -126,7 +126,7 @@ func TestClose_duringUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var held []*acquisition
-		if err := h.Unlock(&meanwhile{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
+		if err := h.Unlock(&errHook{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
 			w.Error(err)
 		}
 		n := w.scripts()

@@ -331,7 +331,7 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 func TestDowngrade_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
-		ctx := &meanwhile{Context: w.Context(), f: func() {
+		ctx := &errHook{Context: w.Context(), f: func() {
 			if err := w.a.Close(context.Background()); err != nil {
 				w.Error(err)
 			}

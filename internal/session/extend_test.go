@@ -138,7 +138,7 @@ func TestExtend_duringCloseOrUnlock(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.lock(w.a, w.Context())
 				n := w.scripts()
-				ctx := &meanwhile{Context: w.Context(), f: func() {
+				ctx := &errHook{Context: w.Context(), f: func() {
 					if err := ends(w, h); err != nil {
 						w.Error(err)
 					}
@@ -312,7 +312,7 @@ func TestExtend_checksTheClock(t *testing.T) {
 			default:
 			}
 			start := time.Now()
-			ctx := &meanwhile{Context: w.Context(), f: func() { w.Error("Extend went on") }}
+			ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
 			if err := h.Extend(ctx, time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || time.Since(start) != 0 {
 				w.Errorf("%v after %v", err, time.Since(start))
 			}
